@@ -1,0 +1,327 @@
+"""Artifacts, references and manifests in any store: what is written, verified, merged and dropped.
+
+Keys of a store, all below these prefixes (each value is an entry of `nbcache.format`)::
+
+    artifact/<content digest>                                     content
+    ref/<digest of environment, type, key>/<content digest>       ArtifactRef
+    manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
+    corrupt/<key, with - for />                                   bytes that could not be used
+
+An artifact is written before its reference, so that a reference promises its artifact. A fault in
+what is stored is reported, set aside and then a miss; only a failing store raises.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, runtime_checkable
+
+from nbcache import key as keys
+from nbcache.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
+from nbcache.format import (
+    MAX_CONTENT_BYTES,
+    decode_entry,
+    decode_manifest,
+    decode_ref,
+    encode_entry,
+    encode_manifest,
+    encode_ref,
+)
+from nbcache.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.stores.base import Store
+
+__all__ = ["MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", "FaultKind"]
+
+MAX_MANIFEST_ARTIFACTS = 10_000
+"""A manifest names at most so many artifacts: those used last."""
+
+_MAX_REF_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 64 << 20
+_LISTINGS = 5
+"""How often manifests are listed again, when some were replaced between listing and reading."""
+_UPKEEP_SHARE = 16
+"""Manifests, and corrupt bytes, may each take this fraction of what artifacts may."""
+
+_ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
+_GROWING_TYPES = frozenset({"pgo"})
+"""Types whose content grows under one key (torch's profile of dynamic shapes): only the newest counts."""
+
+_T = TypeVar("_T")
+
+
+class FaultKind(enum.StrEnum):
+    """Why an entry could not be used, and so what became of it."""
+
+    CORRUPT = "corrupt"
+    """Damaged, or not what its key says: set aside below `corrupt/`."""
+    NEWER = "newer"
+    """Written by a newer nbcache: left alone."""
+    GONE = "gone"
+    """A reference whose artifact is not there, most often evicted: the reference is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An entry that could not be used."""
+
+    kind: FaultKind
+    key: str
+    """The store's key."""
+    error: FormatError | None = None
+    """What was wrong with it; None where it is gone."""
+
+
+@runtime_checkable
+class _KeepsOrderOfUse(Protocol):
+    """A store that knows what was used last, as DirectoryStore does."""
+
+    def touch(self, key: str) -> bool: ...
+
+    def evict(self, prefix: str, max_bytes: int) -> list[str]: ...
+
+
+class ArtifactStore:
+    """Artifacts and manifests above any `Store`, for all environments and notebooks.
+
+    `on_fault` is called, in the thread that met it, with each entry that could not be used.
+    Every method raises StoreError where the store fails, and no FormatError but where it says so.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        on_fault: Callable[[Fault], None] = lambda fault: None,
+    ):
+        self.store = store
+        self._clock = clock
+        self._on_fault = on_fault
+
+    def put(
+        self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
+    ) -> ArtifactRef:
+        """Store `artifact`, used now by `cell` and `function`; return its reference.
+
+        Content that is there already is not written again. FormatError where the artifact's key is
+        no text, or its type is empty.
+        """
+        digest = artifact.digest
+        artifact_key = _ARTIFACT + digest
+        prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
+        now = self._clock()
+        ref = ArtifactRef(
+            artifact.type, artifact.key, digest, len(artifact.content), now, now, cell, function
+        )
+        earlier = self._read_refs(prefix, [prefix + digest], ref.type, ref.key)
+        for known in earlier.values():
+            ref = replace(
+                ref, created=known.created, cell=cell or known.cell, function=function or known.function
+            )
+        ref_entry = encode_entry(encode_ref(ref))
+        if not self._holds(artifact_key, digest):
+            self.store.put(artifact_key, encode_entry(artifact.content))
+        self.store.put(prefix + digest, ref_entry)
+        if ref.type in _GROWING_TYPES:
+            self._drop_older(prefix, ref)
+        return ref
+
+    def find(self, environment_digest: str, type: str, key: str) -> list[Artifact]:
+        """Return the artifacts under torch's `key`: one, or variants with other guards, newest first."""
+        try:
+            prefix = _ref_prefix(environment_digest, type, key)
+        except FormatError:
+            return []  # `put` refuses it, so it is not there
+        refs = self._read_refs(prefix, self.store.keys(prefix), type, key)
+        entries = self.store.get_many(_ARTIFACT + ref.digest for ref in refs.values())
+        found = []
+        for ref_key, ref in sorted(refs.items(), key=lambda pair: _recency(pair[1]), reverse=True):
+            entry = entries.get(_ARTIFACT + ref.digest)
+            if entry is None:
+                self._on_fault(Fault(FaultKind.GONE, ref_key))
+                self._drop(ref_key)
+            elif (content := self._read_content(entry, ref.digest)) is not None:
+                found.append(Artifact(type, key, content))
+            elif self.store.get(_ARTIFACT + ref.digest) is None:
+                self._drop(ref_key)  # it was set aside, not left to a newer nbcache
+        return found
+
+    def get(self, ref: ArtifactRef) -> Artifact | None:
+        """Return the artifact that `ref` names, or None."""
+        entry = self.store.get(_ARTIFACT + ref.digest)
+        if entry is None:
+            return None
+        content = self._read_content(entry, ref.digest)
+        return None if content is None else Artifact(ref.type, ref.key, content)
+
+    def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
+        """Return the union of what kernels saved for `notebook` in `environment`, or None."""
+        saved = self._read_manifests(environment, notebook)
+        return _union(environment, notebook, _newest_first(saved.values())) if saved else None
+
+    def save_manifest(self, manifest: Manifest) -> Manifest:
+        """Save the union of `manifest` and what is saved for its notebook; return that union.
+
+        Any number of kernels may do so at once, without a lock, and no reference is lost: a saved
+        manifest never changes, and goes only after one that is greater has been written.
+        FormatError where a reference's field is out of range.
+        """
+        environment, notebook = manifest.environment, manifest.notebook
+        saved = self._read_manifests(environment, notebook)
+        union = _union(environment, notebook, [manifest, *_newest_first(saved.values())])
+        content = encode_manifest(union)
+        name = _manifest_prefix(environment, notebook) + keys.sha256(content)
+        # Greater: it has all that the other has, as new or newer, and if it has no more than that (only
+        # the order differs) its name is greater. Without the last rule two kernels that hold the same
+        # references in another order could each remove the other's manifest.
+        equals = {key: one for key, one in saved.items() if set(one.artifacts) == set(union.artifacts)}
+        equals[name] = union
+        greatest = max(equals)
+        if greatest not in saved:
+            self.store.put(greatest, encode_entry(content))
+        for key in saved.keys() - {greatest}:
+            self.store.delete(key)
+        return equals[greatest]
+
+    def evict(self, max_bytes: int) -> list[str]:
+        """Bound the artifacts to `max_bytes`, those used last kept; return the removed ones' digests.
+
+        Does nothing where the store keeps no order of use: a server bounds itself.
+        """
+        if not isinstance(self.store, _KeepsOrderOfUse):
+            return []
+        removed = self.store.evict(_ARTIFACT, max_bytes)
+        self.store.evict(_MANIFEST, max_bytes // _UPKEEP_SHARE)
+        self.store.evict(_CORRUPT, max_bytes // _UPKEEP_SHARE)
+        if removed:
+            # In this order: a reference is put after its artifact, so one that is listed now and
+            # whose artifact is not listed later has lost it.
+            refs = list(self.store.keys(_REF))
+            present = {key.removeprefix(_ARTIFACT) for key in self.store.keys(_ARTIFACT)}
+            for ref_key in refs:
+                if ref_key.rpartition("/")[2] not in present:
+                    self.store.delete(ref_key)
+        return [key.removeprefix(_ARTIFACT) for key in removed]
+
+    def clear(self) -> int:
+        """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
+        removed = 0
+        for prefix in (_MANIFEST, _REF, _ARTIFACT, _CORRUPT):
+            for key in list(self.store.keys(prefix)):
+                self.store.delete(key)
+                removed += 1
+        return removed
+
+    def _holds(self, artifact_key: str, digest: str) -> bool:
+        """Return whether an artifact is there; it then counts as used now, where the store can tell."""
+        if isinstance(self.store, _KeepsOrderOfUse):
+            return self.store.touch(artifact_key)
+        entry = self.store.get(artifact_key)
+        return entry is not None and self._read_content(entry, digest) is not None
+
+    def _drop_older(self, prefix: str, newest: ArtifactRef) -> None:
+        others = self._read_refs(prefix, self.store.keys(prefix), newest.type, newest.key)
+        for ref_key, ref in others.items():
+            # Only what is older: two kernels that put at once must not drop each other's.
+            if _recency(ref) < _recency(newest):
+                self.store.delete(ref_key)
+
+    def _read_refs(self, prefix: str, ref_keys: Iterable[str], type: str, key: str) -> dict[str, ArtifactRef]:
+        refs = {}
+        for ref_key, entry in self.store.get_many(list(ref_keys)).items():
+
+            def decode(entry: bytes, named: str = ref_key) -> ArtifactRef:
+                ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
+                if (ref.type, ref.key, prefix + ref.digest) != (type, key, named):
+                    raise CorruptEntry("a reference names another artifact than its key does")
+                return ref
+
+            if (ref := self._decoded(ref_key, entry, decode)) is not None:
+                refs[ref_key] = ref
+        return refs
+
+    def _read_content(self, entry: bytes, digest: str) -> bytes | None:
+        return self._decoded(
+            _ARTIFACT + digest,
+            entry,
+            lambda entry: decode_entry(entry, digest=digest, max_bytes=MAX_CONTENT_BYTES),
+        )
+
+    def _read_manifests(self, environment: Environment, notebook: str) -> dict[str, Manifest]:
+        prefix = _manifest_prefix(environment, notebook)
+
+        def decode(entry: bytes) -> Manifest:
+            manifest = decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
+            if (manifest.environment, manifest.notebook) != (environment, notebook):
+                raise CorruptEntry("a manifest is of another environment or notebook than its key says")
+            return manifest
+
+        entries: Mapping[str, bytes] = {}
+        for _ in range(_LISTINGS):
+            listed = set(self.store.keys(prefix))
+            entries = self.store.get_many(listed)
+            if entries.keys() == listed:
+                break  # else another kernel absorbed some into a manifest that is not in this listing
+        decoded = {key: self._decoded(key, entry, decode) for key, entry in entries.items()}
+        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+
+    def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
+        """Return what `entry` holds, or None after reporting the fault, and setting it aside."""
+        try:
+            return decode(entry)
+        except FormatError as error:
+            error.where = f"{key} in {self.store.name}"
+            if isinstance(error, UnsupportedVersion):
+                self._on_fault(Fault(FaultKind.NEWER, key, error))
+                return None
+            self._set_aside(key, entry)
+            self._on_fault(Fault(FaultKind.CORRUPT, key, error))
+            return None
+
+    def _set_aside(self, key: str, entry: bytes) -> None:
+        with suppress(StoreError):  # a courtesy to who looks for the cause; there may be no room
+            self.store.put(_CORRUPT + key.replace("/", "-"), entry)
+        self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        """Remove `key` on the way of a read, which a store that cannot write does not stop."""
+        with suppress(StoreError):
+            self.store.delete(key)
+
+
+def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
+    try:
+        parts = keys.components({"environment": environment_digest, "type": type, "key": key})
+        return f"{_REF}{keys.digest(parts)}/"
+    except UnicodeEncodeError as error:
+        raise FormatError("an artifact's key holds a lone surrogate, which UTF-8 cannot hold") from error
+
+
+def _manifest_prefix(environment: Environment, notebook: str) -> str:
+    identity = notebook.encode(errors="surrogatepass")  # a path in no encoding has no manifest, and no error
+    return f"{_MANIFEST}{environment.digest}/{keys.sha256(identity)}/"
+
+
+def _recency(ref: ArtifactRef) -> tuple[float, float, str, str, str, int, str, str]:
+    """Order references by use. It is total, so that all kernels agree which of two is newer."""
+    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function)
+
+
+def _newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return `manifests`, first the one that names the artifact that was used last."""
+    return sorted(manifests, key=lambda one: sorted(map(_recency, one.artifacts), reverse=True), reverse=True)
+
+
+def _union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
+    """Merge manifests: each artifact where it is first named, as it was last used."""
+    newest: dict[tuple[str, ...], ArtifactRef] = {}
+    for manifest in manifests:
+        for ref in manifest.artifacts:
+            slot = ref.identity[:2] if ref.type in _GROWING_TYPES else ref.identity
+            newest[slot] = max(newest.get(slot, ref), ref, key=_recency)
+    kept = set(sorted(newest.values(), key=_recency)[-MAX_MANIFEST_ARTIFACTS:])
+    return Manifest(environment, notebook, tuple(ref for ref in newest.values() if ref in kept))

@@ -1,0 +1,98 @@
+"""The errors that nbcache raises: each says what went wrong, where, and what to do next.
+
+A cache miss is no error. None of these reaches a user's cell, unless the user asked for it
+(`--require-hit`, a magic with bad arguments) or trust is at stake.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactsRejected",
+    "BridgeError",
+    "ConfigError",
+    "CorruptEntry",
+    "FormatError",
+    "HitRequired",
+    "NbcacheError",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreUnavailable",
+    "UnsupportedTorch",
+    "UnsupportedVersion",
+]
+
+
+class NbcacheError(Exception):
+    """Base of every nbcache error.
+
+    `what` is the message in one sentence, `where` the place (a path, a redacted URL, a setting),
+    `next_step` one thing that the user can do. IPython prints `diagnostics()`, not a traceback.
+    """
+
+    def __init__(self, what: str, *, where: str | None = None, next_step: str | None = None):
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.where})" if self.where else self.what
+
+    def diagnostics(self) -> list[str]:
+        """Return the lines to show a person: what and where, then what next."""
+        lines = [f"{type(self).__name__}: {self}"]
+        if self.next_step:
+            lines.append(f"  next: {self.next_step}")
+        return lines
+
+    def _render_traceback_(self) -> list[str]:
+        return self.diagnostics()
+
+
+class ConfigError(NbcacheError):
+    """A setting has a name or a value that cannot be used."""
+
+
+class StoreError(NbcacheError):
+    """A store could not do what it was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """A store cannot be reached or used at all: missing rights, foreign owner, no connection."""
+
+
+class StoreReadOnly(StoreError):
+    """A write was asked of a store that only reads."""
+
+
+class StoreFull(StoreError):
+    """A store has no room for a write."""
+
+
+class FormatError(NbcacheError):
+    """Bytes that nbcache read are not what its formats allow."""
+
+
+class CorruptEntry(FormatError):
+    """An entry's length, digest or framing is wrong."""
+
+
+class UnsupportedVersion(FormatError):
+    """An entry or manifest was written by a newer nbcache."""
+
+
+class BridgeError(NbcacheError):
+    """torch did not do what the bridge needs of it."""
+
+
+class UnsupportedTorch(BridgeError):
+    """A private part of torch that nbcache builds on is not there in this version."""
+
+
+class ArtifactsRejected(BridgeError):
+    """torch would not take artifacts that nbcache offered."""
+
+
+class HitRequired(NbcacheError):
+    """A cell that was run with `--require-hit` compiled something."""

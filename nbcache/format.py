@@ -1,0 +1,279 @@
+"""The bytes that nbcache stores: entries, artifact references, manifests.
+
+Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
+
+    entry          = magic version codec content-length payload-length payload-digest payload
+    magic          = "NBCE"
+    version        = %x01
+    codec          = %x00                 ; raw: the payload is the content
+                   / %x01                 ; zstd: one frame, which states its content size
+    content-length = 8 OCTET              ; bytes of content
+    payload-length = 8 OCTET              ; bytes of payload; the entry ends with it
+    payload-digest = 32 OCTET             ; SHA-256 of the payload
+    payload        = payload-length OCTET
+
+A codec needs a new version. Everything in a store is an entry. The content of an artifact's entry is
+the artifact's, as torch made it; that of a reference's or manifest's entry is JSON in UTF-8, keys
+sorted, no white space, no NaN (`text` holds no lone surrogates)::
+
+    ref      = {"format": "nbcache.ref", "version": 1, *fields}
+    fields   = "cell": text, "created": seconds, "digest": hex64, "function": text, "key": text,
+               "size": bytes, "type": text, "used": seconds
+    manifest = {"artifacts": [*{*fields}], "environment": [*[label, value]],
+                "format": "nbcache.manifest", "notebook": text, "version": 1}
+    seconds  = a number, 0 or more        ; Unix time
+    bytes    = an integer, 0 to 2^63 - 1
+    hex64    = 64 of 0-9 a-f              ; SHA-256
+
+Readers ignore fields that they do not know, so a field may be added without a new version, if a
+reader that ignores it does nothing wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from nbcache.errors import CorruptEntry, FormatError, UnsupportedVersion
+from nbcache.key import Component
+from nbcache.model import ArtifactRef, Environment, Manifest
+
+__all__ = [
+    "MAX_CONTENT_BYTES",
+    "decode_entry",
+    "decode_manifest",
+    "decode_ref",
+    "encode_entry",
+    "encode_manifest",
+    "encode_ref",
+]
+
+MAX_CONTENT_BYTES = 2 << 30
+"""The longest content that `decode_entry` makes, unless it is told another bound."""
+
+_MAGIC = b"NBCE"
+_VERSION = 1
+_RAW, _ZSTD = 0, 1
+_HEADER = struct.Struct(">4sBBQQ32s")
+_LEVEL = 3
+"""zstd's level. torch's bytes shrink to a seventeenth at 3; higher levels gain little and cost time."""
+
+_REF_FORMAT = "nbcache.ref"
+_MANIFEST_FORMAT = "nbcache.manifest"
+_JSON_VERSION = 1
+_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def encode_entry(content: bytes, *, compress: bool = True) -> bytes:
+    """Frame `content`, compressed where that makes it smaller. The same zstd makes the same bytes."""
+    codec, payload = _RAW, content
+    if compress:
+        compressed = _compress(content)
+        if len(compressed) < len(content):
+            codec, payload = _ZSTD, compressed
+    header = _HEADER.pack(_MAGIC, _VERSION, codec, len(content), len(payload), sha256(payload).digest())
+    return header + payload
+
+
+def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
+    """Return the content of the entry `data`, verified before it is decompressed.
+
+    `digest` is the SHA-256 that the content must have, `max_bytes` the most that it may take.
+    Raises CorruptEntry or UnsupportedVersion, whatever the bytes are, and nothing else.
+    """
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise _corrupt("an entry does not begin as nbcache's entries do")
+    # A later version may have another header: only its version byte is looked at.
+    version = data[len(_MAGIC)] if len(data) > len(_MAGIC) else _VERSION
+    if version > _VERSION:
+        raise _unsupported("entry", version)
+    if len(data) < _HEADER.size:
+        raise _corrupt(f"an entry ends within its header, after {len(data)} bytes")
+    _, version, codec, content_length, payload_length, payload_digest = _HEADER.unpack_from(data)
+    if version != _VERSION or codec not in (_RAW, _ZSTD):
+        raise _corrupt(f"an entry's header has version {version} and codec {codec}, which never were")
+    payload = memoryview(data)[_HEADER.size :]
+    if len(payload) != payload_length:
+        raise _corrupt(f"an entry has {len(payload)} bytes of payload, not the {payload_length} it states")
+    if content_length > max_bytes:
+        raise _corrupt(f"an entry states {content_length} bytes of content; at most {max_bytes} are taken")
+    if sha256(payload).digest() != payload_digest:
+        raise _corrupt("an entry's payload does not have the digest that its header states")
+    content = bytes(payload) if codec == _RAW else _decompress(payload, content_length)
+    if len(content) != content_length:
+        raise _corrupt(f"an entry holds {len(content)} bytes, not the {content_length} it states")
+    if digest is not None and sha256(content).hexdigest() != digest:
+        raise _corrupt("an entry's content does not have the digest that it is named by")
+    return content
+
+
+def encode_ref(ref: ArtifactRef) -> bytes:
+    """Return `ref` as canonical JSON; FormatError where a field is out of range."""
+    return _to_json(_versioned(_REF_FORMAT) | _ref_fields(ref))
+
+
+def decode_ref(content: bytes) -> ArtifactRef:
+    """Return the reference that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+    return _ref(_from_json(content, _REF_FORMAT))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return `manifest` as canonical JSON; FormatError where a field is out of range."""
+    return _to_json(
+        _versioned(_MANIFEST_FORMAT)
+        | {
+            "artifacts": [_ref_fields(ref) for ref in manifest.artifacts],
+            "environment": [[part.label, part.value] for part in manifest.environment.components],
+            "notebook": manifest.notebook,
+        }
+    )
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Return the manifest that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+    fields = _from_json(content, _MANIFEST_FORMAT)
+    return Manifest(
+        environment=Environment(tuple(map(_component, fields.array("environment")))),
+        notebook=fields.text("notebook"),
+        artifacts=tuple(_ref(_Fields(value, "artifact")) for value in fields.array("artifacts")),
+    )
+
+
+def _compress(content: bytes) -> bytes:
+    import zstandard  # here, since it takes longer to import than the rest of nbcache
+
+    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(content)
+
+
+def _decompress(payload: memoryview, content_length: int) -> bytes:
+    import zstandard
+
+    try:
+        # zstandard allocates what the frame states, whatever `max_output_size` says: so the frame must
+        # state what the header states, which is bounded.
+        if zstandard.frame_content_size(payload) != content_length:
+            raise _corrupt("an entry's zstd frame and header state different lengths")
+        return zstandard.ZstdDecompressor().decompress(
+            payload, max_output_size=content_length, allow_extra_data=False
+        )
+    except (zstandard.ZstdError, ValueError) as error:
+        raise _corrupt("an entry's payload is not the zstd frame that its header states") from error
+    except MemoryError as error:
+        raise _corrupt(f"an entry needs {content_length} bytes of memory, more than there is") from error
+
+
+def _versioned(name: str) -> dict[str, Any]:
+    return {"format": name, "version": _JSON_VERSION}
+
+
+def _ref_fields(ref: ArtifactRef) -> dict[str, Any]:
+    fields = {name: getattr(ref, name) for name in ("type", "key", "digest", "size", "cell", "function")}
+    fields |= {"created": float(ref.created), "used": float(ref.used)}
+    _ref(_Fields(fields, "artifact"))  # what could not be read again is not written
+    return fields
+
+
+def _to_json(value: dict[str, Any]) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise FormatError("a name holds a lone surrogate, which UTF-8 cannot hold") from error
+
+
+def _from_json(content: bytes, name: str) -> _Fields:
+    try:
+        value = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(f"a {name} is not JSON") from error
+    fields = _Fields(value, name)
+    if fields.text("format") != name:
+        raise _corrupt(f"a {name} is expected, and something else is there")
+    version = fields.integer("version")
+    if version > _JSON_VERSION:
+        raise _unsupported(name, version)
+    if version < 1:
+        raise _corrupt(f"a {name} has version {version}, which never was")
+    return fields
+
+
+def _ref(fields: _Fields) -> ArtifactRef:
+    if not fields.text("type"):
+        raise _corrupt("an artifact has no type")
+    if not _HEX64.fullmatch(fields.text("digest")):
+        raise _corrupt("an artifact's digest is not 64 hexadecimal digits")
+    return ArtifactRef(
+        type=fields.text("type"),
+        key=fields.text("key"),
+        digest=fields.text("digest"),
+        size=fields.integer("size"),
+        created=fields.seconds("created"),
+        used=fields.seconds("used"),
+        cell=fields.text("cell"),
+        function=fields.text("function"),
+    )
+
+
+def _component(pair: object) -> Component:
+    match pair:
+        case [str(label), str(value)] if _is_text(label) and _is_text(value):
+            return Component(label, value)
+    raise _corrupt("a manifest's environment is not a list of label and value")
+
+
+class _Fields:
+    """The fields of one JSON object, each checked as it is taken out."""
+
+    def __init__(self, value: object, name: str):
+        if not isinstance(value, Mapping):
+            raise _corrupt(f"a {name} is not a JSON object")
+        self._value: Mapping[str, object] = value
+        self._name = name
+
+    def text(self, field: str) -> str:
+        value = self._value.get(field)
+        if not isinstance(value, str) or not _is_text(value):
+            raise self._wrong(field, "text")
+        return value
+
+    def integer(self, field: str) -> int:
+        value = self._value.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+            raise self._wrong(field, "an integer from 0 to 2^63 - 1")
+        return value
+
+    def seconds(self, field: str) -> float:
+        value = self._value.get(field)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+            return float(value)
+        raise self._wrong(field, "seconds, 0 or more")
+
+    def array(self, field: str) -> list[object]:
+        value = self._value.get(field)
+        if not isinstance(value, list):
+            raise self._wrong(field, "a list")
+        return value
+
+    def _wrong(self, field: str, expected: str) -> CorruptEntry:
+        return _corrupt(f"the field {field!r} of a {self._name} is not {expected}")
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _corrupt(what: str) -> CorruptEntry:
+    return CorruptEntry(
+        what, next_step="nothing: it is compiled again; if it recurs, check the disk and run %nbcache clear"
+    )
+
+
+def _unsupported(what: str, version: int) -> UnsupportedVersion:
+    return UnsupportedVersion(
+        f"this {what} has version {version}; this nbcache reads version 1",
+        next_step="upgrade nbcache here: pip install --upgrade nbcache",
+    )

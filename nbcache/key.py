@@ -1,0 +1,69 @@
+"""Keys that explain themselves: labelled, length-delimited components, a digest, and a diff in words."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Component", "Difference", "components", "diff", "digest", "sha256"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Component:
+    """One labelled part of a key."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A component that two keys do not share; `None` where one of them lacks it."""
+
+    label: str
+    old: str | None
+    new: str | None
+
+    def __str__(self) -> str:
+        if self.old is None:
+            return f"{self.label} is new: {self.new}"
+        if self.new is None:
+            return f"{self.label} is gone: it was {self.old}"
+        return f"{self.label} was {self.old}, is {self.new}"
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 of `content`, 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def components(values: Mapping[str, object]) -> tuple[Component, ...]:
+    """Return `values` as components, sorted by label, values as text."""
+    return tuple(sorted(Component(label, str(value)) for label, value in values.items()))
+
+
+def digest(parts: Iterable[Component]) -> str:
+    """Return the SHA-256 (64 hexadecimal digits) of `parts` in order.
+
+    Label and value are each preceded by their length in bytes, so that no two different
+    sequences share their bytes.
+    """
+    state = hashlib.sha256(b"nbcache key 1\n")
+    for part in parts:
+        for text in (part.label, part.value):
+            data = text.encode()
+            state.update(b"%d:" % len(data))
+            state.update(data)
+    return state.hexdigest()
+
+
+def diff(old: Iterable[Component], new: Iterable[Component]) -> list[Difference]:
+    """Return what differs between two keys, in label order; empty when they are equal."""
+    before = {part.label: part.value for part in old}
+    after = {part.label: part.value for part in new}
+    return [
+        Difference(label, before.get(label), after.get(label))
+        for label in sorted(before.keys() | after.keys())
+        if before.get(label) != after.get(label)
+    ]

@@ -1,0 +1,395 @@
+"""The IPython extension: parses, builds `Settings` and `Session`, and shows what they say."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.display import display as _display
+
+from nbcache.errors import ConfigError, HitRequired, NbcacheError, StoreError
+from nbcache.key import sha256
+from nbcache.model import Cell, CellReport, Outcome
+from nbcache.notebook import compile_cell
+from nbcache.notebook.compile_cell import MAGIC, CellTransformer, CompileOptions
+from nbcache.notebook.compile_targets import HOOK, TargetCompiler, is_compilable, never_bound, not_callable
+from nbcache.notebook.live import LiveLine
+from nbcache.notebook.locate import locate
+from nbcache.notebook.render import (
+    Rendered,
+    SettingRow,
+    StoreFigures,
+    render_report,
+    render_settings,
+    render_status,
+)
+from nbcache.session import Session
+from nbcache.settings import Settings
+from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
+from nbcache.stores.memory import MemoryStore
+from nbcache.torch_bridge import TorchBridge, options
+
+__all__ = ["Extension", "current_session", "load", "unload"]
+
+_CODE_NAMES = "/nbcache/cell-{}.py"
+"""Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
+_FLUSH_SECONDS = 5.0
+_USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush]"
+
+_extension: Extension | None = None
+
+
+def load(shell: Any) -> None:
+    """Load the extension into `shell`; nothing happens where it is loaded already."""
+    global _extension
+    if _extension is None:
+        _extension = Extension(shell)
+        _extension.load()
+
+
+def unload(shell: Any) -> None:
+    """Take the extension out again; nothing happens where it is not loaded."""
+    global _extension
+    if _extension is not None:
+        _extension.unload()
+        _extension = None
+
+
+def current_session() -> Session:
+    """Return the session of the loaded extension, or raise NbcacheError."""
+    if _extension is None:
+        raise NbcacheError(
+            "nbcache has no session here", next_step="run `%load_ext nbcache`, or load it in IPython"
+        )
+    return _extension.session
+
+
+class Extension:
+    """Everything that `%load_ext nbcache` adds to one shell, and `%unload_ext nbcache` takes away."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        settings = Settings.from_env(os.environ)
+        store, problem = _open_store(settings)
+        self.session = Session(settings, TorchBridge(), store, locate_notebook=self._locate)
+        self._problem = problem
+        self._undo: list[Callable[[], None]] = []
+        self._line: LiveLine | None = None
+        self._options: list[CompileOptions | None] = []
+        """Of each running cell, outermost first; None for one without `%%compile_cached`."""
+        self._scope = contextlib.ExitStack()
+        """What the running cell has switched: device, defaults of torch.compile."""
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Register magics, hooks and events, and start the session."""
+        shell, manager = self.shell, self.shell.magics_manager
+        self._listed(shell.input_transformers_cleanup, CellTransformer())
+        self._listed(
+            shell.ast_transformers,
+            TargetCompiler(lambda: self.shell.user_ns, self._compile, self._cell_options),
+        )
+        self._undo.append(lambda: self.shell.user_ns.pop(HOOK, None))
+        self._magic(manager, "line", "nbcache", self.nbcache)
+        self._magic(manager, "cell", "compile_cached", self.compile_cached)
+        self._completer()
+        for event, handler in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
+            shell.events.register(event, handler)
+            self._undo.append(partial(shell.events.unregister, event, handler))
+        self._name_code()
+        atexit.register(self._at_exit)
+        self._undo.append(lambda: atexit.unregister(self._at_exit))
+        self.session.start()
+        if self._problem is not None:
+            print("\n".join(self._problem.diagnostics()))
+            print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
+
+    def unload(self) -> None:
+        """Undo `load`, newest first, and store what is still to be stored."""
+        while self._undo:
+            self._undo.pop()()
+        self._scope.close()
+        self.session.close(_FLUSH_SECONDS)
+
+    def _listed(self, transformers: list[Any], transformer: Any) -> None:
+        transformers.append(transformer)
+        self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
+
+    def _magic(self, manager: Any, kind: str, name: str, function: Callable[..., Any]) -> None:
+        before = manager.magics[kind].get(name)
+        manager.register_function(function, magic_kind=kind, magic_name=name)
+
+        def undo() -> None:
+            if before is None:
+                manager.magics[kind].pop(name, None)
+            else:
+                manager.magics[kind][name] = before
+
+        self._undo.append(undo)
+
+    def _completer(self) -> None:
+        def complete(_: Any, event: Any) -> list[str]:
+            names = [
+                name
+                for name, value in self.shell.user_ns.items()
+                if not name.startswith("_") and is_compilable(value) and name not in self.shell.user_ns_hidden
+            ]
+            return compile_cell.complete(
+                event.text_until_cursor,
+                event.symbol,
+                names=names,
+                modes=options.known_modes,
+                options=options.known_options,
+                backends=options.known_backends,
+            )
+
+        table = self.shell.strdispatchers.get("complete_command")
+        self.shell.set_hook("complete_command", complete, str_key=MAGIC)
+
+        def undo() -> None:
+            strings = self.shell.strdispatchers["complete_command"].strs
+            strings.pop(MAGIC, None)
+            if table is None:
+                del self.shell.strdispatchers["complete_command"]
+
+        self._undo.append(undo)
+
+    def _name_code(self) -> None:
+        """Give cells' code names that are the same in every kernel."""
+        compiler = self.shell.compile
+        original = compiler.get_code_name
+
+        def get_code_name(raw_code: str, transformed_code: str, number: int) -> str:
+            debugger = getattr(getattr(self.shell, "kernel", None), "debugger", None)
+            if getattr(debugger, "is_started", False):  # breakpoints are set under the kernel's own names
+                return str(original(raw_code, transformed_code, number))
+            name = _CODE_NAMES.format(sha256(raw_code.encode())[:16])
+            self.session.name_code(name, Cell.of(raw_code, number))
+            return name
+
+        before = vars(compiler).get("get_code_name")
+        compiler.get_code_name = get_code_name
+
+        def undo() -> None:
+            if before is None:
+                vars(compiler).pop("get_code_name", None)
+            else:
+                compiler.get_code_name = before
+
+        self._undo.append(undo)
+
+    def _at_exit(self) -> None:
+        self.session.flush(_FLUSH_SECONDS)
+
+    def _locate(self) -> str:
+        connection_file = None
+        if getattr(self.shell, "kernel", None) is not None:
+            with contextlib.suppress(Exception):  # it is only there in a kernel that has been started in full
+                from ipykernel.connect import get_connection_file
+
+                connection_file = get_connection_file()
+        return locate(self.session.settings.notebook, self.shell.user_ns, os.environ, connection_file).path
+
+    # --- cells ----------------------------------------------------------------------------------
+
+    def _before(self, info: Any) -> None:
+        self._options.append(None)
+        if len(self._options) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
+            return
+        number = self.shell.execution_count if info.store_history else None
+        self.session.begin_cell(Cell.of(info.raw_cell, number))
+        if self.session.settings.live and self.session.settings.report != "never":
+            self._line = LiveLine(self.session.activity)
+            self._line.start()
+
+    def _cell_options(self, chosen: CompileOptions) -> None:
+        """Take in the options of a marked cell, just before it runs.
+
+        Raises a UsageError, and nothing else: IPython would drop the transformer that calls this.
+        """
+        try:
+            compile_cell.check(
+                chosen,
+                options.known_options() if chosen.options else None,
+                options.known_modes() if chosen.mode else None,
+                options.known_backends() if chosen.backend else None,
+            )
+            self._scope.enter_context(options.default_device(chosen.device))
+            self._scope.enter_context(options.default_arguments(chosen.torch_arguments()))
+        except UsageError:
+            raise
+        except Exception as error:  # torch is not there, or does not take the device
+            raise compile_cell.usage_error(str(error).strip().splitlines()[0]) from error
+        self._options[-1] = chosen
+        self.session.save_cell(chosen.save)
+        if chosen.quiet and self._line is not None:
+            self._line.finish(None)
+            self._line = None
+
+    def _compile(self, target: str, *value: Any) -> Any:
+        """Compile a target: what a marked cell calls after each statement that binds one."""
+        if not value:
+            raise never_bound(target, self.shell.user_ns)
+        if not is_compilable(value[0]):
+            raise not_callable(target, value[0])
+        chosen = self._options[-1] if self._options else None
+        return options.compile_target(value[0], chosen.torch_arguments() if chosen else {})
+
+    def _after(self, result: Any) -> None:
+        chosen = self._options.pop() if self._options else None
+        if self._options:
+            return
+        self._scope.close()
+        report = self.session.end_cell(name=chosen.name if chosen else None)
+        line, self._line = self._line, None
+        shown = self._shown(report, chosen)
+        if line is not None:
+            line.finish(shown)
+        elif shown is not None:
+            _display(shown)  # type: ignore[no-untyped-call]
+        error = _hit_required(report) if chosen is not None and chosen.require_hit else None
+        if error is not None and result.success:
+            result.error_in_exec = error
+            self.shell.showtraceback((type(error), error, None))
+
+    def _shown(self, report: CellReport, chosen: CompileOptions | None) -> Rendered | None:
+        setting = self.session.settings.report
+        if chosen is not None and chosen.quiet:
+            return None
+        if setting == "never" or (setting == "magic" and chosen is None):
+            return None
+        if not report.graphs and not report.notices and chosen is None:
+            return None
+        stored = self.session.settings.save and (chosen is None or chosen.save)
+        return render_report(report, stored=stored)
+
+    # --- magics ---------------------------------------------------------------------------------
+
+    def compile_cached(self, line: str, cell: str) -> Any:
+        """Run a marked cell where IPython was asked for the magic itself, as `run_cell_magic` does."""
+        result = self.shell.run_cell(f"{MAGIC} {line}\n{cell}")
+        result.raise_error()
+        return result.result
+
+    compile_cached.__doc__ = compile_cell.help_text()
+
+    def nbcache(self, line: str = "") -> Any:
+        """Show and steer the cache of compiled graphs.
+
+        %nbcache, %nbcache status   the session, by cell and graph
+        %nbcache status --json      the same as JSON
+        %nbcache config             each setting, its value and where it comes from
+        %nbcache config NAME=VALUE  change a setting for this kernel
+        %nbcache flush              wait until all that was compiled is stored
+        %nbcache clear              remove all that is stored
+        """
+        words = shlex.split(line)
+        command, arguments = (words[0], words[1:]) if words else ("status", [])
+        commands = {
+            "status": self._status,
+            "config": self._config,
+            "clear": self._clear,
+            "flush": self._flush,
+        }
+        if command.startswith("-"):
+            command, arguments = "status", words
+        if command not in commands:
+            hint = compile_cell.nearest(command, commands)
+            raise UsageError(f"%nbcache: there is no `{command}`{hint}. Usage: {_USAGE}")
+        return commands[command](arguments)
+
+    def _status(self, arguments: list[str]) -> None:
+        as_json = _only_json("status", arguments)
+        store = self.session.artifacts.store
+        figures = []
+        try:
+            entries = sum(1 for _ in store.keys("artifact/"))
+            limit = self.session.settings.max_bytes if isinstance(store, DirectoryStore) else None
+            stored = store.size("artifact/") if isinstance(store, DirectoryStore) else 0
+            figures.append(StoreFigures(store.name, entries, stored, limit))
+        except StoreError as error:
+            self.session.notice(str(error))
+        _show(render_status(self.session.reports, figures), as_json)
+
+    def _config(self, arguments: list[str]) -> None:
+        changes = [word for word in arguments if "=" in word]
+        as_json = _only_json("config", [word for word in arguments if "=" not in word])
+        settings = self.session.settings
+        for change in changes:
+            name, _, value = change.partition("=")
+            if name == "dir":
+                raise ConfigError(
+                    "the folder of the local store is read when the extension loads",
+                    where="%nbcache config",
+                    next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
+                )
+            settings = settings.with_value(name, value, origin="%nbcache config")
+        self.session.settings = settings
+        if not changes or as_json:
+            rows = [
+                SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
+                for name in settings.names()
+            ]
+            _show(render_settings(rows), as_json)
+
+    def _clear(self, arguments: list[str]) -> None:
+        _nothing("clear", arguments)
+        removed = self.session.clear()
+        print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}")
+
+    def _flush(self, arguments: list[str]) -> None:
+        _nothing("flush", arguments)
+        began = time.perf_counter()
+        self.session.flush()
+        print(f"nbcache: all is stored ({time.perf_counter() - began:.2f} s)")
+
+
+def _open_store(settings: Settings) -> tuple[Store, StoreError | None]:
+    """Return the local store, or one in memory and the reason why."""
+    try:
+        return DirectoryStore(settings.dir), None
+    except StoreError as error:
+        return MemoryStore("memory of this kernel"), error
+
+
+def _hit_required(report: CellReport) -> HitRequired | None:
+    missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
+    if not missed:
+        return None
+    listed = "".join(
+        f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, {graph.reason or '–'}"
+        for graph in missed
+    )
+    return HitRequired(
+        f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{listed}",
+        next_step="run the cell without --require-hit once, so that its graphs are stored",
+    )
+
+
+def _show(rendered: Rendered, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rendered.data, indent=2))
+    else:
+        _display(rendered)  # type: ignore[no-untyped-call]
+
+
+def _only_json(command: str, arguments: Iterable[str]) -> bool:
+    unknown = [word for word in arguments if word != "--json"]
+    if unknown:
+        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. Usage: {_USAGE}")
+    return "--json" in arguments
+
+
+def _nothing(command: str, arguments: list[str]) -> None:
+    if arguments:
+        raise UsageError(f"%nbcache {command} takes nothing more. Usage: {_USAGE}")

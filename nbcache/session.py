@@ -1,0 +1,437 @@
+"""One session a kernel: what compiles is recorded, what torch asks for is provided, and both are reported.
+
+Everything that reads or writes disks happens on the session's own threads, or where torch waits
+for an artifact anyway. Nothing in here fails a user's cell: a store that fails goes quiet for a
+while and says so once in the next report.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, Protocol, TypeVar
+
+from nbcache.artifact_store import ArtifactStore, Fault, FaultKind
+from nbcache.errors import NbcacheError, StoreError
+from nbcache.model import (
+    Activity,
+    Artifact,
+    ArtifactRef,
+    Cell,
+    CellReport,
+    Environment,
+    GraphRecord,
+    Level,
+    Manifest,
+)
+from nbcache.settings import Settings
+from nbcache.stores.base import Store
+from nbcache.tracking import Event, Tracker
+
+__all__ = ["CompilerBridge", "Session"]
+
+T = TypeVar("T")
+
+_PREFETCH_BYTES = 256 * 2**20
+"""Artifacts read ahead are held in memory until torch asks for them, up to this much."""
+_QUIET_SECONDS = 60.0
+"""How long a store that failed is left alone."""
+_EVICT_SHARE = 50
+"""The store's bound is checked after each fiftieth of it has been written."""
+
+
+class CompilerBridge(Protocol):
+    """What a session needs of the compiler; `torch_bridge` implements it for torch.
+
+    Once installed, the bridge calls the session: `environment_ready` when the compiler is there,
+    `emit` for what it does, `record` for each artifact that it makes or hits, and `provide` when it
+    is about to look one up.
+    """
+
+    def install(self, session: Session) -> None:
+        """Begin to watch and serve; at once where the compiler is there, else when it is imported."""
+
+    def uninstall(self) -> None:
+        """Leave every patched name, flag, hook and environment variable as it was found."""
+
+    def clear(self) -> None:
+        """Empty the compiler's own cache folder, if it is one of ours."""
+
+
+class Session:
+    """Composes store, tracker and bridge for one kernel. Public methods are safe to call from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        bridge: CompilerBridge,
+        store: Store,
+        *,
+        locate_notebook: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.settings = settings
+        self.bridge = bridge
+        self.artifacts = ArtifactStore(store, on_fault=self._faulted)
+        self.environment: Environment | None = None
+        """What compiled code is bound to here; None until the compiler is imported."""
+        self._locate_notebook = locate_notebook
+        self._clock = clock
+        self._tracker = Tracker()
+        self._worker = _Worker()
+        self._lock = threading.Lock()
+        self._reports: list[CellReport] = []
+        self._cell: Cell | None = None
+        self._cell_began = 0.0
+        self._saving = True
+        self._code: dict[str, Cell] = {}
+        self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
+        self._provided: set[tuple[str, str]] = set()
+        self._ahead: dict[tuple[str, str], list[Artifact]] = {}
+        self._restored: tuple[ArtifactRef, ...] = ()
+        self._used: dict[tuple[str, str, str], ArtifactRef] = {}
+        self._manifest_due = False
+        self._notebook = ""
+        self._notebook_known = threading.Event()
+        self._notices: list[str] = []
+        self._noticed: set[str] = set()
+        self._quiet_until: dict[str, float] = {}
+        self._written = self._evicted_at = 0
+        self._pid = os.getpid()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find the notebook and install the bridge."""
+        threading.Thread(target=self._find_notebook, name="nbcache-locate", daemon=True).start()
+        self.bridge.install(self)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
+        self.bridge.uninstall()
+        self.flush(timeout)
+        self._worker.stop()
+        self.artifacts.store.close()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
+        if os.getpid() != self._pid:  # a forked child has no worker thread, and nothing to write
+            return True
+        self._worker.submit(self._save_manifest)
+        return self._worker.flush(timeout)
+
+    def clear(self) -> int:
+        """Remove all that is stored, and the compiler's own cache folder if it is ours.
+
+        Returns how many entries the store had. StoreError where it fails.
+        """
+        self.flush()
+        removed = self.artifacts.clear()
+        self.bridge.clear()
+        with self._lock:
+            self._restored = ()
+            self._used.clear()
+            self._ahead.clear()
+            self._origins.clear()
+            self._provided.clear()
+            self._manifest_due = False
+        return removed
+
+    # --- what a user sees -----------------------------------------------------------------------
+
+    @property
+    def graphs(self) -> list[GraphRecord]:
+        """Every graph since the extension was loaded, in the order in which they were done."""
+        return self._tracker.records
+
+    @property
+    def reports(self) -> list[CellReport]:
+        """The reports of the cells that have run, oldest first."""
+        with self._lock:
+            return list(self._reports)
+
+    def report(self, cell: int | Cell | None = None) -> CellReport | None:
+        """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
+        for report in reversed(self.reports):
+            if cell is None or cell in (report.cell, report.cell and report.cell.execution_count):
+                return report
+        return None
+
+    def activity(self) -> Activity | None:
+        """Return what is being compiled right now, or None."""
+        return self._tracker.activity(self._clock())
+
+    def notice(self, text: str) -> None:
+        """Show `text` once, under the next report."""
+        with self._lock:
+            if text not in self._noticed:
+                self._noticed.add(text)
+                self._notices.append(text)
+
+    # --- cells ----------------------------------------------------------------------------------
+
+    def begin_cell(self, cell: Cell) -> None:
+        """Attribute what compiles from now on to `cell`."""
+        self._cell = cell
+        self._cell_began = self._clock()
+        self._saving = True
+        self._tracker.begin_cell(cell)
+
+    def save_cell(self, save: bool) -> None:
+        """Record what the running cell compiles, or nothing of it."""
+        self._saving = save
+
+    def end_cell(self, name: str | None = None) -> CellReport:
+        """Report on the cell that was running, and have what it made stored in the background.
+
+        `name` is what the user calls the cell.
+        """
+        graphs = self._tracker.end_cell()
+        with self._lock:
+            report = CellReport(
+                cell=self._cell,
+                graphs=graphs,
+                seconds=self._clock() - self._cell_began,
+                notices=tuple(self._notices),
+                name=name,
+            )
+            self._notices.clear()
+            self._reports.append(report)
+        self._cell = None
+        self._saving = True
+        self._worker.submit(self._save_manifest)
+        return report
+
+    def name_code(self, filename: str, cell: Cell) -> None:
+        """Remember that code compiled under `filename` is the source of `cell`."""
+        self._code[filename] = cell
+
+    def code_cell(self, filename: str) -> Cell | None:
+        """Return the cell whose source was compiled under `filename`, if one was."""
+        return self._code.get(filename)
+
+    def notebook(self, timeout: float) -> str:
+        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
+        self._notebook_known.wait(timeout)
+        return self._notebook
+
+    def _find_notebook(self) -> None:
+        try:
+            self._notebook = self._locate_notebook()
+        except Exception as error:  # finding the notebook asks servers and files of every kind
+            self.notice(f"nbcache could not find out which notebook this is: {error!r}")
+        finally:
+            self._notebook_known.set()
+
+    # --- what the bridge calls ------------------------------------------------------------------
+
+    def environment_ready(self, environment: Environment) -> None:
+        """Take in what compiled code is bound to, and start to read this notebook's artifacts ahead."""
+        if self.environment is not None and self.environment.digest == environment.digest:
+            return
+        with self._lock:
+            self.environment = environment
+            self._ahead.clear()
+            self._origins.clear()
+            self._provided.clear()
+            self._restored = ()
+            self._used.clear()
+        if self.settings.prefetch:
+            threading.Thread(
+                target=self._prefetch, args=(environment,), name="nbcache-prefetch", daemon=True
+            ).start()
+
+    def emit(self, event: Event) -> None:
+        """Take in one compile event."""
+        self._tracker.handle(event)
+
+    def provide(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the levels beyond torch's own hold under torch's `key`, newest first; once a key.
+
+        torch is about to look `key` up: the bridge writes what this returns to where torch looks, and
+        says so by `populated`.
+        """
+        environment = self.environment
+        if environment is None or (type, key) in self._provided:
+            return ()
+        self._provided.add((type, key))
+        with self._lock:
+            found = self._ahead.pop((type, key), None)
+        if found is None:
+            found = (
+                self._attempt("read", "reading", lambda: self.artifacts.find(environment.digest, type, key))
+                or []
+            )
+        return found
+
+    def populated(self, type: str, key: str) -> None:
+        """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
+        self._origins[(type, key)] = (Level.L1, self.artifacts.store.name)
+
+    def looked_up(self, type: str, key: str) -> tuple[Level, str]:
+        """Return the level and the source, in words, of an artifact that the compiler has just hit."""
+        return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
+
+    def miss_reason(self, key: str) -> str:
+        """Return why nothing is there under a key that was never stored."""
+        if self.environment is None:
+            return "nbcache does not know this environment"
+        if not self._restored:
+            return "compiled for the first time in this notebook"
+        return "not stored: code, inputs or settings differ from what is stored for this notebook"
+
+    def rejected(self, type: str, key: str, error: BaseException) -> None:
+        """Note that the compiler would not take an artifact that `provide` gave it."""
+        self.notice(f"a stored {type} could not be used and is compiled again: {error}")
+
+    def record(self, type: str, key: str, content: bytes | Callable[[], bytes], function: str = "") -> None:
+        """Store an artifact that the compiler made or hit, in the background.
+
+        `content` may be a function, where reading it can wait.
+        """
+        environment = self.environment
+        if environment is None or not (self._saving and self.settings.save) or os.getpid() != self._pid:
+            return
+        cell = self._cell.digest if self._cell else ""
+        self._worker.submit(lambda: self._store(environment, type, key, content, cell, function))
+
+    # --- on the worker thread -------------------------------------------------------------------
+
+    def _store(
+        self,
+        environment: Environment,
+        type: str,
+        key: str,
+        content: bytes | Callable[[], bytes],
+        cell: str,
+        function: str,
+    ) -> None:
+        def put() -> ArtifactRef:
+            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
+            return self.artifacts.put(environment.digest, artifact, cell=cell, function=function)
+
+        ref = self._attempt("write", "storing what was compiled", put)
+        if ref is None:
+            return
+        self._use(environment, ref)
+        self._written += ref.size
+        if self._evicted_at == 0 or self._written - self._evicted_at > self.settings.max_bytes / _EVICT_SHARE:
+            self._evicted_at = max(1, self._written)
+            self._attempt(
+                "write", "keeping within its bound", lambda: self.artifacts.evict(self.settings.max_bytes)
+            )
+
+    def _use(self, environment: Environment, ref: ArtifactRef) -> None:
+        with self._lock:
+            if environment is not self.environment:
+                return
+            if ref.type == "pgo":  # a profile grows: only the newest counts
+                for identity in [i for i, each in self._used.items() if i[:2] == ref.identity[:2]]:
+                    del self._used[identity]
+            self._used.setdefault(ref.identity, ref)
+            self._manifest_due = True
+
+    def _save_manifest(self) -> None:
+        with self._lock:
+            environment = self.environment
+            if environment is None or not self._manifest_due:
+                return
+            self._manifest_due = False
+            used = dict(self._used)
+            rest = [ref for ref in self._restored if ref.identity not in used]
+        manifest = Manifest(environment, self.notebook(timeout=1.0), (*used.values(), *rest))
+        self._attempt("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
+
+    # --- ahead ----------------------------------------------------------------------------------
+
+    def _prefetch(self, environment: Environment) -> None:
+        """Read what this notebook's manifest names, most wanted first, and hold it for `provide`."""
+        notebook = self.notebook(timeout=2.0)
+        manifest = self._attempt(
+            "read", "reading the manifest", lambda: self.artifacts.load_manifest(environment, notebook)
+        )
+        if manifest is None:
+            return
+        with self._lock:
+            if environment is not self.environment:
+                return
+            self._restored = manifest.artifacts
+        held = 0
+        for type, key in dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts):
+            if (type, key) in self._provided or held > _PREFETCH_BYTES:
+                continue
+            find = partial(self.artifacts.find, environment.digest, type, key)
+            found = self._attempt("read", "reading ahead", find) or []
+            held += sum(len(artifact.content) for artifact in found)
+            with self._lock:
+                if environment is not self.environment:
+                    return
+                if found and (type, key) not in self._provided:
+                    self._ahead[(type, key)] = found
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _attempt(self, access: Literal["read", "write"], what: str, action: Callable[[], T]) -> T | None:
+        """Do `action` on the store, unless the store failed at such an access a short while ago."""
+        if time.monotonic() < self._quiet_until.get(access, 0.0):
+            return None
+        try:
+            return action()
+        except StoreError as error:
+            self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
+            next_step = f" Next: {error.next_step}." if error.next_step else ""
+            store = self.artifacts.store.name
+            self.notice(f"{store}: {what} failed, so it is not tried for a while. {error}.{next_step}")
+        except Exception as error:
+            self._failed(what, error)
+        return None
+
+    def _faulted(self, fault: Fault) -> None:
+        """Say once that stored bytes could not be used; what was evicted is no fault."""
+        if fault.kind is FaultKind.CORRUPT:
+            self.notice(f"{self.artifacts.store.name}: damaged entries were set aside and count as misses")
+        elif fault.kind is FaultKind.NEWER:
+            self.notice(f"{self.artifacts.store.name}: entries of a newer nbcache were left alone")
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        if isinstance(error, NbcacheError):
+            self.notice(f"{what} failed: {error}")
+        else:  # a bug of ours must not cost the user a cell, nor go unseen
+            self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
+
+
+class _Worker:
+    """One daemon thread that does tasks in order; started by the first task."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Have `task` done after those that were submitted before it. It must not raise."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
+                self._thread.start()
+        self._tasks.put(task)
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait for the tasks so far; False where `timeout` seconds were not enough."""
+        if self._thread is None:
+            return True
+        done = threading.Event()
+        self._tasks.put(done.set)
+        return done.wait(timeout)
+
+    def stop(self) -> None:
+        """End the thread after the tasks so far."""
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()

@@ -1,0 +1,132 @@
+"""Settings: frozen, typed, and each value knows where it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from nbcache.errors import ConfigError
+
+__all__ = ["Settings"]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError("a folder is needed")
+    return Path(text).expanduser().absolute()
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if not match:
+        raise ValueError("a size is needed, such as 500MB or 5GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "on", "true", "yes"):
+        return True
+    if text.lower() in ("0", "off", "false", "no"):
+        return False
+    raise ValueError("on or off is needed")
+
+
+def _report(text: str) -> str:
+    if text not in ("always", "magic", "never"):
+        raise ValueError("always, magic or never is needed")
+    return text
+
+
+def _setting(default: Any, parse: Callable[[str], Any], help: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of nbcache. Each is also an environment variable: `NBCACHE_MAX_BYTES`."""
+
+    dir: Path = _setting(
+        Path("~/.cache/nbcache"), _folder, "folder of the local store (read when the extension loads)"
+    )
+    max_bytes: int = _setting(
+        5 * 10**9, _size, "size bound of the local store; the least recently used artifacts go first"
+    )
+    save: bool = _setting(True, _switch, "record what is compiled")
+    prefetch: bool = _setting(True, _switch, "read this notebook's artifacts ahead, in the background")
+    report: str = _setting(
+        "always",
+        _report,
+        "report after each cell that compiles (always), after %%compile_cached only (magic), never",
+    )
+    live: bool = _setting(True, _switch, "show a live line while a cell compiles")
+    notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each value that is not the default came from, by setting name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dir", self.dir.expanduser().absolute())
+        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of all settings."""
+        return [each.name for each in fields(cls) if each.name != "origins"]
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """Return the settings that `environ` asks for: `NBCACHE_<NAME>`, the default where it is not set."""
+        settings = cls()
+        for name in cls.names():
+            variable = f"NBCACHE_{name.upper()}"
+            if value := environ.get(variable, "").strip():
+                settings = settings.with_value(name, value, origin=f"environment, {variable}")
+        return settings
+
+    def with_value(self, name: str, text: str, *, origin: str) -> Settings:
+        """Return these settings with `name` read from `text`; ConfigError where either makes no sense."""
+        known = {each.name: each for each in fields(self) if each.name != "origins"}
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"there is no setting {name!r}",
+                where=origin,
+                next_step=f"did you mean {near[0]!r}?" if near else f"the settings are: {', '.join(known)}",
+            )
+        try:
+            value = known[name].metadata["parse"](text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{name}={text!r} cannot be used: {error}",
+                where=origin,
+                next_step=known[name].metadata["help"],
+            ) from None
+        change: dict[str, Any] = {name: value}
+        return replace(self, **change, origins={**self.origins, name: origin})
+
+    def origin(self, name: str) -> str:
+        """Return where the value of `name` came from, in words."""
+        return self.origins.get(name, "default")
+
+    @classmethod
+    def help(cls, name: str) -> str:
+        """Return what `name` is for, in a few words."""
+        return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
+
+    def text(self, name: str) -> str:
+        """Return the value of `name` as a person would write it."""
+        value = getattr(self, name)
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if name == "max_bytes":
+            for unit in ("T", "G", "M", "K"):
+                if value >= _UNITS[unit]:
+                    return f"{value / _UNITS[unit]:g}{unit}B"
+            return f"{value}B"
+        return str(value)

@@ -1,0 +1,56 @@
+"""What a store is: bytes under keys, nothing more. Framing, policy and statistics wrap it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+__all__ = ["Store", "check_key"]
+
+_KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
+
+
+def check_key(key: str) -> str:
+    """Return `key`, or raise ValueError where it could be mistaken for a path.
+
+    A key is one or more parts joined by `/`, each of the characters `a-z 0-9 _ -`, 512 characters
+    at most.
+    """
+    if len(key) > 512 or not _KEY.fullmatch(key):
+        raise ValueError(f"not a store key: {key[:80]!r}")
+    return key
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Bytes under keys (`check_key` says which). Safe to call from several threads.
+
+    `None` or absence means that a key is not there; a `StoreError` is a failure.
+    """
+
+    @property
+    def name(self) -> str:
+        """What to call it in reports; holds no secret."""
+
+    @property
+    def read_only(self) -> bool:
+        """True where `put` and `delete` raise `StoreReadOnly`."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes under `key`, or None."""
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of `keys` that are there, with their bytes, in one round trip if possible."""
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value` under `key`: atomic, idempotent, replacing what was there."""
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; nothing happens where it is not there."""
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with `prefix` (whole parts: empty, or ending in `/`), in any order."""
+
+    def close(self) -> None:
+        """Release what it holds. Idempotent."""

@@ -1,0 +1,366 @@
+"""A store in a folder of the user's own: one file a key, least recently used evicted first.
+
+Layout, below the folder that is given::
+
+    v1/<key>     the value, under the key's parts as folders
+    v1/.tmp/     files being written; renamed to where they belong when whole
+    v1/.lock     held by the kernel that evicts
+
+No key has a dot, so the last two cannot be taken for one. A file's modification time is when it was
+last put, read or touched.
+
+Values are not synced to the disk: after a power cut one may be short. Every entry is verified when it
+is read (`format.decode_entry`), so that costs a miss; syncing would cost every write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.stores.base import check_key
+
+__all__ = ["DirectoryStore"]
+
+_VERSION = "v1"
+_TEMPORARY = ".tmp"
+_LOCK = ".lock"
+
+_EVICT_TO = 0.9
+"""Evict to this part of the bound, so that the next few puts do not evict again."""
+_IN_USE_SECONDS = 60.0
+"""How long after its last use an entry counts as in use."""
+_ABANDONED_SECONDS = 3600.0
+"""How old a temporary file is when its writer must be dead."""
+_ATTEMPTS = 100
+"""How often a put makes its folder again. Three threads that do nothing but put and delete the only
+keys of one folder were seen to remove it under a put ten times in a row."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+_COLLISION = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY}
+_ABSENT = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+
+
+class DirectoryStore:
+    """Values in files of a folder that only its owner can enter, shared by all of the user's kernels.
+
+    Raises StoreUnavailable where the folder is not the user's own: who can write to it can make
+    every kernel run what they like. A folder that others can write to is made private (0700).
+    A folder that cannot be written to is served `read_only`.
+
+    A key that is also a folder of other keys (`a` beside `a/b`) cannot be put: StoreError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, name: str = "local store"):
+        self.name = name
+        self.path = Path(path).absolute()  # a cell may change the working directory
+        self._root = self.path / _VERSION
+        self._prepare()
+        self.read_only = not os.access(
+            self._root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+        )
+
+    def __repr__(self) -> str:
+        return f"DirectoryStore({str(self.path)!r})"
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes under `key`, or None; it then counts as used now."""
+        file = self._file(key)
+        try:
+            with file.open("rb") as stream:
+                value = stream.read()
+                with contextlib.suppress(OSError):  # a read-only folder keeps the order that it has
+                    os.utime(stream.fileno())
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise self._unavailable("cannot be read", error) from error
+        return value
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of `keys` that are there, with their bytes."""
+        return {key: value for key in keys if (value := self.get(key)) is not None}
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value` under `key`, whole or not at all, even if the process is killed."""
+        file = self._file(key)
+        self._refuse_if_read_only()
+        try:
+            try:
+                self._write(file, value)
+            except FileNotFoundError:
+                self._prepare()  # somebody removed the whole store while it was open
+                self._write(file, value)
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def delete(self, key: str) -> None:
+        """Remove `key`, and the folders that this leaves empty."""
+        file = self._file(key)
+        self._refuse_if_read_only()
+        try:
+            self._remove(file)
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
+        for key, _ in self._walk(prefix):
+            yield key
+
+    def close(self) -> None:
+        """Do nothing: no file is held open."""
+
+    def touch(self, key: str) -> bool:
+        """Count `key` as used now, without reading it; return whether it is there."""
+        file = self._file(key)
+        try:
+            present = stat.S_ISREG(file.stat().st_mode)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            raise self._unavailable("cannot be read", error) from error
+        if present:
+            with contextlib.suppress(OSError):
+                os.utime(file)
+        return present
+
+    def size(self, prefix: str = "") -> int:
+        """Return the bytes of all values under `prefix`."""
+        return sum(status.st_size for _, status in self._statuses(prefix))
+
+    def evict(self, prefix: str, max_bytes: int) -> list[str]:
+        """Bound the values under `prefix`; return the keys that were removed for it.
+
+        Where they exceed `max_bytes`, the least recently used go until nine tenths of it are left.
+        Returns at once, with nothing, while another kernel evicts.
+        """
+        if self.read_only:
+            return []
+        try:
+            with self._lock() as held:
+                if not held:
+                    return []
+                self._sweep_temporary()
+                return self._evict(prefix, max_bytes)
+        except FileNotFoundError:
+            return []  # somebody removed the whole store: it is small enough
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def _file(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+    def _prepare(self) -> None:
+        """Make the folders, or check that those that are there are the user's own."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_private(self.path)
+        except OSError as error:
+            raise self._unavailable("cannot be used", error) from error
+        try:
+            self._make_private(self._root)
+            (self._root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            if error.errno not in _FORBIDDEN:
+                raise self._unavailable("cannot be used", error) from error
+
+    def _make_private(self, folder: Path) -> None:
+        try:
+            status = folder.lstat()
+        except FileNotFoundError:
+            # The mode is given here and not set later: nobody else is ever let in.
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status = folder.lstat()
+        user = os.geteuid()
+        if stat.S_ISLNK(status.st_mode):
+            if status.st_uid != user:
+                raise self._refused(folder, f"is a link that user {status.st_uid} made, not you")
+            status = folder.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise self._refused(folder, "is not a folder")
+        if status.st_uid != user:
+            raise self._refused(folder, f"belongs to user {status.st_uid}, not to you")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            folder.chmod(0o700)
+
+    def _write(self, file: Path, value: bytes) -> None:
+        temporary = self._root / _TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(value)
+            self._rename(temporary, file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def _rename(self, temporary: Path, file: Path) -> None:
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                temporary.replace(file)
+                return
+            except (FileNotFoundError, FileExistsError):
+                # A delete elsewhere, of the folder's last key, removed the folder in between.
+                if not attempts_left or not temporary.exists():
+                    raise
+
+    def _remove(self, file: Path) -> None:
+        try:
+            file.unlink()
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return
+            raise
+        for folder in file.parents:
+            if folder == self._root:
+                return
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # not empty
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        if prefix:
+            check_key(prefix.removesuffix("/"))
+            if not prefix.endswith("/"):
+                raise ValueError(f"not a prefix of whole parts: {prefix[:80]!r}")
+        folders = [prefix]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(self._root / folder) as entries:
+                    present = list(entries)
+            except OSError as error:
+                if error.errno in _ABSENT:
+                    continue
+                raise self._unavailable("cannot be listed", error) from error
+            for entry in present:
+                key = folder + entry.name
+                if not _is_key(key):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{key}/")
+                elif entry.is_file(follow_symlinks=False):
+                    yield key, entry
+
+    def _statuses(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+        for key, entry in self._walk(prefix):
+            with contextlib.suppress(FileNotFoundError):
+                yield key, entry.stat(follow_symlinks=False)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[bool]:
+        """Yield whether this call, and no other in any process, may evict."""
+        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # flock, not lockf: it holds between threads too, and goes with the process.
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            except OSError:
+                pass  # no locks on this filesystem: two sweeps at once remove too much, and nothing worse
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _sweep_temporary(self) -> None:
+        oldest = time.time() - _ABANDONED_SECONDS
+        for file in (self._root / _TEMPORARY).iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_mtime < oldest:
+                    file.unlink()
+
+    def _evict(self, prefix: str, max_bytes: int) -> list[str]:
+        statuses = dict(self._statuses(prefix))
+        total = sum(status.st_size for status in statuses.values())
+        if total <= max_bytes:
+            return []
+        # An entry that was used just now is likely one of a group that is being put or read: an
+        # artifact whose reference is not there yet, the next graphs of a cell that is restoring. With
+        # part of a group gone the rest is of no use, so while older entries can make the room, they do,
+        # even if nine tenths are then not reached. But a bound that a burst can break is none: where
+        # entries in use exceed it on their own, the oldest of them go too, and cost a miss.
+        now = time.time()
+        in_use = {
+            key
+            for key, status in statuses.items()
+            if abs(now - status.st_mtime) < _IN_USE_SECONDS  # one from the future may go: a clock was wrong
+        }
+        if sum(statuses[key].st_size for key in in_use) > max_bytes:
+            in_use.clear()
+        removed = []
+        for key, status in sorted(statuses.items(), key=lambda pair: pair[1].st_mtime_ns):
+            if total <= max_bytes * _EVICT_TO:
+                break
+            if key in in_use:
+                continue
+            file = self._file(key)
+            with contextlib.suppress(FileNotFoundError):
+                if file.stat().st_mtime_ns != status.st_mtime_ns:
+                    continue  # another kernel has used it since
+            self._remove(file)
+            total -= status.st_size
+            removed.append(key)
+        return removed
+
+    def _refuse_if_read_only(self) -> None:
+        if self.read_only:
+            raise self._forbidden()
+
+    def _write_error(self, error: OSError) -> StoreError:
+        if error.errno in _FULL:
+            return StoreFull(
+                f"{self.name} has no room: {error.strerror}",
+                where=str(self.path),
+                next_step="free disk space, or run %nbcache gc",
+            )
+        if error.errno in _FORBIDDEN:
+            return self._forbidden()
+        if error.errno in _COLLISION:
+            return StoreError("a key cannot be a folder of other keys as well", where=str(error.filename))
+        if error.errno == errno.ENAMETOOLONG:
+            return StoreError("a key is longer than this filesystem's names can be", where=str(self.path))
+        return self._unavailable("cannot be written to", error)
+
+    def _forbidden(self) -> StoreReadOnly:
+        return StoreReadOnly(
+            f"{self.name} cannot be written to",
+            where=str(self.path),
+            next_step="choose a folder that you can write to, or use this one for reading only",
+        )
+
+    def _unavailable(self, what: str, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.name} {what}: {error.strerror or error}",
+            where=str(self.path),
+            next_step="check that the folder exists, is yours, and that its disk works",
+        )
+
+    def _refused(self, folder: Path, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.name} is refused, since its folder {reason}: cached code from there would run as you",
+            where=str(folder),
+            next_step=f"remove {folder}, or choose another folder that is yours alone",
+        )
+
+
+def _is_key(name: str) -> bool:
+    try:
+        check_key(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,49 @@
+"""A store in this process's memory: for tests, and as the nearest level of a tier."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from nbcache.stores.base import check_key
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """A dictionary behind a lock; gone when the process ends."""
+
+    read_only = False
+
+    def __init__(self, name: str = "memory"):
+        self.name = name
+        self._values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.name!r})"
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            return self._values.get(check_key(key))
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = [check_key(key) for key in keys]
+        with self._lock:
+            return {key: self._values[key] for key in wanted if key in self._values}
+
+    def put(self, key: str, value: bytes) -> None:
+        with self._lock:
+            self._values[check_key(key)] = bytes(value)
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            self._values.pop(check_key(key), None)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        with self._lock:
+            present = list(self._values)
+        return (key for key in present if key.startswith(prefix))
+
+    def close(self) -> None:
+        """Do nothing: what it holds goes with it."""

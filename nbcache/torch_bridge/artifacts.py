@@ -1,0 +1,123 @@
+"""Record each artifact as torch makes or hits it, and make present what torch is about to look up.
+
+Tested on torch 2.13.0. The names used here are the same on 2.11.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.torch_bridge.events import stamp
+from nbcache.tracking import ArtifactSeen
+
+if TYPE_CHECKING:
+    from nbcache.session import Session
+    from nbcache.torch_bridge.hooks import Patches
+
+__all__ = ["provide_autotune", "provide_graphs", "provide_profile", "record"]
+
+_AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
+_GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
+
+
+def record(cache: ModuleType, session: Session, patches: Patches) -> None:
+    """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`."""
+    manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
+    recorded = manager.record_artifact
+
+    def record_artifact(artifact_type: str, key: str, content: Any) -> None:
+        recorded(artifact_type, key, content)
+        encoded = factory.encode_create(artifact_type, key, content).content
+        session.emit(ArtifactSeen(**stamp(), type=artifact_type, size=len(encoded)))
+        session.record(artifact_type, key, encoded)
+
+    patches.set(manager, "record_artifact", staticmethod(record_artifact))
+
+
+def provide_graphs(
+    codecache: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+) -> None:
+    """Write what the levels beyond hold for a key into torch's folder before torch looks there.
+
+    `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
+    ask. torch's remote-cache interface would do for one entry a key only, while torch keeps a
+    variant for each set of guards, and what it finds remotely it does not write to its folder.
+    """
+    original = codecache.GuardedCache.__dict__["iterate_over_candidates"].__func__
+
+    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
+        type = _GRAPH_TYPES.get(cls.__name__)
+        if local and type and serving():
+            present = _names(cls._get_tmp_dir_for_key(key))
+            absent = [
+                artifact.content
+                for artifact in session.provide(type, key)
+                if codecache.sha256_hash(artifact.content) not in present
+            ]
+            for content in absent:
+                _populate(session, type, key, partial(cls._write_to_local_cache, key, content))
+            if absent and not present:
+                session.populated(type, key)
+        yield from original(cls, local, remote_cache, key)
+
+    patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
+
+
+def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]) -> None:
+    """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
+    original = pgo.get_local_code_state
+
+    def get_local_code_state(cache_key: str) -> Any:
+        path = pgo.code_state_path(cache_key)
+        if path is not None and serving() and not os.path.exists(path):
+            for artifact in session.provide("pgo", cache_key)[:1]:
+                _populate(
+                    session, "pgo", cache_key, partial(pgo.write_local_impl, cache_key, artifact.content)
+                )
+        return original(cache_key)
+
+    patches.set(pgo, "get_local_code_state", get_local_code_state)
+
+
+def provide_autotune(
+    module: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+) -> None:
+    """Make a kernel's best configuration present before this process reads it.
+
+    The class that reads it stands in `torch._inductor.remote_cache` on 2.13, and in
+    `torch._inductor.runtime.autotune_cache` on 2.11. torch joins the key of such an artifact to its
+    cache folder unchecked, so only keys of the form that torch itself makes are let through.
+    """
+    backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
+    if backend is None or backend.__module__ != module.__name__:
+        return
+    original = backend._get
+
+    def _get(self: Any, key: str) -> Any:
+        name = "/".join(key.split(os.sep)[-2:])
+        if serving() and _AUTOTUNE_KEY.fullmatch(name) and not os.path.exists(key):
+            for artifact in session.provide("autotune", name)[:1]:
+                _populate(session, "autotune", name, partial(self._put, key, artifact.content))
+        return original(self, key)
+
+    patches.set(backend, "_get", _get)
+
+
+def _populate(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:
+    """Write an artifact into torch's folder; where that fails, torch finds nothing there and compiles."""
+    try:
+        write()
+    except OSError as error:
+        session.rejected(type, key, error)
+
+
+def _names(folder: str) -> set[str]:
+    try:
+        return {name for name in os.listdir(folder) if not name.startswith(".")}
+    except OSError:
+        return set()

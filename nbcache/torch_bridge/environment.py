@@ -1,0 +1,125 @@
+"""What compiled code is bound to on this machine, in this process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+
+from nbcache.key import components
+from nbcache.model import Environment
+
+__all__ = ["MINIMUM_TORCH", "current", "torch_release"]
+
+MINIMUM_TORCH = (2, 11)
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_FEATURE_LINES = ("flags", "Features", "features", "isa")
+"""Where /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
+_NOT_INSTRUCTIONS = """
+    acpi amd_ibpb amd_ibrs amd_lbr_v2 amd_ppin amd_ssbd amd_stibp aperfmperf arat arch_capabilities
+    arch_lbr arch_perfmon art avic bpext bts bus_lock_detect cat_l3 cdp_l3 constant_tsc cpb cpuid
+    cpuid_fault cqm cqm_llc cqm_mbm_local cqm_mbm_total cqm_occup_llc cr8_legacy dca debug_swap
+    decodeassists ds_cpl dtes64 dtherm epb ept ept_ad est extapic extd_apicid flexpriority flush_l1d
+    flushbyasid fsrm ht hw_pstate hwp hwp_act_window hwp_epp hwp_pkg_req hypervisor ibpb
+    ibpb_exit_to_user ibrs ibrs_enhanced ibs ida intel_ppin invpcid invpcid_single irperf kaiser lbrv
+    mba md_clear monitor nonstop_tsc nopl npt nrip_save ospke osvw overflow_recov pausefilter pbe pcid
+    pconfig pebs perfctr_core perfctr_llc perfctr_nb perfmon_v2 pfthreshold pln pni pti pts rdt_a
+    rep_good retpoline rsb_ctxsw skinit smx split_lock_detect ss ssbd stibp stibp_always_on succor svm
+    svm_lock tce tm tm2 tme topoext tpr_shadow tsc_adjust tsc_deadline_timer tsc_known_freq tsc_scale
+    umip user_shstk v_spec_ctrl v_vmsave_vmload vgif virt_ssbd vmcb_clean vmx vnmi vpid wdt x2apic
+    x2avic xsaveerptr xtopology zen
+"""
+"""What x86 lists beside instruction sets: abilities of the kernel and of the virtual machine.
+
+They change with a reboot or a move to another host, and generated code depends on none of them.
+"""
+
+
+def torch_release() -> tuple[int, int]:
+    """Return torch's major and minor version."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def current() -> Environment:
+    """Return the environment of this process; torch must be imported.
+
+    torch's own CPU keys leave the CPU out, so artifacts must not pass between different `cpu.*`
+    (measured: FX graphs made for AVX-512 *hit* under AVX2, with wrong results).
+    """
+    import torch
+
+    return Environment(
+        components(
+            {
+                "torch.version": torch.__version__,
+                "torch.git": torch.version.git_version,
+                "torch.cuda": torch.version.cuda or "none",
+                "torch.hip": torch.version.hip or "none",
+                "triton.version": _triton_version(),
+                "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
+                "compiler.abi": _compiler_abi(),
+                "device": ", ".join(_gpu_names()) or "cpu",
+                "cpu.machine": platform.machine(),
+                "cpu.capability": torch.backends.cpu.get_cpu_capability(),
+                "cpu.requested": os.environ.get("ATEN_CPU_CAPABILITY", "default"),
+                "cpu.features": _cpu_features(),
+            }
+        )
+    )
+
+
+def _triton_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    for package in ("triton", "pytorch-triton"):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "none"
+
+
+def _compiler_abi() -> str:
+    """Return what a shared object made by the C++ compiler must agree on with this process.
+
+    No compiler is run: a restored notebook shall need none.
+    """
+    import torch
+
+    libc, version = platform.libc_ver()
+    cxx11 = "cxx11" if torch.compiled_with_cxx11_abi() else "pre-cxx11"
+    return f"{libc or sys.platform} {version} {cxx11}"
+
+
+def _gpu_names() -> list[str]:
+    """Return the names of the NVIDIA GPUs, as the driver lists them: no CUDA context is made for that."""
+    names = []
+    for information in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            lines = information.read_text().splitlines()
+        except OSError:
+            continue
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return sorted(set(names))
+
+
+def _cpu_features() -> str:
+    """Return the CPU's instruction sets, space-separated and sorted.
+
+    The compiler is told `-march=native`, so every one of them may be in a kernel.
+    """
+    try:
+        lines = _CPU_INFO.read_text().splitlines()
+    except OSError:  # not Linux
+        return platform.processor() or "unknown"
+    for line in lines:
+        label, _, value = line.partition(":")
+        if label.strip() in _FEATURE_LINES:
+            return " ".join(sorted(set(value.split()) - set(_NOT_INSTRUCTIONS.split())))
+    return platform.processor() or "unknown"

@@ -1,0 +1,219 @@
+"""Follow what torch compiles: its own spans and cache answers, as tracking events.
+
+Tested on torch 2.13.0. The names used here are the same on 2.11.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.model import Outcome
+from nbcache.tracking import (
+    AutogradLookup,
+    FrameCompiled,
+    GraphLookup,
+    KernelUsed,
+    LookupStarted,
+    SpanEnded,
+    SpanStarted,
+)
+
+if TYPE_CHECKING:
+    from nbcache.session import Session
+    from nbcache.torch_bridge.hooks import Patches
+
+__all__ = ["follow_kernels", "follow_lookups", "follow_spans", "stamp"]
+
+_AUTOGRAD = {
+    "autograd_cache_hit": Outcome.HIT,
+    "autograd_cache_miss": Outcome.MISS,
+    "autograd_cache_bypass": Outcome.BYPASS,
+}
+_PASSES = "pass."
+"""Spans of single graph passes: some forty a graph, and none has a phase of its own."""
+
+
+def stamp() -> dict[str, Any]:
+    """Return when and where an event happens: its time, thread and compile id."""
+    from torch._guards import CompileContext
+
+    compile_id = CompileContext.current_compile_id()
+    return {
+        "time": time.perf_counter(),
+        "thread": threading.get_ident(),
+        "compile_id": None if compile_id is None else str(compile_id),
+    }
+
+
+def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
+    """Stand in for the logger that torch tells all its phases to, `utils.CHROMIUM_EVENT_LOG`."""
+
+    class EventLog(utils.ChromiumEventLogger):  # type: ignore[name-defined]
+        """Passes every event on to torch's own logging, and to the session."""
+
+        def _log_timed_event(
+            self, event_name: str, time_ns: int, phase: str, metadata: dict[str, Any] | None = None
+        ) -> Any:
+            if not event_name.startswith(_PASSES):
+                _span(utils, session, event_name, phase, metadata or {})
+            return super()._log_timed_event(event_name, time_ns, phase, metadata)
+
+        def log_instant_event(
+            self,
+            event_name: str,
+            time_ns: int,
+            metadata: dict[str, Any] | None = None,
+            log_pt2_compile_event: bool = False,
+        ) -> None:
+            if event_name in _AUTOGRAD:
+                _autograd(session, _AUTOGRAD[event_name], metadata or {})
+            super().log_instant_event(event_name, time_ns, metadata, log_pt2_compile_event)
+
+    patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
+
+
+def _span(utils: ModuleType, session: Session, name: str, phase: str, metadata: Mapping[str, Any]) -> None:
+    at = stamp()
+    if phase == "B":
+        function = ""
+        if name == "dynamo":
+            code = _code_being_compiled(sys._getframe())
+            function = code.co_name if code else ""
+        session.emit(SpanStarted(**at, name=name, function=function))
+        return
+    if name == "dynamo":
+        session.emit(_frame(utils, session, at, metadata))
+    session.emit(SpanEnded(**at, name=name, attributes=metadata))
+
+
+def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
+    session.emit(
+        AutogradLookup(
+            **stamp(),
+            outcome=outcome,
+            key=metadata.get("key"),
+            reason=_first_line(metadata.get("cache_bypass_reason")),
+            forward_saved_seconds=_scaled(metadata.get("forward_time_saved_ms"), 1e-3),
+            backward_saved_seconds=_scaled(metadata.get("backward_time_saved_ms"), 1e-3),
+        )
+    )
+
+
+def _code_being_compiled(frame: FrameType | None) -> Any:
+    """Return the code that Dynamo has begun to compile: an argument of its `_compile`, up the stack."""
+    for _ in range(12):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == "_compile" and "code" in frame.f_locals:
+            return frame.f_locals["code"]
+        frame = frame.f_back
+    return None
+
+
+def _frame(
+    utils: ModuleType, session: Session, at: dict[str, Any], metadata: Mapping[str, Any]
+) -> FrameCompiled:
+    file, line = str(metadata.get("co_filename") or ""), metadata.get("co_firstlineno")
+    cell = session.code_cell(file)
+    where = cell.label if cell else file
+    metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
+    if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
+        metrics = None
+    return FrameCompiled(
+        **at,
+        function=str(metadata.get("co_name") or "?"),
+        location=f"{where}:{line}" if where else "",
+        function_cell=cell,
+        operators=metadata.get("graph_op_count"),
+        recompile_reason=getattr(metrics, "recompile_reason", None),
+        graph_break_reason=_graph_break(utils, session) if metadata.get("restart_reasons") else None,
+        failure=_first_line(metadata.get("fail_reason")),
+    )
+
+
+def _graph_break(utils: ModuleType, session: Session) -> str | None:
+    """Return why the frame that has just been compiled ends in a graph break, and where."""
+    breaks = [reason for reason in utils.graph_break_reasons if getattr(reason, "graph_break", True)]
+    if not breaks:
+        return None
+    lines = [line.strip() for line in str(breaks[-1].reason).splitlines()]
+    explanation = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
+    )
+    text = f"{lines[0]}: {explanation}" if explanation else lines[0]
+    if stack := getattr(breaks[-1], "user_stack", None):
+        cell = session.code_cell(stack[-1].filename)
+        text += f" ({cell.label if cell else stack[-1].filename}:{stack[-1].lineno})"
+    return text
+
+
+def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) -> None:
+    """Report each question to the FX graph cache: `FxGraphCache.load_with_key`.
+
+    torch's own instant events leave out the hits under an AOTAutograd hit.
+    """
+    load = codecache.FxGraphCache.load_with_key
+
+    def load_with_key(
+        key: str,
+        debug_lines: list[str],
+        example_inputs: Any,
+        local: bool,
+        remote_cache: Any,
+        is_backward: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        session.emit(LookupStarted(**stamp(), key=key, backward=is_backward))
+        graph, info = None, {}
+        try:
+            graph, info = load(
+                key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
+            )
+            return graph, info
+        finally:
+            level, source = session.looked_up("inductor", key) if graph is not None else (None, None)
+            session.emit(
+                GraphLookup(
+                    **stamp(),
+                    key=key,
+                    backward=is_backward,
+                    hit=graph is not None,
+                    reason=None if graph is not None else _miss_reason(session, key, info),
+                    saved_seconds=_scaled(info.get("time_saved_ns"), 1e-9),
+                    level=level,
+                    source=source,
+                )
+            )
+
+    patches.set(codecache.FxGraphCache, "load_with_key", staticmethod(load_with_key))
+
+
+def _miss_reason(session: Session, key: str, info: Mapping[str, Any]) -> str:
+    if info.get("cache_status_detailed") == "guard_miss":
+        return "stored for other shapes: a guard of the stored graph does not hold"
+    return session.miss_reason(key)
+
+
+def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:
+    """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
+    triton = async_compile.AsyncCompile.triton
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        session.emit(KernelUsed(**stamp(), compiled=None, type="triton"))
+        return triton(self, *args, **kwargs)
+
+    patches.set(async_compile.AsyncCompile, "triton", counted)
+
+
+def _scaled(value: Any, unit: float) -> float | None:
+    return None if value is None else float(value) * unit
+
+
+def _first_line(value: Any) -> str | None:
+    return str(value).strip().splitlines()[0] if value and str(value).strip() else None

@@ -1,0 +1,101 @@
+"""torch.compile's arguments: which values torch knows, and how a target is compiled with them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "compile_target",
+    "default_arguments",
+    "default_device",
+    "known_backends",
+    "known_modes",
+    "known_options",
+]
+
+_compiled: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""What `compile_target` compiled, and with which arguments."""
+
+
+def known_modes() -> Sequence[str]:
+    """Return the names that `mode` takes."""
+    import torch._inductor
+
+    return ["default", *(mode for mode in torch._inductor.list_mode_options() if mode != "default")]
+
+
+def known_options() -> Sequence[str]:
+    """Return the names that `options` takes, some 600."""
+    import torch._inductor
+
+    return list(torch._inductor.list_options())
+
+
+def known_backends() -> Sequence[str]:
+    """Return the names that `backend` takes."""
+    import torch._dynamo
+
+    return list(torch._dynamo.list_backends(exclude_tags=()))
+
+
+def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return `value` compiled with torch.compile's `arguments`.
+
+    A module is compiled in place, so that its type and the keys of its `state_dict` stay. What was
+    compiled with these arguments already is returned as it is, so that running a cell again
+    recompiles nothing.
+    """
+    import torch
+
+    with contextlib.suppress(TypeError):  # what cannot be referred to weakly is compiled each time
+        if _compiled.get(value) == dict(arguments):
+            return value
+    if isinstance(value, torch.nn.Module):
+        value.compile(**arguments)
+        compiled: Any = value
+    else:
+        compiled = torch.compile(getattr(value, "_torchdynamo_orig_callable", value), **arguments)
+    with contextlib.suppress(TypeError):
+        _compiled[compiled] = dict(arguments)
+    return compiled
+
+
+@contextlib.contextmanager
+def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Have calls of `torch.compile` take these arguments, where they do not give their own."""
+    if not arguments:
+        yield
+        return
+    import torch
+
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(model: Any = None, **given: Any) -> Any:
+        defaults = dict(arguments)
+        if given.get("mode") is not None or given.get("options") is not None:  # torch takes one of the two
+            defaults.pop("mode", None)
+            defaults.pop("options", None)
+        return original(model, **{**defaults, **given})
+
+    torch.compile = compile
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+@contextlib.contextmanager
+def default_device(device: str | None) -> Iterator[None]:
+    """Make `device` what tensors are created on, as `torch.set_default_device` does."""
+    if device is None:
+        yield
+        return
+    import torch
+
+    with torch.device(device):
+        yield

@@ -1,0 +1,406 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from nbcache.model import Activity, Cell, CellReport, Direction, GraphRecord, Level, Outcome
+from nbcache.notebook.render import (
+    WIDTH,
+    Rendered,
+    SettingRow,
+    StoreFigures,
+    activity_text,
+    render_activity,
+    render_idle,
+    render_report,
+    render_settings,
+    render_status,
+    report_html,
+    report_text,
+    settings_html,
+    settings_text,
+    status_html,
+    status_text,
+)
+from nbcache.notebook.wording import NOTHING, duration, percent, size
+
+COLOUR = r"(rgba\(\d+,\d+,\d+,0\.\d+\)|transparent)"
+LENGTH = r"(0|\d+(\.\d+)?(px|em|%))"
+SANITIZER_KEEPS = {
+    "background-color": COLOUR,
+    "border": r"none",
+    "border-collapse": r"collapse",
+    "border-left": rf"\d+px solid {COLOUR}",
+    "border-radius": LENGTH,
+    "border-top": rf"\d+px solid {COLOUR}",
+    "cursor": r"pointer",
+    "font-family": r"monospace",
+    "font-size": LENGTH,
+    "font-weight": r"normal",
+    "line-height": r"\d(\.\d)?",
+    "margin": rf"{LENGTH}( {LENGTH})*",
+    "min-width": LENGTH,
+    "opacity": r"0\.\d+",
+    "overflow-x": r"auto",
+    "padding": rf"{LENGTH}( {LENGTH})*",
+    "padding-left": LENGTH,
+    "table-layout": r"auto",
+    "text-align": r"left|right",
+    "vertical-align": r"top",
+    "white-space": r"normal|nowrap|pre-wrap",
+    "width": LENGTH,
+    "word-break": r"break-all",
+    "word-wrap": r"break-word",
+}
+"""The part of JupyterLab's `packages/apputils/src/sanitizer.ts` (4.6) that the HTML uses. It knows neither
+`currentColor` nor `inherit`: where a colour is not set, the theme's holds."""
+TAGS = {"b", "details", "div", "span", "summary", "table", "tbody", "td", "th", "thead", "tr"}
+ATTRIBUTES = {"style", "title", "open", "scope"}
+
+
+class Page(HTMLParser):
+    """HTML taken apart: visible text, rows of cells; fails on what a sanitizer would strip."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.text, self.titles, self.rows, self.badges, self.open = "", [], [], {}, []
+        self.folded = 0
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        assert tag in TAGS
+        values = dict(attributes)
+        assert values.keys() <= ATTRIBUTES
+        for declaration in filter(None, (values.get("style") or "").split(";")):
+            name, value = declaration.split(":")
+            assert re.fullmatch(SANITIZER_KEEPS[name], value), declaration
+        self.open.append((tag, values))
+        self.folded += tag == "details" and "open" not in values
+        self.titles += [values["title"]] if "title" in values else []
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, text):
+        self.text += text
+        if any(tag in ("td", "th") for tag, _ in self.open):
+            self.rows[-1][-1] += text
+        style = self.open[-1][1].get("style") or ""
+        if "border-radius" in style:
+            self.badges[text] = re.search(r"background-color:([^;]*)", style)[1]
+
+
+def graph(outcome=Outcome.HIT, **fields):
+    known = {
+        "cell": Cell.of("step()", 4),
+        "location": "In[3]:5",
+        "operators": 124,
+        "kernels": 3,
+        "key": "fz4hq2mxk7",
+        "bytes": {"inductor": 48_213, "cpp_kernel": 1_231_000},
+    }
+    if outcome is Outcome.HIT:
+        known |= {"level": Level.L1, "source": "local store", "saved_seconds": 12.43}
+        known |= {"seconds": {"dynamo": 0.21, "load": 0.10, "total": 0.31}}
+    elif outcome is Outcome.MISS:
+        known |= {"reason": "no entry with this key", "kernels_compiled": 2}
+        known |= {"seconds": {"dynamo": 0.4, "aot": 0.3, "inductor": 4.1, "build": 7.6, "total": 12.4}}
+    else:
+        known |= {"reason": "mkldnn tensors unpickleable", "seconds": {"inductor": 2.1, "total": 2.1}}
+    name = {"function": "train_step", "compile_id": "0/1", "direction": Direction.FORWARD, "outcome": outcome}
+    return GraphRecord(**(name | known | fields))
+
+
+def report(*graphs, notices=()):
+    return CellReport(Cell.of("step()", 4), graphs, 15.0, notices)
+
+
+MIXED = report(
+    *[graph(compile_id=f"{i}/0") for i in range(5)],
+    graph(Outcome.MISS, function="<lambda>", recompile_reason="tensor 'x' size mismatch at index 0"),
+    notices=("redis://host/0 does not answer",),
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.000 s"),
+        (0.0001, "<0.001 s"),
+        (0.003, "0.003 s"),
+        (0.00996, "0.01 s"),
+        (0.31, "0.31 s"),
+        (0.996, "1.0 s"),
+        (12.44, "12.4 s"),
+        (59.96, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3720, "1 h 02 min"),
+        (-0.31, "-0.31 s"),
+    ],
+)
+def test_durations_have_the_precision_that_people_want(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_200_000, "1.2 MB"),
+        (12_300, "12 kB"),
+        (999_900, "1.0 MB"),
+        (2 * 10**12, "2.0 TB"),
+    ],
+)
+def test_sizes_are_powers_of_a_thousand(count, text):
+    assert size(count) == text
+
+
+def test_a_share_is_whole_only_when_all_of_it_is_there():
+    assert [percent(199, 200), percent(200, 200), percent(1, 1000), percent(0, 3)] == [
+        "99 %",
+        "100 %",
+        "1 %",
+        "0 %",
+    ]
+
+
+def test_the_total_line_comes_first_and_names_hits_of_all_graphs():
+    first = "nbcache · 6 graphs · 5 of 6 hits (83 %) · 14.0 s compiling · 1 min 02 s saved"
+    assert report_text(MIXED).startswith(first)
+    assert Page(report_html(MIXED)).text.startswith(first)
+
+
+def test_a_total_line_that_is_too_wide_breaks_between_its_parts():
+    assert report_text(MIXED).splitlines()[1] == "  stored for next time (saves about 12.0 s)"
+
+
+def test_a_bypassed_graph_counts_as_not_hit():
+    assert "1 of 2 hits (50 %) · 1 bypassed" in report_text(report(graph(), graph(Outcome.BYPASS)))
+
+
+def test_a_cell_that_only_hits_says_loading_and_not_compiling():
+    text = report_text(report(graph()))
+    assert "0.31 s loading · 12.4 s saved" in text
+    assert "compiling" not in text and "next time" not in text
+
+
+def test_a_cell_that_only_misses_says_what_the_next_run_saves_without_tracing_which_stays():
+    missed = report(graph(Outcome.MISS))
+    assert "stored for next time (saves about 12.0 s)" in report_text(missed)
+    assert "saved" not in report_text(missed).splitlines()[0]
+    assert "stored" not in report_text(missed, stored=False)
+    assert "stored" not in report_html(missed, stored=False)
+
+
+def test_text_columns_are_aligned_under_their_headers():
+    lines = [
+        line
+        for line in report_text(MIXED).splitlines()
+        if ("  " in line.strip() and "/" in line) or "kernels" in line
+    ]
+    head, rows = lines[0], lines[1:]
+    assert len(rows) == 6
+    for header in ("graph", "direction", "outcome", "from", "kernels"):
+        start = head.index(header)
+        assert all(row[start - 1] == " " and row[start] != " " for row in rows)
+    for header in ("time", "saved", "ops"):
+        end = head.index(header) + len(header)
+        assert all(row[end - 1] != " " and row[end] == " " for row in rows)
+
+
+def test_text_says_every_reason_on_indented_lines_beneath_its_row():
+    lines = report_text(MIXED).splitlines()
+    row = next(i for i, line in enumerate(lines) if "<lambda>" in line)
+    assert lines[row + 1] == "    miss: no entry with this key"
+    assert lines[row + 2] == "    recompile: tensor 'x' size mismatch at index 0"
+    assert lines[-1] == "  ! redis://host/0 does not answer"
+
+
+def test_text_stays_within_its_width_and_nearly_ascii_however_long_the_names():
+    long = graph(
+        Outcome.MISS,
+        function="Transformer.forward" * 9,
+        location="/a/very/long/path/" * 5 + "model.py:1234",
+        source="redis://a-host-with-a-long-name.example/0",
+        level=Level.L3,
+        reason="it\nsays\x1b[31m much " * 90,
+        graph_break_reason="x" * 300,
+        saved_seconds=400.0,
+        seconds={"total": 400.0},
+    )
+    stores = [StoreFigures("redis://" + "h" * 150, 1, 1, 10)]
+    rows = [SettingRow("name" * 8, "/path" * 30, "origin" * 6, "words " * 60, "note " * 40)]
+    for text in (
+        report_text(report(long, graph())),
+        status_text([report(long, notices=("y " * 200,))], stores),
+    ):
+        assert all(len(line) <= WIDTH for line in text.splitlines())
+        assert not re.sub(rf"[\n -~{NOTHING}·]", "", text)
+        assert "\x1b" not in text
+    assert all(len(line) <= WIDTH for line in settings_text(rows).splitlines()[1:])
+
+
+def test_the_location_goes_before_the_function_is_cut():
+    assert "train_step model.py:12 " in report_text(report(graph(location="/home/me/project/model.py:12")))
+    crowded = graph(location="/p/" + "m" * 60 + ".py:12")
+    assert re.search(r"train_step +0/1", report_text(report(crowded)))
+
+
+def test_the_html_table_has_a_row_for_each_graph():
+    head, *rows = Page(report_html(MIXED)).rows
+    assert head == ["function", "graph", "outcome", "from", "time", "saved", "ops", "kernels", "reason"]
+    assert rows[0] == [
+        "train_step In[3]:5",
+        "0/0 forward",
+        "hit",
+        "L1 local store",
+        "0.31 s",
+        "12.4 s",
+        "124",
+        "3",
+        "",
+    ]
+    assert rows[5][0] == "<lambda> In[3]:5"
+    assert rows[5][3:8] == ["–", "12.4 s", "–", "124", "3 (2 compiled)"]
+
+
+def test_there_is_a_reason_column_only_where_there_are_reasons():
+    assert "reason" not in Page(report_html(report(graph()))).rows[0]
+
+
+def test_a_long_reason_is_cut_in_the_table_and_whole_in_its_tooltip_and_details():
+    reason = "inductor_config.max_autotune was False, is True; " * 4
+    page = Page(report_html(report(graph(Outcome.MISS, reason=reason))))
+    assert page.rows[1][-1].endswith("...") and len(page.rows[1][-1]) <= 60
+    assert reason.strip() in page.titles
+    assert reason in page.text
+
+
+def test_details_are_folded_and_hold_phases_bytes_key_and_reasons():
+    page = Page(report_html(report(graph(Outcome.MISS, graph_break_reason="call to print\n  Hint: move it"))))
+    assert page.folded == 1
+    assert "Dynamo 0.40 s · AOTAutograd 0.30 s · Inductor 4.1 s · kernel build 7.6 s" in page.text
+    assert "inductor 48 kB · cpp_kernel 1.2 MB" in page.text
+    assert "fz4hq2mxk7" in page.text
+    assert "call to print\n  Hint: move it" in page.text
+
+
+def test_outcomes_are_told_apart_by_colour():
+    badges = Page(report_html(report(*map(graph, Outcome)))).badges
+    assert badges["bypass"] == badges["disabled"]
+    assert len({badges["hit"], badges["miss"], badges["bypass"]}) == 3
+
+
+def test_nothing_that_users_control_becomes_markup():
+    evil = """<script>alert("1")</script><img src=x onerror='alert(2)'>&amp;"""
+    record = graph(Outcome.MISS)
+    strings = ["function", "compile_id", "location", "source", "reason", "key"]
+    strings += ["recompile_reason", "graph_break_reason"]
+    record = replace(
+        record, **dict.fromkeys(strings, evil), seconds={evil: 1.0, "total": 1.0}, bytes={evil: 1}
+    )
+    evil_report = report(record, notices=(evil,))
+    stores = [StoreFigures(evil, 1, 1)]
+    activity = Activity(evil, evil, evil, 1.0, 1)
+    for html in (
+        report_html(evil_report),
+        status_html([evil_report], stores),
+        settings_html([SettingRow(evil, evil, evil, evil, evil)]),
+        render_activity(activity).html,
+        render_idle(activity).html,
+    ):
+        assert evil[:20] in Page(html).text  # and Page fails on tags and attributes that are not ours
+
+
+def test_a_cell_that_compiled_nothing_says_so_and_shows_its_notices():
+    quiet = report(notices=("a level is off",))
+    assert report_text(quiet) == "nbcache · nothing compiled\n  ! a level is off"
+    assert "a level is off" in Page(report_html(quiet)).text
+
+
+def test_status_counts_the_session_then_ranks_reasons_then_lists_cells():
+    stale, rare = graph(Outcome.MISS), graph(Outcome.MISS, reason="rare")
+    slow = graph(Outcome.MISS, reason="rare but slow", seconds={"total": 100.0})
+    reports = [report(stale, rare), report(stale, slow), MIXED, MIXED, report(notices=("once",))]
+    stores = [StoreFigures("local store", 132, 12_300_000, 2_000_000_000), StoreFigures("shared", 1, 640)]
+    text = status_text(reports, stores)
+    first = text.splitlines()[0]
+    assert first.startswith("nbcache session · 16 graphs in 4 cell runs · 10 of 16 hits (62 %)")
+    assert "local store · 132 entries · 12 MB of 2.0 GB (1 %)" in text and "shared · 1 entry · 640 B" in text
+    assert text.count("redis://host/0 does not answer") == 1
+    order = ["miss: no entry with this key", "miss: rare but slow", "miss: rare\n", "In[4] · 2 graphs"]
+    assert sorted(order, key=text.index) == order
+    assert re.search(r"4 +49.6 s +miss: no entry", text)
+    page = Page(status_html(reports, stores))
+    assert page.text.startswith(first) and page.text.count("In[4] ·") == 4
+    assert [row for row in page.rows if row[0] == "4"] == [["4", "49.6 s", "miss: no entry with this key"]]
+
+
+def test_status_unfolds_few_cells_and_folds_many():
+    assert Page(status_html([MIXED] * 3)).folded < Page(status_html([MIXED] * 4)).folded - 4
+
+
+def test_status_of_a_fresh_session_divides_by_nothing():
+    assert status_text([]) == "nbcache session · nothing compiled"
+
+
+def test_settings_show_name_value_origin_description_and_note():
+    rows = [
+        SettingRow("local_store", "~/.cache/nbcache", "default", "Folder of the store."),
+        SettingRow(
+            "remote", "redis://host:6379/a-rather-long-name", "NBCACHE_REMOTE", "Shared store.", "off"
+        ),
+    ]
+    text = settings_text(rows).splitlines()
+    assert re.fullmatch(r"local_store  ~/.cache/nbcache  default +Folder of the store\.", text[0])
+    assert text[1].startswith("remote ") and [line.strip() for line in text[2:]] == ["Shared store.", "! off"]
+    page = Page(settings_html(rows))
+    assert page.rows[1] == ["local_store", "~/.cache/nbcache", "default", "Folder of the store."]
+    assert page.rows[2][3] == "Shared store.off"
+
+
+@pytest.mark.parametrize(
+    ("activity", "text"),
+    [
+        (
+            Activity("train_step", "0/1", "build", 3.21, 2),
+            "compiling train_step 0/1 · building kernels · 3.2 s · 2 graphs done",
+        ),
+        (Activity("f", "0/0", "dynamo", 12.6, 1), "compiling f 0/0 · tracing · 13 s · 1 graph done"),
+        (Activity("f", "0/0", "new phase", 65.0, 0), "compiling f 0/0 · new phase · 1 min 05 s"),
+        (Activity("12 of 40 artifacts", "", "restoring", 0.6, 0), "restoring 12 of 40 artifacts · 0.6 s"),
+    ],
+)
+def test_the_live_line_says_what_is_going_on(activity, text):
+    assert activity_text(activity) == "nbcache: " + text
+    assert Page(render_activity(activity).html).text == "nbcache · " + text
+
+
+def test_rendered_shows_as_text_html_and_json_in_ipython():
+    from IPython.core.formatters import DisplayFormatter
+
+    bundle, _ = DisplayFormatter().format(render_report(MIXED))
+    assert bundle["text/plain"] == report_text(MIXED)
+    assert bundle["text/html"] == report_html(MIXED)
+    assert bundle["application/vnd.nbcache.report+json"] == MIXED.to_json()
+    assert str(render_report(MIXED)) == report_text(MIXED)
+
+
+def test_json_that_is_large_is_not_put_into_the_notebook():
+    assert set(render_report(report(*[graph()] * 100)).bundle()) == {"text/plain", "text/html"}
+
+
+def test_every_kind_of_json_has_a_mime_type_of_its_own():
+    status, settings = render_status([MIXED]), render_settings([SettingRow("a", "b", "c", "d")])
+    assert status.data["cells"] == [MIXED.to_json()]
+    assert settings.data["settings"][0]["origin"] == "c"
+    assert len({status.mime, settings.mime, Rendered("", "").mime}) == 3

@@ -1,0 +1,74 @@
+"""Settings: typed, and each value knows its origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nbcache.errors import ConfigError
+from nbcache.settings import Settings
+
+
+def test_defaults_say_that_they_are_defaults() -> None:
+    settings = Settings.from_env({})
+
+    assert settings.max_bytes == 5_000_000_000
+    assert settings.dir == Path("~/.cache/nbcache").expanduser()
+    assert {settings.origin(name) for name in Settings.names()} == {"default"}
+
+
+def test_the_environment_sets_values_and_is_named_as_their_origin(tmp_path: Path) -> None:
+    settings = Settings.from_env(
+        {"NBCACHE_DIR": str(tmp_path), "NBCACHE_MAX_BYTES": "500MB", "NBCACHE_LIVE": "off"}
+    )
+
+    assert (settings.dir, settings.max_bytes, settings.live) == (tmp_path, 500_000_000, False)
+    assert settings.origin("max_bytes") == "environment, NBCACHE_MAX_BYTES"
+    assert settings.origin("save") == "default"
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert Settings.from_env({"NBCACHE_DIR": " "}) == Settings.from_env({})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_bytes", "1048576", 1048576),
+        ("max_bytes", "1.5 GB", 1_500_000_000),
+        ("max_bytes", "2GiB", 2_000_000_000),
+        ("save", "no", False),
+        ("save", "ON", True),
+        ("report", "magic", "magic"),
+    ],
+)
+def test_values_are_read_as_people_write_them(name: str, text: str, value: object) -> None:
+    assert getattr(Settings().with_value(name, text, origin="test"), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("max_bytes", "lots"), ("save", "perhaps"), ("report", "loud"), ("dir", "")]
+)
+def test_a_value_that_makes_no_sense_is_refused_with_its_place(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be used") as caught:
+        Settings().with_value(name, text, origin="%nbcache config")
+
+    assert caught.value.where == "%nbcache config"
+
+
+def test_an_unknown_name_gets_the_nearest_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings().with_value("max_byte", "1", origin="test")
+
+    assert caught.value.next_step == "did you mean 'max_bytes'?"
+
+
+@pytest.mark.parametrize(("name", "text"), [("max_bytes", "5GB"), ("live", "on"), ("report", "always")])
+def test_a_value_is_written_as_it_is_read(name: str, text: str) -> None:
+    settings = Settings()
+
+    assert settings.text(name) == text
+    assert settings.with_value(name, settings.text(name), origin="default") == settings.with_value(
+        name, text, origin="default"
+    )

@@ -1,0 +1,244 @@
+"""The reducer: events in, graph records out. No torch, no clock."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from nbcache.model import Cell, Direction, Level, Outcome
+from nbcache.tracking import (
+    ArtifactSeen,
+    AutogradLookup,
+    FrameCompiled,
+    GraphLookup,
+    KernelUsed,
+    LookupStarted,
+    SpanEnded,
+    SpanStarted,
+    Tracker,
+)
+
+
+class Script:
+    """Feeds a tracker; each event comes one second after the one before."""
+
+    def __init__(self) -> None:
+        self.tracker = Tracker()
+        self.seconds = itertools.count()
+        self.compile_id: str | None = "0/0"
+        self.thread = 1
+
+    def _at(self) -> dict[str, Any]:
+        return {"time": float(next(self.seconds)), "thread": self.thread, "compile_id": self.compile_id}
+
+    def begin(self, *names: str) -> None:
+        for name in names:
+            self.tracker.handle(
+                SpanStarted(**self._at(), name=name, function="f" if name == "dynamo" else "")
+            )
+
+    def end(self, *names: str, **attributes: Any) -> None:
+        for name in names:
+            self.tracker.handle(SpanEnded(**self._at(), name=name, attributes=attributes))
+
+    def tell(self, kind: type, **fields: Any) -> None:
+        self.tracker.handle(kind(**self._at(), **fields))
+
+    def frame(self, **fields: Any) -> None:
+        self.tell(FrameCompiled, **{"function": "f", "location": "In[1]:2", "operators": 3, **fields})
+
+    def cold_graph(self, key: str, *, backward: bool = False, kernels: int = 1) -> None:
+        self.begin("inductor_compile")
+        self.tell(LookupStarted, key=key, backward=backward)
+        self.tell(GraphLookup, key=key, backward=backward, hit=False, reason="first time")
+        for _ in range(kernels):
+            self.tell(KernelUsed, compiled=True, size=100)
+        self.end("inductor_compile", cache_state="miss", is_backward=backward, key=key)
+
+
+def test_a_cold_inference_compile_is_one_miss_with_its_seconds_by_phase() -> None:
+    script = Script()
+    script.tracker.begin_cell(Cell(1, "abc"))
+    script.begin("dynamo", "backend_compile")
+    script.tell(AutogradLookup, outcome=Outcome.MISS, key="a")
+    script.cold_graph("k")
+    script.tell(ArtifactSeen, type="aot_autograd", size=7)
+    script.end("backend_compile", dispatch_mode="inference")
+    script.frame()
+    script.end("dynamo")
+
+    (graph,) = script.tracker.end_cell()
+
+    assert (graph.function, graph.compile_id, graph.direction) == ("f", "0/0", Direction.INFERENCE)
+    assert (graph.outcome, graph.key, graph.reason, graph.saved_seconds) == (
+        Outcome.MISS,
+        "k",
+        "first time",
+        None,
+    )
+    assert (graph.kernels, graph.kernels_compiled, graph.operators) == (1, 1, 3)
+    assert graph.bytes == {"cpp_kernel": 100, "aot_autograd": 7}
+    assert graph.cell == Cell(1, "abc")
+    assert graph.total_seconds == sum(s for phase, s in graph.seconds.items() if phase != "total") == 11.0
+    assert graph.seconds["dynamo"] == 3.0
+
+
+def test_an_autograd_hit_gives_forward_and_backward_their_own_savings() -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile", "AOTAutogradCache.inductor_load")
+    for key, backward in (("fw", False), ("bw", True)):
+        script.tell(LookupStarted, key=key, backward=backward)
+        script.tell(KernelUsed, compiled=False, size=10)
+        script.tell(
+            GraphLookup,
+            key=key,
+            backward=backward,
+            hit=True,
+            saved_seconds=1.0,
+            level=Level.L1,
+            source="local store",
+        )
+    script.end("AOTAutogradCache.inductor_load")
+    script.tell(AutogradLookup, outcome=Outcome.HIT, forward_saved_seconds=60.0, backward_saved_seconds=30.0)
+    script.end("backend_compile", dispatch_mode="autograd")
+    script.frame()
+    script.end("dynamo")
+
+    forward, backward = script.tracker.records
+
+    assert [g.direction for g in (forward, backward)] == [Direction.FORWARD, Direction.BACKWARD]
+    assert [g.outcome for g in (forward, backward)] == [Outcome.HIT, Outcome.HIT]
+    assert (forward.level, forward.source, forward.reason) == (Level.L1, "local store", None)
+    assert forward.saved_seconds is not None and 50 < forward.saved_seconds < 60
+    assert backward.saved_seconds is not None and 25 < backward.saved_seconds < 30
+    assert backward.operators is None
+
+
+def test_a_lazy_backward_is_a_graph_of_the_cell_that_runs_it() -> None:
+    script = Script()
+    script.tracker.begin_cell(Cell(1, "one"))
+    script.begin("dynamo", "backend_compile")
+    script.cold_graph("fw")
+    script.end("backend_compile", dispatch_mode="autograd")
+    script.frame()
+    script.end("dynamo")
+    (forward,) = script.tracker.end_cell()
+    script.tracker.begin_cell(Cell(2, "two"))
+    script.begin("entire_backward_compile", "compile_fx.<locals>.bw_compiler")
+    script.cold_graph("bw", backward=True)
+    script.end("compile_fx.<locals>.bw_compiler", "entire_backward_compile")
+    (backward,) = script.tracker.end_cell()
+
+    assert forward.cell == Cell(1, "one") and backward.cell == Cell(2, "two")
+    assert (backward.function, backward.direction) == ("f", Direction.BACKWARD)
+
+
+@pytest.mark.parametrize("state", ["bypass", "disabled"])
+def test_a_graph_that_no_cache_was_asked_for_says_why(state: str) -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile", "inductor_compile")
+    script.end("inductor_compile", cache_state=state, cache_bypass_reason="because", is_backward=False)
+    script.end("backend_compile")
+    script.frame()
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert (graph.outcome, graph.reason) == (Outcome(state), "because")
+
+
+def test_a_backend_without_caches_is_a_bypass() -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile")
+    script.end("backend_compile")
+    script.frame()
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert graph.outcome is Outcome.BYPASS
+    assert graph.reason == "this backend does not use torch's caches"
+
+
+@pytest.mark.parametrize("frame", [{"operators": 0}, {"operators": None}, {"failure": "unsupported"}])
+def test_a_frame_without_a_graph_leaves_no_record(frame: dict[str, Any]) -> None:
+    script = Script()
+    script.begin("dynamo")
+    script.frame(**frame)
+    script.end("dynamo")
+
+    assert script.tracker.records == []
+
+
+def test_a_hit_whose_kernels_were_compiled_again_says_so() -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile", "inductor_compile")
+    script.tell(LookupStarted, key="k", backward=False)
+    script.tell(KernelUsed, compiled=True)
+    script.tell(KernelUsed, compiled=False)
+    script.tell(GraphLookup, key="k", backward=False, hit=True, saved_seconds=90.0)
+    script.end("inductor_compile", cache_state="hit", is_backward=False)
+    script.end("backend_compile")
+    script.frame()
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert (graph.outcome, graph.kernels, graph.kernels_compiled) == (Outcome.HIT, 2, 1)
+    assert graph.reason == "1 of 2 kernels compiled again"
+
+
+def test_spans_that_an_exception_tore_down_do_not_spoil_the_next_compile() -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile", "inductor_compile")
+    script.frame(failure="boom")
+    script.end("dynamo")
+    script.compile_id = "1/0"
+    script.begin("dynamo", "backend_compile")
+    script.cold_graph("k")
+    script.end("backend_compile")
+    script.frame(function="g")
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert (graph.function, graph.outcome) == ("g", Outcome.MISS)
+
+
+def test_spans_of_workers_without_a_compile_id_are_nobodys() -> None:
+    script = Script()
+    script.compile_id, script.thread = None, 2
+    script.begin("compile_file")
+    script.end("compile_file")
+
+    assert script.tracker.records == [] and script.tracker.activity(99.0) is None
+
+
+def test_activity_names_the_function_and_the_innermost_phase() -> None:
+    script = Script()
+    assert script.tracker.activity(0.0) is None
+    script.begin("dynamo", "backend_compile", "inductor_compile", "async_compile.wait")
+    activity = script.tracker.activity(10.0)
+
+    assert activity is not None
+    assert (activity.function, activity.compile_id, activity.phase, activity.seconds) == (
+        "f",
+        "0/0",
+        "build",
+        10.0,
+    )
+
+
+def test_graphs_outside_any_cell_have_none() -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile")
+    script.cold_graph("k")
+    script.end("backend_compile")
+    script.frame()
+    script.end("dynamo")
+    script.tracker.begin_cell(Cell(1, "later"))
+
+    assert script.tracker.end_cell() == ()
+    assert script.tracker.records[0].cell is None
