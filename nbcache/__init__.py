@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbcache.session import Session
+    from nbcache.kernel_session import Session
 
 __all__ = ["__version__", "load_ipython_extension", "session", "unload_ipython_extension"]
 

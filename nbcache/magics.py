@@ -7,15 +7,18 @@ import contextlib
 import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display as _display
 
 from nbcache.errors import ConfigError, HitRequired, NbcacheError, StoreError
+from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Cell, CellReport, Outcome
 from nbcache.notebook import compile_cell
@@ -31,7 +34,6 @@ from nbcache.notebook.render import (
     render_settings,
     render_status,
 )
-from nbcache.session import Session
 from nbcache.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
@@ -86,6 +88,7 @@ class Extension:
         self._line: LiveLine | None = None
         self._options: list[CompileOptions | None] = []
         """Of each running cell, outermost first; None for one without `%%compile_cached`."""
+        self._to_number = False
         self._scope = contextlib.ExitStack()
         """What the running cell has switched: device, defaults of torch.compile."""
 
@@ -109,6 +112,7 @@ class Extension:
         self._name_code()
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
+        self._join_cell()
         self.session.start()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
@@ -170,6 +174,9 @@ class Extension:
         original = compiler.get_code_name
 
         def get_code_name(raw_code: str, transformed_code: str, number: int) -> str:
+            if self._to_number:  # at `pre_run_cell` the shell's count is this cell's or the next one's
+                self.session.begin_cell(Cell.of(raw_code, number))
+                self._to_number = False
             debugger = getattr(getattr(self.shell, "kernel", None), "debugger", None)
             if getattr(debugger, "is_started", False):  # breakpoints are set under the kernel's own names
                 return str(original(raw_code, transformed_code, number))
@@ -187,6 +194,16 @@ class Extension:
                 compiler.get_code_name = before
 
         self._undo.append(undo)
+
+    def _join_cell(self) -> None:
+        """Take the cell that loads the extension for one that has begun: it may go on to compile."""
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_name != "run_cell_async":
+            frame = frame.f_back  # type: ignore[assignment]
+        result = frame and frame.f_locals.get("result")
+        if isinstance(result, ExecutionResult) and result.info is not None:
+            self._options.append(None)
+            self.session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def _at_exit(self) -> None:
         self.session.flush(_FLUSH_SECONDS)
@@ -206,8 +223,8 @@ class Extension:
         self._options.append(None)
         if len(self._options) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
-        number = self.shell.execution_count if info.store_history else None
-        self.session.begin_cell(Cell.of(info.raw_cell, number))
+        self._to_number = info.store_history
+        self.session.begin_cell(Cell.of(info.raw_cell, None))
         if self.session.settings.live and self.session.settings.report != "never":
             self._line = LiveLine(self.session.activity)
             self._line.start()
@@ -246,7 +263,9 @@ class Extension:
         return options.compile_target(value[0], chosen.torch_arguments() if chosen else {})
 
     def _after(self, result: Any) -> None:
-        chosen = self._options.pop() if self._options else None
+        if not self._options:  # a cell that began before we were loaded
+            return
+        chosen = self._options.pop()
         if self._options:
             return
         self._scope.close()

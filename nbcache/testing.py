@@ -28,7 +28,7 @@ from nbcache.tracking import FrameCompiled, GraphLookup, LookupStarted, SpanEnde
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
 
-    from nbcache.session import Session
+    from nbcache.kernel_session import Session
 
 __all__ = [
     "OPERATIONS",

@@ -24,6 +24,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
+from nbcache.model import Cell
+
 NOTEBOOK = Path(__file__).parent / "quickstart.ipynb"
 BUILD = Path(__file__).parent.parent / "build" / "demo"
 STORE = BUILD / "nbcache"
@@ -104,20 +106,17 @@ def run_notebook(saved_as: Path) -> list[CellRun]:
         client.set_widgets_metadata()
     nbformat.write(notebook, saved_as)
 
-    graphs: dict[int | None, list[dict[str, Any]]] = {}
-    for report in reports:
-        count = report["cell"] and report["cell"]["execution_count"]
-        graphs.setdefault(count, []).extend(report["graphs"])
-    return [
-        CellRun(
-            title=f"In[{cell.execution_count}] {title_of(cell.source)}",
-            seconds=seconds[cell.id],
-            printed=printed_by(cell),
-            graphs=graphs.get(cell.execution_count, []),
-        )
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
+    runs = []
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+        identity = Cell.of(cell.source, cell.execution_count).to_json()
+        graphs = [graph for report in reports if report["cell"] == identity for graph in report["graphs"]]
+        title = f"In[{cell.execution_count}] {title_of(cell.source)}"
+        runs.append(CellRun(title, seconds[cell.id], printed_by(cell), graphs))
+    reported = sum(len(report["graphs"]) for report in reports)
+    found = sum(len(run.graphs) for run in runs)
+    if found != reported:
+        raise RuntimeError(f"{reported - found} of {reported} graphs are reported for cells that did not run")
+    return runs
 
 
 def ask(client: NotebookClient, source: str) -> Any:
@@ -221,6 +220,7 @@ def main() -> int:
     print("\nSecond kernel, with torch's cache folder and the temp folder emptied:")
     restored_notebook = BUILD / "quickstart-restored.ipynb"
     restored = run_notebook(restored_notebook)
+    shutil.rmtree(TEMPORARY)
     page, _ = HTMLExporter().from_filename(str(restored_notebook))
     (BUILD / "quickstart.html").write_text(page, encoding="utf-8")
 

@@ -175,7 +175,12 @@ def _notices(reports: Sequence[CellReport]) -> list[str]:
 
 
 def _label(report: CellReport) -> str:
-    return report.cell.label if report.cell else "outside cells"
+    label = report.cell.label if report.cell else "outside cells"
+    return f"{label} {one_line(report.name)}" if report.name else label
+
+
+def _title(report: CellReport) -> str:
+    return f"nbcache {one_line(report.name)}" if report.name else "nbcache"
 
 
 def _activity_parts(now: Activity) -> list[str]:
@@ -205,7 +210,7 @@ def report_text(report: CellReport, *, stored: bool = True) -> str:
 
     `stored` tells whether what missed is now in a store, so that the next run will hit it.
     """
-    lines = _joined("nbcache", totals(report.graphs, stored=stored))
+    lines = _joined(_title(report), totals(report.graphs, stored=stored))
     return "\n".join([*lines, *_table_text(report.graphs), *_notices_text(report.notices)])
 
 
@@ -331,7 +336,7 @@ def report_html(report: CellReport, *, stored: bool = True) -> str:
 
     `stored` as in `report_text`.
     """
-    head = _head("nbcache", totals(report.graphs, stored=stored))
+    head = _head(_title(report), totals(report.graphs, stored=stored))
     shown = _folded(head, _table_html(report.graphs), is_open=True) if report.graphs else head
     return _tag("div", BOX, shown, _notices_html(report.notices))
 

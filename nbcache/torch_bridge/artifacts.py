@@ -16,7 +16,7 @@ from nbcache.torch_bridge.events import stamp
 from nbcache.tracking import ArtifactSeen
 
 if TYPE_CHECKING:
-    from nbcache.session import Session
+    from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = ["provide_autotune", "provide_graphs", "provide_profile", "record"]

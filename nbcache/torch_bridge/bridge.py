@@ -19,7 +19,7 @@ from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
 if TYPE_CHECKING:
-    from nbcache.session import Session
+    from nbcache.kernel_session import Session
 
 __all__ = ["TorchBridge"]
 

@@ -26,8 +26,8 @@ from nbcache.torch_bridge.events import stamp
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
+    from nbcache.kernel_session import Session
     from nbcache.model import Artifact
-    from nbcache.session import Session
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = ["kernel_key", "provide_kernels", "provide_probes"]

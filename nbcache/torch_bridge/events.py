@@ -24,7 +24,7 @@ from nbcache.tracking import (
 )
 
 if TYPE_CHECKING:
-    from nbcache.session import Session
+    from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = ["follow_kernels", "follow_lookups", "follow_spans", "stamp"]

@@ -55,13 +55,34 @@ def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
         if _compiled.get(value) == dict(arguments):
             return value
     if isinstance(value, torch.nn.Module):
-        value.compile(**arguments)
+        _compile_in_place(value, arguments)
         compiled: Any = value
     else:
         compiled = torch.compile(getattr(value, "_torchdynamo_orig_callable", value), **arguments)
     with contextlib.suppress(TypeError):
         _compiled[compiled] = dict(arguments)
     return compiled
+
+
+def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
+    """Compile `module` as `Module.compile` does, and also where that compiles nothing.
+
+    Dynamo skips torch's own files, and with them a `Sequential` whose `forward` nobody has overridden:
+    `torch.compile(module)` gives such a module a frame of its own to compile, `Module.compile` does not
+    (2.13). Dynamo inlines that frame, so that a call costs no more.
+    """
+    import torch
+
+    module.compile(**arguments)
+    if not type(module).forward.__module__.startswith("torch.nn."):
+        return
+    call = module._call_impl
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    forward.__code__ = forward.__code__.replace(co_name=type(module).__name__)
+    module._compiled_call_impl = torch.compile(forward, **arguments)
 
 
 @contextlib.contextmanager

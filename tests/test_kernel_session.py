@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nbcache.errors import StoreFull, StoreUnavailable
+from nbcache.kernel_session import Session
 from nbcache.key import components
 from nbcache.model import Cell, Environment, Level, Outcome
-from nbcache.session import Session
 from nbcache.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore

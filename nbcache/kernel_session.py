@@ -90,6 +90,8 @@ class Session:
         self._saving = True
         self._code: dict[str, Cell] = {}
         self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
+        self._damaged: set[str] = set()
+        self._looking_for = threading.local()
         self._provided: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._restored: tuple[ArtifactRef, ...] = ()
@@ -102,6 +104,7 @@ class Session:
         self._quiet_until: dict[str, float] = {}
         self._written = self._evicted_at = 0
         self._pid = os.getpid()
+        self._closed = False
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -114,12 +117,13 @@ class Session:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
         self.bridge.uninstall()
         self.flush(timeout)
+        self._closed = True
         self._worker.stop()
         self.artifacts.store.close()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
-        if os.getpid() != self._pid:  # a forked child has no worker thread, and nothing to write
+        if self._closed or os.getpid() != self._pid:  # a forked child has no worker, and nothing to write
             return True
         self._worker.submit(self._save_manifest)
         return self._worker.flush(timeout)
@@ -175,7 +179,7 @@ class Session:
     # --- cells ----------------------------------------------------------------------------------
 
     def begin_cell(self, cell: Cell) -> None:
-        """Attribute what compiles from now on to `cell`."""
+        """Attribute what compiles from now on to `cell`; again, where more becomes known of it."""
         self._cell = cell
         self._cell_began = self._clock()
         self._saving = True
@@ -262,11 +266,13 @@ class Session:
         with self._lock:
             found = self._ahead.pop((type, key), None)
         if found is None:
-            found = (
-                self._attempt("read", "reading", lambda: self.artifacts.find(environment.digest, type, key))
-                or []
-            )
+            found = self._find(environment, type, key)
         return found
+
+    def _find(self, environment: Environment, type: str, key: str) -> list[Artifact]:
+        self._looking_for.key = key
+        find = partial(self.artifacts.find, environment.digest, type, key)
+        return self._attempt("read", "reading", find) or []
 
     def populated(self, type: str, key: str) -> None:
         """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
@@ -277,7 +283,9 @@ class Session:
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def miss_reason(self, key: str) -> str:
-        """Return why nothing is there under a key that was never stored."""
+        """Return why nothing could be hit under `key`."""
+        if key in self._damaged:
+            return "what is stored is damaged; it was set aside"
         if self.environment is None:
             return "nbcache does not know this environment"
         if not self._restored:
@@ -294,7 +302,9 @@ class Session:
         `content` may be a function, where reading it can wait.
         """
         environment = self.environment
-        if environment is None or not (self._saving and self.settings.save) or os.getpid() != self._pid:
+        if environment is None or not (self._saving and self.settings.save):
+            return
+        if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
             return
         cell = self._cell.digest if self._cell else ""
         self._worker.submit(lambda: self._store(environment, type, key, content, cell, function))
@@ -364,8 +374,7 @@ class Session:
         for type, key in dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts):
             if (type, key) in self._provided or held > _PREFETCH_BYTES:
                 continue
-            find = partial(self.artifacts.find, environment.digest, type, key)
-            found = self._attempt("read", "reading ahead", find) or []
+            found = self._find(environment, type, key)
             held += sum(len(artifact.content) for artifact in found)
             with self._lock:
                 if environment is not self.environment:
@@ -393,6 +402,7 @@ class Session:
     def _faulted(self, fault: Fault) -> None:
         """Say once that stored bytes could not be used; what was evicted is no fault."""
         if fault.kind is FaultKind.CORRUPT:
+            self._damaged.add(getattr(self._looking_for, "key", ""))
             self.notice(f"{self.artifacts.store.name}: damaged entries were set aside and count as misses")
         elif fault.kind is FaultKind.NEWER:
             self.notice(f"{self.artifacts.store.name}: entries of a newer nbcache were left alone")

@@ -1,0 +1,153 @@
+"""What tests through the front door share: real kernels and fresh interpreters, in folders of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+import nbcache
+
+pytest.register_assert_rewrite("nbcache.testing")
+
+Environ = Mapping[str, str]
+RunCells = Callable[..., nbformat.NotebookNode]
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TIMEOUT = 600
+"""Seconds that one cell or one fresh interpreter may take."""
+KERNEL = "nbcache-test"
+_FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "TORCH", "TRITON_", "VSCODE_")
+"""Beginnings of environment variables that would make a test depend on where it is run."""
+
+
+def environ_below(folder: Path) -> dict[str, str]:
+    """Return an environment for kernels and interpreters whose every folder is below `folder`; make them."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    jupyter = {
+        "IPYTHONDIR": folder / "ipython",
+        "JUPYTER_CONFIG_DIR": folder / "jupyter" / "config",
+        "JUPYTER_DATA_DIR": folder / "jupyter" / "data",
+        "JUPYTER_RUNTIME_DIR": folder / "jupyter" / "runtime",
+    }
+    folders = {"HOME": folder / "home", "NBCACHE_DIR": folder / "store", "TMPDIR": folder / "tmp"}
+    for each in (*jupyter.values(), folders["HOME"], folders["TMPDIR"]):
+        each.mkdir(parents=True)
+    return {
+        **environ,
+        **{name: str(each) for name, each in (jupyter | folders).items()},
+        "JUPYTER_PLATFORM_DIRS": "1",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
+        "PYTHONPATH": str(Path(nbcache.__file__).parents[1]),  # what is tested, installed or not
+    }
+
+
+@pytest.fixture
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return an environment for kernels and interpreters whose every folder is below `tmp_path`.
+
+    Two kernels started with it share the store of nbcache, torch's cache folder and the temp folder, as
+    on one machine. `wipe` empties the last two. Change a copy to add or to override.
+    """
+    environ = environ_below(tmp_path)
+    for name, value in environ.items():  # the client that starts kernels runs in this process
+        if name.startswith("JUPYTER_"):
+            monkeypatch.setenv(name, value)
+    return environ
+
+
+@pytest.fixture
+def wipe() -> Callable[[Environ], None]:
+    """Return a function that empties the temp folder of an environment, and with it torch's cache folder."""
+
+    def wipe(environ: Environ) -> None:
+        shutil.rmtree(environ["TMPDIR"])
+        Path(environ["TMPDIR"]).mkdir()
+
+    return wipe
+
+
+def client_for(
+    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
+) -> NotebookClient:
+    """Return a client that runs cells in a fresh kernel of this interpreter, with files below `folder`."""
+    spec_folder, cwd = folder / "kernels" / KERNEL, folder / "notebooks"
+    spec_folder.mkdir(parents=True, exist_ok=True)
+    cwd.mkdir(exist_ok=True)
+    python = environ.get("TEST_PYTHON", sys.executable)
+    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    spec = {"argv": command, "display_name": KERNEL, "language": "python"}
+    (spec_folder / "kernel.json").write_text(json.dumps(spec))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    return NotebookClient(
+        notebook,
+        km=AsyncKernelManager(
+            kernel_name=KERNEL, kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(folder / "kernels")])
+        ),
+        timeout=TIMEOUT,
+        allow_errors=allow_errors,
+        resources={"metadata": {"path": str(cwd)}},
+    )
+
+
+def execute(
+    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
+) -> nbformat.NotebookNode:
+    """Run cells in a fresh kernel, shut it down, and return the notebook."""
+    client = client_for(cells, environ, folder, allow_errors=allow_errors)
+    # The kernel is not the client's own, so it must be told to clean it up.
+    return client.execute(cleanup_kc=True, env=dict(environ))
+
+
+@pytest.fixture
+def run_cells(tmp_path: Path, isolated: dict[str, str]) -> RunCells:
+    """Return a function that runs cells in a fresh kernel of this interpreter, then shuts the kernel down.
+
+    `run_cells(cells, env=None, allow_errors=False)` returns the executed notebook. `env` is `isolated`
+    unless given; its TEST_PYTHON is another interpreter. A cell that fails raises CellExecutionError,
+    unless `allow_errors`.
+    """
+
+    def run_cells(
+        cells: Iterable[str], env: Environ | None = None, *, allow_errors: bool = False
+    ) -> nbformat.NotebookNode:
+        return execute(cells, isolated if env is None else env, tmp_path, allow_errors=allow_errors)
+
+    return run_cells
+
+
+@pytest.fixture
+def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
+    """Return a function that runs code in a fresh interpreter: `run_python(code, env=None, check=True)`.
+
+    `env` is `isolated` unless given. With `check`, code that fails fails the test, and shows its stderr.
+    """
+
+    def run_python(
+        code: str, env: Environ | None = None, *, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=dict(isolated if env is None else env),
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done
+
+    return run_python

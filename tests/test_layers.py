@@ -1,0 +1,59 @@
+"""Imports go down only: what the import-linter contracts read in the sources holds at run time, too."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+
+import pytest
+from conftest import RunPython
+
+import nbcache
+
+LOW = {
+    "artifact_store",
+    "errors",
+    "format",
+    "kernel_session",
+    "key",
+    "model",
+    "settings",
+    "stores",
+    "tracking",
+}
+"""Layers 0 to 2, by their first name below `nbcache`."""
+HIGH = {"cli", "magics", "notebook", "testing", "torch_bridge"}
+FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
+
+
+def low_modules() -> list[str]:
+    names = (module.name for module in pkgutil.walk_packages(nbcache.__path__, "nbcache."))
+    return ["nbcache", *(name for name in names if name.split(".")[1] in LOW)]
+
+
+def loaded_by(run_python: RunPython, *imports: str) -> set[str]:
+    """Return the top-level names of all modules that a fresh interpreter has after these imports."""
+    code = f"import json, sys, {', '.join(imports)}\nprint(json.dumps(list(sys.modules)))"
+    return {name.partition(".")[0] for name in json.loads(run_python(code).stdout)}
+
+
+def test_every_module_is_assigned_to_a_layer() -> None:
+    names = {module.name for module in pkgutil.iter_modules(nbcache.__path__)}
+    assert names <= LOW | HIGH
+    assert names >= LOW
+
+
+@pytest.mark.parametrize("module", low_modules())
+def test_a_low_module_loads_neither_torch_nor_anything_of_jupyter_nor_redis(
+    module: str, run_python: RunPython
+) -> None:
+    assert not loaded_by(run_python, module) & FORBIDDEN
+
+
+def test_all_low_modules_together_load_none_of_them_either(run_python: RunPython) -> None:
+    assert not loaded_by(run_python, *low_modules()) & FORBIDDEN
+
+
+def test_importing_nbcache_takes_less_than_100_ms(run_python: RunPython) -> None:
+    code = "import time; t = time.perf_counter(); import nbcache; print(time.perf_counter() - t)"
+    assert min(float(run_python(code).stdout) for _ in range(3)) < 0.1
