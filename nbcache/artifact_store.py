@@ -130,6 +130,21 @@ class ArtifactStore:
             self._drop_older(prefix, ref)
         return ref
 
+    def refresh(
+        self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
+    ) -> ArtifactRef | None:
+        """Count `artifact` as used now if it is there already, and return its reference; else None."""
+        digest = artifact.digest
+        try:
+            prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
+        except FormatError:
+            return None
+        if not self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key):
+            return None
+        if not self._holds(_ARTIFACT + digest, digest):
+            return None
+        return self.put(environment_digest, artifact, cell=cell, function=function)
+
     def find(self, environment_digest: str, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under torch's `key`: one, or variants with other guards, newest first."""
         try:

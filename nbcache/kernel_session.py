@@ -82,7 +82,7 @@ class Session:
         self._locate_notebook = locate_notebook
         self._clock = clock
         self._tracker = Tracker()
-        self._worker = _Worker()
+        self._worker = _Worker(partial(self._failed, "storing what was compiled"))
         self._lock = threading.Lock()
         self._reports: list[CellReport] = []
         self._cell: Cell | None = None
@@ -91,6 +91,7 @@ class Session:
         self._code: dict[str, Cell] = {}
         self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
         self._damaged: set[str] = set()
+        self._incomplete: set[str] = set()
         self._looking_for = threading.local()
         self._provided: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
@@ -110,8 +111,16 @@ class Session:
 
     def start(self) -> None:
         """Find the notebook and install the bridge."""
-        threading.Thread(target=self._find_notebook, name="nbcache-locate", daemon=True).start()
+        self.relocate()
         self.bridge.install(self)
+
+    def relocate(self) -> None:
+        """Find out anew, in the background, which notebook this is."""
+        self._notebook_known.clear()
+        try:
+            threading.Thread(target=self._find_notebook, name="nbcache-locate", daemon=True).start()
+        except RuntimeError:  # no more threads for this process
+            self._find_notebook()
 
     def close(self, timeout: float = 5.0) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
@@ -125,7 +134,7 @@ class Session:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
         if self._closed or os.getpid() != self._pid:  # a forked child has no worker, and nothing to write
             return True
-        self._worker.submit(self._save_manifest)
+        self.attempt("writing the manifest", partial(self._worker.submit, self._save_manifest))
         return self._worker.flush(timeout)
 
     def clear(self) -> int:
@@ -142,6 +151,7 @@ class Session:
             self._ahead.clear()
             self._origins.clear()
             self._provided.clear()
+            self._incomplete.clear()
             self._manifest_due = False
         return removed
 
@@ -207,16 +217,16 @@ class Session:
             self._reports.append(report)
         self._cell = None
         self._saving = True
-        self._worker.submit(self._save_manifest)
+        self.attempt("writing the manifest", partial(self._worker.submit, self._save_manifest))
         return report
 
     def name_code(self, filename: str, cell: Cell) -> None:
         """Remember that code compiled under `filename` is the source of `cell`."""
-        self._code[filename] = cell
+        self._code[filename.rpartition("/")[2]] = cell
 
     def code_cell(self, filename: str) -> Cell | None:
-        """Return the cell whose source was compiled under `filename`, if one was."""
-        return self._code.get(filename)
+        """Return the cell whose source was compiled under `filename`, if one was; its folder may be cut."""
+        return self._code.get(filename.rpartition("/")[2])
 
     def notebook(self, timeout: float) -> str:
         """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
@@ -245,25 +255,38 @@ class Session:
             self._restored = ()
             self._used.clear()
         if self.settings.prefetch:
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._prefetch, args=(environment,), name="nbcache-prefetch", daemon=True
-            ).start()
+            )
+            self.attempt("reading ahead", thread.start)
+
+    def attempt(self, what: str, action: Callable[[], T]) -> T | None:
+        """Return what `action` returns; if it raises, make that a notice and return None.
+
+        Whatever nbcache does inside the user's compile is done so: a fault of ours costs hits, never
+        the user's cell.
+        """
+        try:
+            return action()
+        except Exception as error:
+            self._failed(what, error)
+            return None
 
     def emit(self, event: Event) -> None:
         """Take in one compile event."""
         self._tracker.handle(event)
 
     def provide(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the levels beyond torch's own hold under torch's `key`, newest first; once a key.
+        """Return what the levels beyond torch's own hold under torch's `key`, newest first.
 
         torch is about to look `key` up: the bridge writes what this returns to where torch looks, and
         says so by `populated`.
         """
         environment = self.environment
-        if environment is None or (type, key) in self._provided:
+        if environment is None:
             return ()
-        self._provided.add((type, key))
         with self._lock:
+            self._provided.add((type, key))
             found = self._ahead.pop((type, key), None)
         if found is None:
             found = self._find(environment, type, key)
@@ -286,20 +309,28 @@ class Session:
         """Return why nothing could be hit under `key`."""
         if key in self._damaged:
             return "what is stored is damaged; it was set aside"
+        if key in self._incomplete:
+            return "stored, but a C++ kernel of it is missing"
         if self.environment is None:
             return "nbcache does not know this environment"
         if not self._restored:
             return "compiled for the first time in this notebook"
         return "not stored: code, inputs or settings differ from what is stored for this notebook"
 
+    def incomplete(self, key: str) -> None:
+        """Note that a stored graph cannot be used, since a kernel that it needs is not there."""
+        self._incomplete.add(key)
+
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `provide` gave it."""
         self.notice(f"a stored {type} could not be used and is compiled again: {error}")
 
-    def record(self, type: str, key: str, content: bytes | Callable[[], bytes], function: str = "") -> None:
-        """Store an artifact that the compiler made or hit, in the background.
+    def record(self, type: str, key: str, content: bytes | Callable[[], bytes], *, made: bool) -> None:
+        """Store an artifact that this process `made`, in the background; of one that it hit note the use.
 
-        `content` may be a function, where reading it can wait.
+        What was hit may come from a folder that other CPUs use as well, or from a bundle: nothing says
+        that it belongs to this environment, unless it is stored here already. `content` may be a function,
+        where reading it can wait.
         """
         environment = self.environment
         if environment is None or not (self._saving and self.settings.save):
@@ -307,23 +338,20 @@ class Session:
         if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
             return
         cell = self._cell.digest if self._cell else ""
-        self._worker.submit(lambda: self._store(environment, type, key, content, cell, function))
+        function = self._tracker.function_on(threading.get_ident())
+        store = self.artifacts.put if made else self.artifacts.refresh
+
+        def put() -> ArtifactRef | None:
+            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
+            return store(environment.digest, artifact, cell=cell, function=function)
+
+        self.attempt(
+            "storing what was compiled", partial(self._worker.submit, partial(self._store, environment, put))
+        )
 
     # --- on the worker thread -------------------------------------------------------------------
 
-    def _store(
-        self,
-        environment: Environment,
-        type: str,
-        key: str,
-        content: bytes | Callable[[], bytes],
-        cell: str,
-        function: str,
-    ) -> None:
-        def put() -> ArtifactRef:
-            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
-            return self.artifacts.put(environment.digest, artifact, cell=cell, function=function)
-
+    def _store(self, environment: Environment, put: Callable[[], ArtifactRef | None]) -> None:
         ref = self._attempt("write", "storing what was compiled", put)
         if ref is None:
             return
@@ -417,17 +445,22 @@ class Session:
 class _Worker:
     """One daemon thread that does tasks in order; started by the first task."""
 
-    def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
+        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def submit(self, task: Callable[[], None]) -> None:
-        """Have `task` done after those that were submitted before it. It must not raise."""
+    def submit(self, task: Callable[[], object]) -> None:
+        """Have `task` done after those that were submitted before it.
+
+        RuntimeError where no thread can be started: then nothing is kept either.
+        """
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
+                thread.start()
+                self._thread = thread
         self._tasks.put(task)
 
     def flush(self, timeout: float | None) -> bool:
@@ -444,4 +477,7 @@ class _Worker:
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception as error:
+                self._on_error(error)

@@ -30,6 +30,7 @@ from nbcache.notebook.render import (
     Rendered,
     SettingRow,
     StoreFigures,
+    render_notices,
     render_report,
     render_settings,
     render_status,
@@ -54,8 +55,13 @@ def load(shell: Any) -> None:
     """Load the extension into `shell`; nothing happens where it is loaded already."""
     global _extension
     if _extension is None:
-        _extension = Extension(shell)
-        _extension.load()
+        extension = Extension(shell)
+        try:
+            extension.load()
+        except BaseException:
+            extension.unload()
+            raise
+        _extension = extension
 
 
 def unload(shell: Any) -> None:
@@ -82,7 +88,8 @@ class Extension:
         self.shell = shell
         settings = Settings.from_env(os.environ)
         store, problem = _open_store(settings)
-        self.session = Session(settings, TorchBridge(), store, locate_notebook=self._locate)
+        self._bridge = TorchBridge()
+        self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
@@ -122,6 +129,9 @@ class Extension:
         """Undo `load`, newest first, and store what is still to be stored."""
         while self._undo:
             self._undo.pop()()
+        if self._line is not None:
+            self._line.finish(None)
+            self._line = None
         self._scope.close()
         self.session.close(_FLUSH_SECONDS)
 
@@ -266,12 +276,13 @@ class Extension:
         if not self._options:  # a cell that began before we were loaded
             return
         chosen = self._options.pop()
-        if self._options:
+        if self._options:  # `%%capture` and `run_cell_magic` run a cell in a cell: its options count for both
+            self._options[-1] = self._options[-1] or chosen
             return
         self._scope.close()
         report = self.session.end_cell(name=chosen.name if chosen else None)
         line, self._line = self._line, None
-        shown = self._shown(report, chosen)
+        shown = self._shown(report, chosen, succeeded=bool(result.success))
         if line is not None:
             line.finish(shown)
         elif shown is not None:
@@ -281,15 +292,18 @@ class Extension:
             result.error_in_exec = error
             self.shell.showtraceback((type(error), error, None))
 
-    def _shown(self, report: CellReport, chosen: CompileOptions | None) -> Rendered | None:
+    def _shown(
+        self, report: CellReport, chosen: CompileOptions | None, *, succeeded: bool
+    ) -> Rendered | None:
         setting = self.session.settings.report
+        wanted = setting == "always" or (setting == "magic" and chosen is not None)
         if chosen is not None and chosen.quiet:
-            return None
-        if setting == "never" or (setting == "magic" and chosen is None):
-            return None
+            wanted = False
+        if not wanted:
+            return render_notices(report) if report.notices else None
         if not report.graphs and not report.notices and chosen is None:
             return None
-        stored = self.session.settings.save and (chosen is None or chosen.save)
+        stored = self.session.settings.save and (chosen is None or chosen.save) and succeeded
         return render_report(report, stored=stored)
 
     # --- magics ---------------------------------------------------------------------------------
@@ -312,7 +326,10 @@ class Extension:
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove all that is stored
         """
-        words = shlex.split(line)
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {_USAGE}") from None
         command, arguments = (words[0], words[1:]) if words else ("status", [])
         commands = {
             "status": self._status,
@@ -338,7 +355,11 @@ class Extension:
             figures.append(StoreFigures(store.name, entries, stored, limit))
         except StoreError as error:
             self.session.notice(str(error))
-        _show(render_status(self.session.reports, figures), as_json)
+        reports = self.session.reports
+        told = {id(graph) for report in reports for graph in report.graphs}
+        if outside := tuple(graph for graph in self.session.graphs if id(graph) not in told):
+            reports.append(CellReport(None, outside, seconds=0.0))
+        _show(render_status(reports, figures), as_json)
 
     def _config(self, arguments: list[str]) -> None:
         changes = [word for word in arguments if "=" in word]
@@ -354,11 +375,16 @@ class Extension:
                 )
             settings = settings.with_value(name, value, origin="%nbcache config")
         self.session.settings = settings
+        if any(change.startswith("notebook=") for change in changes):
+            self.session.relocate()
         if not changes or as_json:
             rows = [
                 SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
                 for name in settings.names()
             ]
+            rows.append(
+                SettingRow("torch folder", *self._bridge.cache_folder(), help="torch's own cache folder")
+            )
             _show(render_settings(rows), as_json)
 
     def _clear(self, arguments: list[str]) -> None:

@@ -27,7 +27,10 @@ def _size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     if not match:
         raise ValueError("a size is needed, such as 500MB or 5GB")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size < 10**6:
+        raise ValueError("at least 1MB is needed")
+    return size
 
 
 def _switch(text: str) -> bool:

@@ -398,7 +398,7 @@ class FakeBridge:
         session.emit(
             GraphLookup(**at(), key=key, backward=False, hit=hit, reason=reason, level=level, source=source)
         )
-        session.record("inductor", key, self.folder[key], function)
+        session.record("inductor", key, self.folder[key], made=not hit)
         session.emit(
             SpanEnded(**at(), name="inductor_compile", attributes={"cache_state": "hit" if hit else "miss"})
         )

@@ -178,6 +178,14 @@ class _Compile:
             self.graphs.append(self.open)
         return self.open
 
+    def take_over(self, graph: _Graph) -> None:
+        """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
+        for earlier in [each for each in self.graphs if each is not graph]:
+            if (earlier.key, earlier.backward) == (graph.key, graph.backward):
+                self.graphs.remove(earlier)
+                for phase, seconds in earlier.phases.items():
+                    graph.phases[phase] = graph.phases.get(phase, 0.0) + seconds
+
 
 @dataclass(slots=True)
 class _Span:
@@ -222,10 +230,18 @@ class Tracker:
     def end_cell(self) -> tuple[GraphRecord, ...]:
         """Return the graphs of the cell that was running; what compiles from now on has no cell."""
         with self._lock:
-            graphs = tuple(self._records[self._cell_start :])
+            graphs = tuple(
+                record for record in self._records[self._cell_start :] if record.cell is self._cell
+            )
             self._cell = None
             self._cell_start = len(self._records)
             return graphs
+
+    def function_on(self, thread: int) -> str:
+        """Return the name of the function that is being compiled on a thread; empty where none is."""
+        with self._lock:
+            state = self._threads.get(thread)
+            return state.compile.function if state and state.compile else ""
 
     def activity(self, now: float) -> Activity | None:
         """Return what is being compiled at `now`, or None."""
@@ -331,6 +347,7 @@ class Tracker:
             opened = compile.open is None
             graph = compile.graph(event.backward)
             graph.backward, graph.key = event.backward, event.key
+            compile.take_over(graph)
             self._push(thread, _LOOKUP, event.time, event.backward)
             thread.stack[-1].opened_graph = opened
         elif isinstance(event, GraphLookup):

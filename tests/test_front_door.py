@@ -7,15 +7,18 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from conftest import Environ, RunCells, RunPython, client_for, environ_below, execute
+
+from nbcache.format import decode_entry, decode_ref
 
 pytestmark = pytest.mark.compile
 
@@ -208,7 +211,7 @@ def test_an_edited_function_misses_and_answers_anew(
 
     by_function = {graph["function"]: graph for graph in graphs(notebook)}
     assert by_function["loss_of"]["outcome"] == "hit"  # up to the graph break nothing has changed
-    changed = by_function[next(name for name in by_function if name != "loss_of")]
+    changed = by_function["loss_of (resumed)"]
     assert changed["outcome"] == "miss"
     assert "differ" in changed["reason"]
     assert float(printed(notebook, 3).split()[-1]) == pytest.approx(3.0, rel=1e-5)
@@ -519,6 +522,58 @@ def test_a_store_folder_of_somebody_else_is_refused_and_the_cells_run(
     assert result.data["text/plain"] == "42"
 
 
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Return a function that mounts a small file system in memory, `mount(name, options)`."""
+    mounted: list[Path] = []
+
+    def mount(name: str, options: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("needs the right to mount a file system")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(
+    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
+) -> None:
+    disk = mount("disk", "size=16k")
+    cell = "%%compile_cached\nprint(torch.compile(lambda x: x * 7)(x).sum().item())\n%nbcache flush"
+
+    notebook = run_cells(
+        [LOAD, SET_UP, cell, "1", REPORTS], {**with_headers, "NBCACHE_DIR": str(disk / "store")}
+    )
+
+    assert outcomes(notebook) == ["miss"]
+    notices = [notice for report in reports(notebook) for notice in report["notices"]]
+    assert len(notices) == 1 and "no room" in notices[0]
+
+
+def test_a_store_that_cannot_be_written_to_is_still_read(
+    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
+) -> None:
+    disk = mount("disk", "size=64m")
+    shutil.copytree(with_headers["NBCACHE_DIR"], disk / "store")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    more = "%%compile_cached\nprint(torch.compile(lambda x: x * 8)(x).sum().item())"
+
+    notebook = run_cells(
+        [LOAD, SET_UP, DEFINE, CALL, more, "%nbcache flush", REPORTS],
+        {**with_headers, "NBCACHE_DIR": str(disk / "store")},
+    )
+
+    assert outcomes(notebook) == ["hit"] * 4 + ["miss"]
+    notices = [notice for report in reports(notebook) for notice in report["notices"]]
+    assert len(notices) == 1
+
+
 def test_the_store_is_its_owners_only(cold: tuple[Path, nbformat.NotebookNode]) -> None:
     assert stat.S_IMODE((cold[0] / "store").stat().st_mode) == 0o700
     (folder,) = (cold[0] / "tmp").glob("nbcache_*")
@@ -561,3 +616,139 @@ def test_what_was_compiled_for_another_cpu_is_never_made_present(
         assert not float(error) < 1e-3  # NaN, where this was written
     assert [outcomes(notebook) for notebook in (first, same, other)] == [["miss"], ["hit"], ["miss"]]
     assert float(printed(other, 1).split()[-1]) < 1e-4
+
+
+def test_what_torch_hits_wrongly_in_a_shared_folder_never_enters_the_store(
+    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
+) -> None:
+    import torch
+
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("needs a CPU with AVX-512, to pretend that it has none")
+    shared = {**with_headers, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared")}
+    lesser = {"ATEN_CPU_CAPABILITY": "avx2"}
+    run_cells([LOAD, CPU_SAMPLE], shared)
+    wrong = run_cells([LOAD, CPU_SAMPLE, REPORTS], {**shared, **lesser}, allow_errors=True)
+
+    right = run_cells([LOAD, CPU_SAMPLE, REPORTS], {**with_headers, **lesser})
+
+    assert any("another CPU" in notice for report in reports(wrong) for notice in report["notices"])
+    assert outcomes(right) == ["miss"]
+    assert float(printed(right, 1).split()[-1]) < 1e-4
+
+
+def test_a_kernel_that_a_kernel_starts_gets_a_folder_for_its_own_environment(
+    warm: dict[str, str], run_cells: RunCells
+) -> None:
+    inner = "%load_ext nbcache\nimport torch, os; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    start = f"""\
+import os, subprocess, sys
+print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+for changes in ({{}}, {{"ATEN_CPU_CAPABILITY": "default"}}):
+    command = [sys.executable, "-m", "IPython", "--colors=nocolor", "-c", {inner!r}]
+    done = subprocess.run(command, env=os.environ | changes, capture_output=True, text=True)
+    print(done.stdout.split()[-1])
+"""
+    notebook = run_cells([LOAD, "import torch", start], warm)
+
+    outer, same, other = printed(notebook, 2).split()
+    assert outer == same
+    assert outer != other
+
+
+def test_another_compiler_is_probed_anew_and_the_cell_runs(
+    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
+) -> None:
+    old = tmp_path / "old-compiler"
+    old.mkdir()
+    wrapper = old / "g++"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *-mavx512*|*-mamx*) echo "unrecognized option" >&2; exit 1;; esac\n'
+        f'exec {shutil.which("g++")} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    environ = {**with_headers, "PATH": f"{old}{os.pathsep}{with_headers['PATH']}"}
+
+    notebook = run_cells([LOAD, CPU_SAMPLE, REPORTS], environ)
+
+    assert outcomes(notebook) == ["miss"]
+    assert float(printed(notebook, 1).split()[-1]) < 1e-4
+
+
+def test_a_damaged_kernel_in_the_temp_folder_is_not_loaded(warm: dict[str, str], run_cells: RunCells) -> None:
+    first = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], warm)
+    kernels = list(Path(warm["TMPDIR"]).rglob("nbcache_kernels/*/*.so"))
+    assert kernels
+    for kernel in kernels:
+        kernel.write_bytes(bytes(kernel.stat().st_size))
+
+    second = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], warm)
+
+    assert outcomes(second) == ["hit"] * 4
+    assert printed(second, 3) == printed(first, 3)
+
+
+def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
+    with_headers: dict[str, str], run_cells: RunCells, cold: tuple[Path, nbformat.NotebookNode]
+) -> None:
+    removed = 0
+    for reference in (Path(with_headers["NBCACHE_DIR"]) / "v1" / "ref").rglob("*"):
+        if reference.is_file() and decode_ref(decode_entry(reference.read_bytes())).type == "cpp_kernel":
+            reference.unlink()
+            removed += 1
+    assert removed
+
+    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
+
+    assert outcomes(notebook) == ["miss"] * 4
+    assert "a C++ kernel of it is missing" in graphs(notebook)[0]["reason"]
+    assert printed(notebook, 3) == printed(cold[1], 3)
+
+
+def test_a_running_kernel_whose_temp_folder_is_emptied_still_hits(
+    warm: dict[str, str], run_cells: RunCells
+) -> None:
+    empty = """\
+import glob, os, shutil
+for folder in glob.glob(os.environ["TMPDIR"] + "/nbcache_*"):
+    shutil.rmtree(folder)
+torch._dynamo.reset()
+from torch._inductor.utils import clear_caches
+clear_caches()
+model.zero_grad()
+"""
+    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, empty, CALL, REPORTS], warm)
+
+    assert outcomes(notebook) == ["hit"] * 8
+    assert sum(graph["kernels_compiled"] for graph in graphs(notebook)) == 0
+    assert printed(notebook, 3) == printed(notebook, 5)
+
+
+def test_options_count_under_another_magic_too(isolated: dict[str, str], run_cells: RunCells) -> None:
+    magics = "%%capture\n%%compile_cached plain --backend eager --require-hit\n"
+    cell = magics + "def plain(x):\n    return x * 2\nplain(x)"
+
+    notebook = run_cells([LOAD, SET_UP, cell], isolated, allow_errors=True)
+
+    (error,) = errors(notebook, 2)
+    assert error.ename == "HitRequired"
+
+
+def test_arguments_without_a_target_are_defaults_of_torch_compile_in_the_cell(
+    isolated: dict[str, str], run_cells: RunCells
+) -> None:
+    cell = """\
+%%compile_cached --backend eager --dynamic
+seen = []
+def backend(graph, inputs):
+    seen.append([str(each) for each in inputs])
+    return graph
+print(torch.compile(lambda x: x * 2)(x).shape, torch.compile(lambda x: x * 3, backend=backend)(x).shape)
+print(len(seen[0]) > 1)
+"""
+    notebook = run_cells([LOAD, SET_UP, cell, "print(torch.compile.__module__)", REPORTS], isolated)
+
+    assert [graph["outcome"] for graph in graphs(notebook)] == ["bypass", "bypass"]
+    assert printed(notebook, 2).splitlines()[-1] == "True"  # --dynamic: the size is an input of its own
+    assert printed(notebook, 3).strip() == "torch"

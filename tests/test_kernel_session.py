@@ -175,6 +175,30 @@ def test_clearing_removes_all_and_the_next_compile_misses(store: DirectoryStore)
     assert kernel.restart(store).run("a", "k") == [Outcome.MISS]
 
 
+def test_a_process_that_can_start_no_thread_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    kernel = Kernel(MemoryStore())
+
+    kernel.run("a", "k")
+
+    assert kernel.session.flush(5)
+    assert [graph.outcome for graph in kernel.session.graphs] == [Outcome.MISS]
+    kernel.session.close()
+
+
+def test_what_was_only_hit_is_not_taken_into_the_store(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.bridge.folder["k"] = b"made by who knows whom"
+
+    assert kernel.run("a", "k") == [Outcome.HIT]
+    kernel.session.close()
+
+    assert list(store.keys("artifact/")) == []
+
+
 def test_reports_are_found_by_cell_number(store: DirectoryStore) -> None:
     kernel = Kernel(store)
     for number in (1, 2):
@@ -192,10 +216,10 @@ def test_reports_are_found_by_cell_number(store: DirectoryStore) -> None:
 def test_the_artifacts_used_last_are_the_ones_that_stay(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     kernel = Kernel(store)
-    kernel.session.settings = Settings().with_value("max_bytes", "100KB", origin="test")
-    kernel.bridge.size = 30_000
+    kernel.session.settings = Settings().with_value("max_bytes", "1MB", origin="test")
+    kernel.bridge.size = 300_000
     for number in range(12):
         kernel.run("a", f"k{number}")
         kernel.session.flush(5)
 
-    assert store.size("artifact/") <= 100_000 + 30_000 + 1_000
+    assert store.size("artifact/") <= 1_000_000 + 300_000 + 1_000

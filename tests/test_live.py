@@ -111,7 +111,7 @@ def test_a_row_of_quick_hits_appears_once_it_has_lasted(publisher, quick):
     line.start()
     until(lambda: publisher.messages)
     line.finish(FINAL)
-    assert "loading from cache" in publisher.texts[0]
+    assert "looking in the cache" in publisher.texts[0]
 
 
 def test_nothing_is_shown_where_nothing_compiled(publisher, quick):
@@ -340,12 +340,14 @@ def executed():
 
 
 def outputs(cell):
-    """Return a cell's outputs as a reader sees them."""
-    kinds = {"stream": "text", "error": "ename"}
-    return [
-        output[kinds[output.output_type]] if output.output_type in kinds else output.data["text/plain"]
-        for output in cell.outputs
-    ]
+    """Return a cell's outputs as a reader sees them: what is printed in a row is one, however it was sent."""
+    seen = []
+    for kind, run in itertools.groupby(cell.outputs, key=lambda output: output.output_type):
+        if kind == "stream":
+            seen.append("".join(output.text for output in run))
+        else:
+            seen += [output.ename if kind == "error" else output.data["text/plain"] for output in run]
+    return seen
 
 
 def test_in_a_kernel_the_report_takes_the_place_of_the_line(executed):

@@ -280,9 +280,18 @@ def test_there_is_a_reason_column_only_where_there_are_reasons():
 def test_a_long_reason_is_cut_in_the_table_and_whole_in_its_tooltip_and_details():
     reason = "inductor_config.max_autotune was False, is True; " * 4
     page = Page(report_html(report(graph(Outcome.MISS, reason=reason))))
-    assert page.rows[1][-1].endswith("...") and len(page.rows[1][-1]) <= 60
+    assert page.rows[1][-1].endswith("...") and len(page.rows[1][-1]) <= 100
     assert reason.strip() in page.titles
     assert reason in page.text
+
+
+def test_a_miss_that_is_a_recompile_says_both_whole_in_the_table():
+    guard = "1/0: tensor 'context' size mismatch at index 0. expected 22, actual 23"
+    missed = graph(
+        Outcome.MISS, reason="compiled for the first time in this notebook", recompile_reason=guard
+    )
+    said = Page(report_html(report(missed))).rows[1][-1]
+    assert said == f"compiled for the first time in this notebookrecompile: {guard}"  # two lines
 
 
 def test_details_are_folded_and_hold_phases_bytes_key_and_reasons():
@@ -351,6 +360,12 @@ def test_status_unfolds_few_cells_and_folds_many():
 
 def test_status_of_a_fresh_session_divides_by_nothing():
     assert status_text([]) == "nbcache session · nothing compiled"
+
+
+def test_a_setting_without_a_value_shows_a_dash():
+    rows = [SettingRow("notebook", "", "default", "path of this notebook")]
+    assert settings_text(rows).split() == ["notebook", NOTHING, "default", "path", "of", "this", "notebook"]
+    assert Page(settings_html(rows)).rows[1][1] == NOTHING
 
 
 def test_settings_show_name_value_origin_description_and_note():

@@ -36,6 +36,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     ("name", "text", "value"),
     [
         ("max_bytes", "1048576", 1048576),
+        ("max_bytes", "1MB", 1_000_000),
         ("max_bytes", "1.5 GB", 1_500_000_000),
         ("max_bytes", "2GiB", 2_000_000_000),
         ("save", "no", False),
@@ -48,7 +49,8 @@ def test_values_are_read_as_people_write_them(name: str, text: str, value: objec
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("max_bytes", "lots"), ("save", "perhaps"), ("report", "loud"), ("dir", "")]
+    ("name", "text"),
+    [("max_bytes", "lots"), ("max_bytes", "0"), ("save", "perhaps"), ("report", "loud"), ("dir", "")],
 )
 def test_a_value_that_makes_no_sense_is_refused_with_its_place(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match="cannot be used") as caught:

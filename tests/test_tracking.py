@@ -190,6 +190,25 @@ def test_a_hit_whose_kernels_were_compiled_again_says_so() -> None:
     assert graph.reason == "1 of 2 kernels compiled again"
 
 
+def test_a_graph_that_is_looked_up_again_in_one_compile_counts_once() -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile", "AOTAutogradCache.inductor_load")
+    script.tell(LookupStarted, key="k", backward=False)
+    script.tell(KernelUsed, compiled=False)
+    script.tell(GraphLookup, key="k", backward=False, hit=False, reason="a kernel is missing")
+    script.end("AOTAutogradCache.inductor_load")
+    script.tell(AutogradLookup, outcome=Outcome.MISS)
+    script.cold_graph("k", kernels=2)
+    script.end("backend_compile")
+    script.frame()
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert (graph.outcome, graph.kernels, graph.kernels_compiled) == (Outcome.MISS, 2, 2)
+    assert graph.total_seconds == 16.0
+
+
 def test_spans_that_an_exception_tore_down_do_not_spoil_the_next_compile() -> None:
     script = Script()
     script.begin("dynamo", "backend_compile", "inductor_compile")

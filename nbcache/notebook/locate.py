@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 __all__ = ["Location", "locate"]
 
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks servers of this machine without the user's proxy, which must not see their tokens."""
 _TIMEOUT = 0.5
-"""Seconds that a server may take to answer."""
+"""Seconds that the servers may take to answer, all of them together: they are asked at once."""
+_MOST_SERVERS = 8
+"""A server that was killed leaves its file behind: of many, the newest are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,10 @@ def locate(
         return Location(os.path.abspath(vscode), "VS Code")
     if connection_file:
         kernel_id = Path(connection_file).stem.removeprefix("kernel-")
-        for server in _servers():
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                if path := _ask(server, kernel_id, environ):
-                    return Location(path, f"the Jupyter server at {server['url']}")
+        if location := _ask_all(_servers(), kernel_id, environ):
+            return location
         name = environ.get("JPY_SESSION_NAME", "")
-        if name.endswith(".ipynb") and os.path.isfile(name) and _knows_session(connection_file):
+        if name.endswith(".ipynb") and os.path.isfile(name) and _session_of(connection_file) == name:
             return Location(os.path.abspath(name), "JPY_SESSION_NAME")
     return Location("", "not found: reports and artifacts are kept for the environment instead")
 
@@ -58,12 +63,41 @@ def _servers() -> Iterator[dict[str, Any]]:
         from jupyter_core.paths import jupyter_runtime_dir
     except ImportError:
         return
-    files = Path(jupyter_runtime_dir()).glob("*server-*.json")
-    for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:8]:
+    files = {}
+    for file in Path(jupyter_runtime_dir()).glob("*server-*.json"):
+        with suppress(OSError):  # a server that has just ended takes its file along
+            files[file] = file.stat().st_mtime
+    for file in sorted(files, key=files.__getitem__, reverse=True)[:_MOST_SERVERS]:
         with suppress(OSError, ValueError):
             server = json.loads(file.read_text())
             if isinstance(server, dict) and "url" in server:
                 yield server
+
+
+def _ask_all(
+    servers: Iterable[Mapping[str, Any]], kernel_id: str, environ: Mapping[str, str]
+) -> Location | None:
+    """Return what the first server that runs this kernel says, or None when none does, or not in time."""
+    answers: SimpleQueue[Location | None] = SimpleQueue()
+    deadline = time.monotonic() + _TIMEOUT
+
+    def ask(server: Mapping[str, Any]) -> None:
+        location = None
+        with suppress(Exception):  # whatever listens at that port now, it must not stop the others
+            if path := _ask(server, kernel_id, environ):
+                location = Location(path, f"the Jupyter server at {server['url']}")
+        answers.put(location)
+
+    threads = [threading.Thread(target=ask, args=(server,), daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        try:
+            if location := answers.get(timeout=max(0.0, deadline - time.monotonic())):
+                return location
+        except Empty:
+            break
+    return None
 
 
 def _ask(server: Mapping[str, Any], kernel_id: str, environ: Mapping[str, str]) -> str | None:
@@ -72,7 +106,7 @@ def _ask(server: Mapping[str, Any], kernel_id: str, environ: Mapping[str, str]) 
     request = urllib.request.Request(
         server["url"] + "api/sessions", headers={"Authorization": f"token {token}"}
     )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+    with _DIRECT.open(request, timeout=_TIMEOUT) as answer:
         sessions = json.load(answer)
     for session in sessions:
         if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
@@ -81,8 +115,10 @@ def _ask(server: Mapping[str, Any], kernel_id: str, environ: Mapping[str, str]) 
     return None
 
 
-def _knows_session(connection_file: str) -> bool:
+def _session_of(connection_file: str) -> str | None:
+    """Return the session that the kernel was started for, as its connection file has it."""
     try:
-        return "jupyter_session" in json.loads(Path(connection_file).read_text())
+        connection = json.loads(Path(connection_file).read_text())
     except (OSError, ValueError):
-        return False
+        return None
+    return connection.get("jupyter_session") if isinstance(connection, dict) else None

@@ -59,14 +59,14 @@ WIDTH = 110
 """Columns that a line of text may have."""
 JSON_LIMIT = 16_384
 """Bytes of JSON above which a report is displayed without it, to keep notebooks small."""
-SHORT = 60
+SHORT = 100
 """Characters of a reason that the HTML table shows; the rest is one click away."""
 DOING = {
     "dynamo": "tracing",
     "aot": "AOTAutograd",
     "inductor": "generating code",
     "build": "building kernels",
-    "load": "loading from cache",
+    "load": "looking in the cache",
 }
 """The phases of `Activity.phase`, as the live line says them."""
 
@@ -126,6 +126,12 @@ def render_report(report: CellReport, *, stored: bool = True) -> Rendered:
     """Return the report after a cell; `stored` as in `report_text`."""
     text, html = report_text(report, stored=stored), report_html(report, stored=stored)
     return Rendered(text, html, report.to_json())
+
+
+def render_notices(report: CellReport) -> Rendered:
+    """Return a report's notices alone, for a cell whose report is not to be shown."""
+    text = "\n".join(["nbcache", *_notices_text(report.notices)])
+    return Rendered(text, _tag("div", BOX, _head("nbcache", []), _notices_html(report.notices)))
 
 
 def render_status(reports: Sequence[CellReport], stores: Sequence[StoreFigures] = ()) -> Rendered:
@@ -232,7 +238,7 @@ def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures] = 
 
 def settings_text(rows: Sequence[SettingRow]) -> str:
     """Return settings for a terminal: name, value, origin, and the description beside or beneath them."""
-    cells = [(row.name, one_line(row.value), one_line(row.origin)) for row in rows]
+    cells = [(row.name, one_line(row.value) or NOTHING, one_line(row.origin)) for row in rows]
     widths = [max((len(cell[i]) for cell in cells if len(cell[i]) <= 24), default=0) for i in range(3)]
     start = sum(widths) + 2 * len(widths)
     lines = []
@@ -362,7 +368,7 @@ def settings_html(rows: Sequence[SettingRow]) -> str:
     table = [
         [
             _text(row.name, style=CODE),
-            _text(row.value, style=CODE + ";word-wrap:break-word"),
+            _text(row.value or NOTHING, style=CODE + ";word-wrap:break-word"),
             _text(row.origin, style=FAINT if row.origin == "default" else ""),
             _text(row.help) + _notices_html([row.note] if row.note else []),
         ]
@@ -440,17 +446,18 @@ def _table_html(graphs: Sequence[GraphRecord]) -> str:
                 saved(graph),
                 NOTHING if graph.operators is None else str(graph.operators),
                 kernels(graph),
-                _text(_reason(graph), SHORT),
+                _reasons(graph),
             ][: len(headers)]
         )
     details = "".join(_details(graph, is_open=len(graphs) <= 3) for graph in graphs)
     return _rows(headers, rows) + _folded(_text("details", style=FAINT), details, is_open=False)
 
 
-def _reason(graph: GraphRecord) -> str:
-    """Return all that there is to explain in one sentence; the outcome has a column of its own."""
-    return DOT.join(
-        text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
+def _reasons(graph: GraphRecord) -> str:
+    """Return what there is to explain, one line each; the outcome has a column of its own."""
+    return "".join(
+        _tag("div", "", _text(text if label == graph.outcome.value else f"{label}: {text}", SHORT))
+        for label, text in explanations(graph)
     )
 
 

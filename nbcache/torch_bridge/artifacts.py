@@ -1,12 +1,13 @@
 """Record each artifact as torch makes or hits it, and make present what torch is about to look up.
 
-Tested on torch 2.13.0. The names used here are the same on 2.11.
+Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
@@ -24,17 +25,24 @@ __all__ = ["provide_autotune", "provide_graphs", "provide_profile", "record"]
 _AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 
+_loaded = threading.local()
+"""`content`: the very bytes that torch loaded last from a cache on this thread; recording them is a hit."""
+
 
 def record(cache: ModuleType, session: Session, patches: Patches) -> None:
     """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`."""
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
     recorded = manager.record_artifact
 
-    def record_artifact(artifact_type: str, key: str, content: Any) -> None:
-        recorded(artifact_type, key, content)
+    def hand_on(artifact_type: str, key: str, content: Any) -> None:
+        made = content is not getattr(_loaded, "content", None)
         encoded = factory.encode_create(artifact_type, key, content).content
         session.emit(ArtifactSeen(**stamp(), type=artifact_type, size=len(encoded)))
-        session.record(artifact_type, key, encoded)
+        session.record(artifact_type, key, encoded, made=made and not getattr(_loaded, "profile", False))
+
+    def record_artifact(artifact_type: str, key: str, content: Any) -> None:
+        recorded(artifact_type, key, content)
+        session.attempt("recording an artifact", partial(hand_on, artifact_type, key, content))
 
     patches.set(manager, "record_artifact", staticmethod(record_artifact))
 
@@ -50,20 +58,27 @@ def provide_graphs(
     """
     original = codecache.GuardedCache.__dict__["iterate_over_candidates"].__func__
 
+    def make_present(cls: Any, type: str, key: str) -> None:
+        if not serving():
+            return
+        present = _names(cls._get_tmp_dir_for_key(key))
+        absent = [
+            artifact.content
+            for artifact in session.provide(type, key)
+            if codecache.sha256_hash(artifact.content) not in present
+        ]
+        for content in absent:
+            _populate(session, type, key, partial(cls._write_to_local_cache, key, content))
+        if absent and not present:
+            session.populated(type, key)
+
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
-        if local and type and serving():
-            present = _names(cls._get_tmp_dir_for_key(key))
-            absent = [
-                artifact.content
-                for artifact in session.provide(type, key)
-                if codecache.sha256_hash(artifact.content) not in present
-            ]
-            for content in absent:
-                _populate(session, type, key, partial(cls._write_to_local_cache, key, content))
-            if absent and not present:
-                session.populated(type, key)
-        yield from original(cls, local, remote_cache, key)
+        if local and type:
+            session.attempt("making a stored graph present", partial(make_present, cls, type, key))
+        for candidate in original(cls, local, remote_cache, key):
+            _loaded.content = candidate[1]
+            yield candidate
 
     patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
 
@@ -72,14 +87,21 @@ def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving
     """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
     original = pgo.get_local_code_state
 
+    def make_present(key: str) -> None:
+        if not serving():
+            return
+        path = pgo.code_state_path(key)
+        if path is not None and not os.path.exists(path):
+            for artifact in session.provide("pgo", key)[:1]:
+                _populate(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
+
     def get_local_code_state(cache_key: str) -> Any:
-        path = pgo.code_state_path(cache_key)
-        if path is not None and serving() and not os.path.exists(path):
-            for artifact in session.provide("pgo", cache_key)[:1]:
-                _populate(
-                    session, "pgo", cache_key, partial(pgo.write_local_impl, cache_key, artifact.content)
-                )
-        return original(cache_key)
+        session.attempt("making a stored profile present", partial(make_present, cache_key))
+        _loaded.profile = True
+        try:
+            return original(cache_key)
+        finally:
+            _loaded.profile = False
 
     patches.set(pgo, "get_local_code_state", get_local_code_state)
 
@@ -98,11 +120,14 @@ def provide_autotune(
         return
     original = backend._get
 
-    def _get(self: Any, key: str) -> Any:
+    def make_present(self: Any, key: str) -> None:
         name = "/".join(key.split(os.sep)[-2:])
-        if serving() and _AUTOTUNE_KEY.fullmatch(name) and not os.path.exists(key):
+        if _AUTOTUNE_KEY.fullmatch(name) and serving() and not os.path.exists(key):
             for artifact in session.provide("autotune", name)[:1]:
                 _populate(session, "autotune", name, partial(self._put, key, artifact.content))
+
+    def _get(self: Any, key: str) -> Any:
+        session.attempt("making a stored tuning result present", partial(make_present, self, key))
         return original(self, key)
 
     patches.set(backend, "_get", _get)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.errors import StoreUnavailable, UnsupportedTorch
-from nbcache.key import sha256
+from nbcache.key import digest, sha256
 from nbcache.model import Environment
 from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events
 from nbcache.torch_bridge.hooks import ImportHook, Patches
@@ -25,6 +28,9 @@ __all__ = ["TorchBridge"]
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
+_CACHES = ("aotautograd", "dynamo", "fxgraph", "nbcache_kernels")
+"""Folders of torch's cache folder that are looked things up in; others hold what a compile works on."""
+_IN_USE_SECONDS = 60.0
 
 
 class TorchBridge:
@@ -50,11 +56,11 @@ class TorchBridge:
         serving = self._serving
         self._imports = ImportHook(
             {
-                "torch": self._torch_imported,
+                "torch": self._torch_module,
                 "torch._dynamo.utils": when(events.follow_spans),
                 "torch.compiler._cache": when(artifacts.record),
-                "torch._dynamo.pgo": self._profiles_imported,
-                "torch._inductor.codecache": self._codecache_imported,
+                "torch._dynamo.pgo": self._pgo_module,
+                "torch._inductor.codecache": self._codecache_module,
                 "torch._inductor.cpu_vec_isa": when(cpp_kernels.provide_probes, serving),
                 "torch._inductor.remote_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
@@ -78,14 +84,28 @@ class TorchBridge:
 
     def clear(self) -> None:
         """Empty the cache folder that we gave torch; one that the user has set is not ours to clean."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder is None:
+            return
+        for path in list(self._folder.iterdir()):
+            if path.name in _CACHES:
+                shutil.rmtree(path, ignore_errors=True)
+        for path in [path for path in self._folder.rglob("*") if path.is_file()]:
+            with contextlib.suppress(OSError):  # another kernel may be compiling there just now
+                if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
+                    path.unlink()
 
-    @property
-    def folder(self) -> Path | None:
-        """The cache folder that we gave torch, if we gave it one."""
-        return self._folder
+    def cache_folder(self) -> tuple[str, str]:
+        """Return torch's cache folder and who chose it, in words."""
+        if self._folder is not None:
+            return str(self._folder), "nbcache, for this environment"
+        if (value := os.environ.get(_FOLDER)) is not None:
+            return value, f"environment, {_FOLDER}"
+        return (
+            "",
+            "torch, when it first compiles"
+            if "torch" in sys.modules
+            else "not known before torch is imported",
+        )
 
     def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> None:
         """Install one hook; where this torch is built otherwise, go without it and say so."""
@@ -93,7 +113,7 @@ class TorchBridge:
             return
         try:
             follow(module, self._session, self._patches, *more)
-        except (AttributeError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever it is, the user's import goes on
             version = getattr(sys.modules.get("torch"), "__version__", "?")
             problem = UnsupportedTorch(
                 f"part of nbcache is off, because {module.__name__} of torch {version} is not as it knows it",
@@ -101,15 +121,16 @@ class TorchBridge:
             )
             self._session.notice(str(problem))
 
-    def _codecache_imported(self, module: ModuleType) -> None:
+    def _codecache_module(self, module: ModuleType) -> None:
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
         self._hook(cpp_kernels.provide_kernels, module, self._serving)
 
-    def _torch_imported(self, torch: ModuleType) -> None:
-        session = self._session
-        if session is None:
-            return
+    def _torch_module(self, torch: ModuleType) -> None:
+        if self._session is not None:
+            self._session.attempt("finding out the environment", partial(self._begin, torch, self._session))
+
+    def _begin(self, torch: ModuleType, session: Session) -> None:
         if environment.torch_release() < environment.MINIMUM_TORCH:
             needed = ".".join(map(str, environment.MINIMUM_TORCH))
             session.notice(f"torch {torch.__version__} is older than {needed}: nbcache does nothing with it")
@@ -130,11 +151,12 @@ class TorchBridge:
         environment keeps that sound and leaves torch's keys as they are.
         """
         set_by_user = os.environ.get(_FOLDER)
-        if set_by_user and self._folder is None and not _is_torch_default(Path(set_by_user)):
+        if set_by_user and self._folder is None and not _is_nobodys_choice(Path(set_by_user)):
             self._expected = os.path.abspath(set_by_user)
+            _warn_of_other_cpus(session, Path(self._expected), current)
             return
         try:
-            folder = _own_folder(Path(tempfile.gettempdir()) / f"nbcache_{_user()}") / current.digest[:16]
+            folder = _own_folder(_own_root()) / current.digest[:16]
             folder.mkdir(mode=0o700, exist_ok=True)
         except (OSError, StoreUnavailable) as error:
             session.notice(f"{error}. torch keeps its usual cache folder, and nbcache only watches")
@@ -152,24 +174,58 @@ class TorchBridge:
             self._environment_changed(self._session)
         if torch.compiler.config.force_disable_caches:
             return False
+        if self._folder is not None and not self._folder.is_dir():  # temp folders are cleaned by others, too
+            (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
         return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
 
-    def _profiles_imported(self, pgo: ModuleType) -> None:
+    def _pgo_module(self, pgo: ModuleType) -> None:
+        if self._session is not None:
+            self._session.attempt("naming the profile", partial(self._name_profile, self._session))
+        self._hook(artifacts.provide_profile, pgo, self._serving)
+
+    def _name_profile(self, session: Session) -> None:
         """Have torch keep a dynamic-shape profile for this notebook: it needs a job id for that."""
         import torch.compiler.config as config
 
-        if self._session is None:
+        if config.job_id is not None:
             return
-        if config.job_id is None:
-            notebook = self._session.notebook(timeout=1.0)
-            config.job_id = f"nbcache-{sha256(notebook.encode())[:16]}" if notebook else "nbcache"
-            self._patches.undo(lambda: setattr(config, "job_id", None))
-        self._hook(artifacts.provide_profile, pgo, self._serving)
+        notebook = session.notebook(timeout=1.0)
+        ours = f"nbcache-{sha256(notebook.encode())[:16]}" if notebook else "nbcache"
+        config.job_id = ours
+
+        def undo() -> None:
+            if config.job_id == ours:
+                config.job_id = None
+
+        self._patches.undo(undo)
 
 
-def _is_torch_default(folder: Path) -> bool:
-    """Tell torch's own choice, which it writes into the environment at first use, from the user's."""
+def _is_nobodys_choice(folder: Path) -> bool:
+    """Tell from the user's own choice of a folder torch's, and ours in the process that started this one.
+
+    Both are in the environment, which child processes inherit.
+    """
+    if folder.parent == _own_root():
+        return True
     return folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith("torchinductor_")
+
+
+def _own_root() -> Path:
+    return Path(tempfile.gettempdir()) / f"nbcache_{_user()}"
+
+
+def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) -> None:
+    """Say so where a folder that the user has set was used with another CPU: torch's keys leave it out."""
+    cpu = digest(part for part in current.components if part.label.startswith("cpu."))[:16]
+    stamps = folder / "nbcache_cpus"
+    with contextlib.suppress(OSError):
+        stamps.mkdir(parents=True, exist_ok=True)
+        (stamps / cpu).touch()
+        if any(stamp.name != cpu for stamp in stamps.iterdir()):
+            session.notice(
+                f"{_FOLDER}={folder} was also used with another CPU, or another ATEN_CPU_CAPABILITY: torch "
+                "does not tell their code apart, and results may be wrong. Unset it: nbcache keeps them apart"
+            )
 
 
 def _user() -> str:

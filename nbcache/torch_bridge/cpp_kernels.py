@@ -22,13 +22,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest, sha256
-from nbcache.torch_bridge.events import stamp
+from nbcache.model import Level
+from nbcache.torch_bridge.events import being_looked_up, stamp
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.model import Artifact
     from nbcache.torch_bridge.hooks import Patches
+
+_WORKS = b"1"
+_CLOCK_TICK = 0.01
+"""Seconds by which the clock of file times may be behind."""
 
 __all__ = ["kernel_key", "provide_kernels", "provide_probes"]
 
@@ -68,20 +73,46 @@ def provide_kernels(
     original = codecache.CppCodeCache.__dict__["load_async"].__func__
 
     def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
+        if load is not None:
+            return load
+        if key is not None and (graph := _stored_graph(session)) is not None:
+            session.incomplete(graph)
+            raise OSError(f"a C++ kernel of the stored graph {graph} is missing")
+        began = time.time()
+        load = original(cls, *args, **kwargs)
+        return load if key is None else cls.cache.setdefault(key, _recording(load, session, key, began))
+
+    def restore(
+        cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str | None, Callable[[], Any] | None]:
+        """Return the kernel's key, None where nothing is to be served, and what loads it if it is there."""
         if not serving():
-            return original(cls, *args, **kwargs)
+            return None, None
         key = kernel_key(cls, args, kwargs, _build_settings(codecache))
         if (loaded := cls.cache.get(key)) is not None:
             session.emit(KernelUsed(**stamp(), compiled=False))
-            return loaded
+            return key, loaded
         for artifact in session.provide("cpp_kernel", key)[:1]:
             if (library := _load(codecache, cls, session, artifact)) is not None:
                 session.populated("cpp_kernel", key)
-                return cls.cache.setdefault(key, partial(_same, library))
-        began = time.time()
-        return _recording(original(cls, *args, **kwargs), session, key, began)
+                return key, cls.cache.setdefault(key, partial(_same, library))
+        return key, None
 
     patches.set(codecache.CppCodeCache, "load_async", classmethod(load_async))
+
+
+def _stored_graph(session: Session) -> str | None:
+    """Return the key of the graph that loads a kernel now, if nbcache provided that graph.
+
+    Its source may be vectorized for another instruction set than a compiler here would be told, and
+    torch's key does not tell them apart: its kernels are loaded as they were stored or not at all.
+    An OSError while a graph is loaded makes torch take it for a miss and compile it whole.
+    """
+    key: str | None = getattr(being_looked_up, "key", None)
+    if key is not None and session.looked_up("inductor", key)[0] is not Level.L0:
+        return key
+    return None
 
 
 def _build_settings(codecache: ModuleType) -> str:
@@ -100,11 +131,11 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
     session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
     try:
         path = Path(codecache.cache_dir(), "nbcache_kernels", artifact.key[:2], f"{artifact.digest}.so")
-        if not path.exists():
+        if not path.exists() or sha256(path.read_bytes()) != artifact.digest:
             _write(path, artifact.content)
         library = cls._load_library(str(path), artifact.key)
         session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
-        session.record("cpp_kernel", artifact.key, artifact.content)
+        session.record("cpp_kernel", artifact.key, artifact.content, made=False)
         return library
     except (OSError, ImportError) as error:
         session.rejected("cpp_kernel", artifact.key, error)
@@ -130,17 +161,22 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _recording(load: Callable[[], Any], session: Session, key: str, began: float) -> Callable[[], Any]:
-    """Have the kernel recorded when `load` first returns it, which is when it is compiled."""
+    """Have the kernel recorded when `load` first returns it, if it was compiled since `began` (Unix time)."""
     library: Any = None
+
+    def note() -> None:
+        path = Path(getattr(library, "__file__", None) or library._name)
+        status = path.stat()
+        compiled = status.st_mtime >= began - _CLOCK_TICK
+        session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
+        if compiled:
+            session.record("cpp_kernel", key, path.read_bytes, made=True)
 
     def load_and_record() -> Any:
         nonlocal library
         if library is None:
             library = load()
-            path = Path(getattr(library, "__file__", None) or library._name)
-            status = path.stat()
-            session.emit(KernelUsed(**stamp(), compiled=status.st_mtime >= began - 1, size=status.st_size))
-            session.record("cpp_kernel", key, path.read_bytes)
+            session.attempt("recording a kernel", note)
         return library
 
     return load_and_record
@@ -154,26 +190,42 @@ def _arch_flags(isa: Any) -> str:
 def provide_probes(
     cpu_vec_isa: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
 ) -> None:
-    """Remember what `VecISA.check_build` found out: whether a vector instruction set works here.
+    """Remember that a vector instruction set works with the compiler that is here (`VecISA.check_build`).
 
-    It costs a compiler run and a process each. An instruction set that does not work is remembered
-    only where there is a compiler to have tried it.
+    Finding it out costs a run of that compiler and a process. That one does not work is not remembered:
+    the reason may pass, such as a time-out on a busy machine.
     """
     original = cpu_vec_isa.VecISA.check_build
 
-    def check_build(self: Any, code: str) -> bool:
-        if not serving():
-            return bool(original(self, code))
-        key = digest(
-            components({"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())})
-        )
+    def known(self: Any, code: str) -> tuple[str | None, bool]:
+        """Return the key under which to remember, None for not at all, and whether it is known to work."""
+        compiler = _compiler()
+        if compiler is None or not serving():
+            return None, False
+        program = {"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())}
+        key = digest(components({**program, "compiler": compiler}))
         for artifact in session.provide("probe", key)[:1]:
-            session.populated("probe", key)
-            session.record("probe", key, artifact.content)
-            return artifact.content == b"1"
+            session.record("probe", key, artifact.content, made=False)
+            return key, artifact.content == _WORKS
+        return key, False
+
+    def check_build(self: Any, code: str) -> bool:
+        key, works = session.attempt("looking up a probe", partial(known, self, code)) or (None, False)
+        if works:
+            return True
         works = bool(original(self, code))
-        if works or shutil.which(os.environ.get("CXX", "g++")):
-            session.record("probe", key, b"1" if works else b"0")
+        if works and key is not None:
+            session.attempt("recording a probe", partial(session.record, "probe", key, _WORKS, made=True))
         return works
 
     patches.set(cpu_vec_isa.VecISA, "check_build", check_build)
+
+
+def _compiler() -> str | None:
+    """Return the identity of the C++ compiler without running it; None where there is none."""
+    path = shutil.which(os.environ.get("CXX", "g++"))
+    if path is None:
+        return None
+    path = os.path.realpath(path)
+    status = os.stat(path)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"

@@ -5,11 +5,13 @@ Tested on torch 2.13.0. The names used here are the same on 2.11.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from types import FrameType, ModuleType
+from functools import partial
+from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.model import Outcome
@@ -27,13 +29,19 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["follow_kernels", "follow_lookups", "follow_spans", "stamp"]
+__all__ = ["being_looked_up", "follow_kernels", "follow_lookups", "follow_spans", "stamp"]
+
+being_looked_up = threading.local()
+"""`key`: that of the FX graph which the cache is being asked for on this thread, or None."""
 
 _AUTOGRAD = {
     "autograd_cache_hit": Outcome.HIT,
     "autograd_cache_miss": Outcome.MISS,
     "autograd_cache_bypass": Outcome.BYPASS,
 }
+_FOLLOWING = "following a compile"
+_RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
+_CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
@@ -60,7 +68,7 @@ def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
             self, event_name: str, time_ns: int, phase: str, metadata: dict[str, Any] | None = None
         ) -> Any:
             if not event_name.startswith(_PASSES):
-                _span(utils, session, event_name, phase, metadata or {})
+                session.attempt(_FOLLOWING, partial(_span, utils, session, event_name, phase, metadata or {}))
             return super()._log_timed_event(event_name, time_ns, phase, metadata)
 
         def log_instant_event(
@@ -71,7 +79,9 @@ def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
             log_pt2_compile_event: bool = False,
         ) -> None:
             if event_name in _AUTOGRAD:
-                _autograd(session, _AUTOGRAD[event_name], metadata or {})
+                session.attempt(
+                    _FOLLOWING, partial(_autograd, session, _AUTOGRAD[event_name], metadata or {})
+                )
             super().log_instant_event(event_name, time_ns, metadata, log_pt2_compile_event)
 
     patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
@@ -82,8 +92,7 @@ def _span(utils: ModuleType, session: Session, name: str, phase: str, metadata: 
     if phase == "B":
         function = ""
         if name == "dynamo":
-            code = _code_being_compiled(sys._getframe())
-            function = code.co_name if code else ""
+            function = _function_name(_code_being_compiled(sys._getframe()))
         session.emit(SpanStarted(**at, name=name, function=function))
         return
     if name == "dynamo":
@@ -104,15 +113,28 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
     )
 
 
-def _code_being_compiled(frame: FrameType | None) -> Any:
+def _code_being_compiled(frame: FrameType | None) -> CodeType | None:
     """Return the code that Dynamo has begun to compile: an argument of its `_compile`, up the stack."""
     for _ in range(12):
         if frame is None:
             return None
         if frame.f_code.co_name == "_compile" and "code" in frame.f_locals:
-            return frame.f_locals["code"]
+            code = frame.f_locals["code"]
+            return code if isinstance(code, CodeType) else None
         frame = frame.f_back
     return None
+
+
+def _function_name(code: CodeType | None) -> str:
+    """Return what people call a function: `Network.forward`, `train_step`, `train_step (resumed)`.
+
+    After a graph break Dynamo goes on in a function of its own making, `torch_dynamo_resume_in_f_at_12`.
+    """
+    if code is None:
+        return ""
+    if match := _RESUMED.fullmatch(code.co_name):
+        return f"{match[1]} (resumed)"
+    return code.co_qualname.rpartition("<locals>.")[2]
 
 
 def _frame(
@@ -126,14 +148,24 @@ def _frame(
         metrics = None
     return FrameCompiled(
         **at,
-        function=str(metadata.get("co_name") or "?"),
+        function=_function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?"),
         location=f"{where}:{line}" if where else "",
         function_cell=cell,
         operators=metadata.get("graph_op_count"),
-        recompile_reason=getattr(metrics, "recompile_reason", None),
+        recompile_reason=_with_cells(session, getattr(metrics, "recompile_reason", None)),
         graph_break_reason=_graph_break(utils, session) if metadata.get("restart_reasons") else None,
         failure=_first_line(metadata.get("fail_reason")),
     )
+
+
+def _with_cells(session: Session, text: str | None) -> str | None:
+    """Return `text` with cells named as people do, `In[3]`: torch names their files, often cut short."""
+
+    def label(match: re.Match[str]) -> str:
+        cell = session.code_cell(match[0])
+        return cell.label if cell else match[0]
+
+    return text and _CELL_FILE.sub(label, text)
 
 
 def _graph_break(utils: ModuleType, session: Session) -> str | None:
@@ -169,29 +201,38 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        session.emit(LookupStarted(**stamp(), key=key, backward=is_backward))
+        session.attempt(
+            _FOLLOWING, lambda: session.emit(LookupStarted(**stamp(), key=key, backward=is_backward))
+        )
         graph, info = None, {}
+        being_looked_up.key = key
         try:
             graph, info = load(
                 key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
             )
             return graph, info
         finally:
-            level, source = session.looked_up("inductor", key) if graph is not None else (None, None)
-            session.emit(
-                GraphLookup(
-                    **stamp(),
-                    key=key,
-                    backward=is_backward,
-                    hit=graph is not None,
-                    reason=None if graph is not None else _miss_reason(session, key, info),
-                    saved_seconds=_scaled(info.get("time_saved_ns"), 1e-9),
-                    level=level,
-                    source=source,
-                )
-            )
+            being_looked_up.key = None
+            session.attempt(_FOLLOWING, partial(_looked_up, session, key, is_backward, graph, info))
 
     patches.set(codecache.FxGraphCache, "load_with_key", staticmethod(load_with_key))
+
+
+def _looked_up(session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any]) -> None:
+    hit = graph is not None
+    level, source = session.looked_up("inductor", key) if hit else (None, None)
+    session.emit(
+        GraphLookup(
+            **stamp(),
+            key=key,
+            backward=backward,
+            hit=hit,
+            reason=None if hit else _miss_reason(session, key, info),
+            saved_seconds=_scaled(info.get("time_saved_ns"), 1e-9),
+            level=level,
+            source=source,
+        )
+    )
 
 
 def _miss_reason(session: Session, key: str, info: Mapping[str, Any]) -> str:
@@ -205,7 +246,7 @@ def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches
     triton = async_compile.AsyncCompile.triton
 
     def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        session.emit(KernelUsed(**stamp(), compiled=None, type="triton"))
+        session.attempt(_FOLLOWING, lambda: session.emit(KernelUsed(**stamp(), compiled=None, type="triton")))
         return triton(self, *args, **kwargs)
 
     patches.set(async_compile.AsyncCompile, "triton", counted)

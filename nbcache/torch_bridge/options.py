@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +18,8 @@ __all__ = [
     "known_options",
 ]
 
-_compiled: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""What `compile_target` compiled, and with which arguments."""
+_compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
+"""What `compile_target` compiled: of a module what it calls since then, and the arguments."""
 
 
 def known_modes() -> Sequence[str]:
@@ -52,7 +53,7 @@ def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
     import torch
 
     with contextlib.suppress(TypeError):  # what cannot be referred to weakly is compiled each time
-        if _compiled.get(value) == dict(arguments):
+        if _compiled.get(value) == (getattr(value, "_compiled_call_impl", None), dict(arguments)):
             return value
     if isinstance(value, torch.nn.Module):
         _compile_in_place(value, arguments)
@@ -60,7 +61,7 @@ def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
     else:
         compiled = torch.compile(getattr(value, "_torchdynamo_orig_callable", value), **arguments)
     with contextlib.suppress(TypeError):
-        _compiled[compiled] = dict(arguments)
+        _compiled[compiled] = (getattr(compiled, "_compiled_call_impl", None), dict(arguments))
     return compiled
 
 
@@ -74,14 +75,16 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
     import torch
 
     module.compile(**arguments)
-    if not type(module).forward.__module__.startswith("torch.nn."):
+    own = inspect.getattr_static(type(module), "forward", None)
+    if not str(getattr(own, "__module__", "")).startswith("torch.nn."):
         return
     call = module._call_impl
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    forward.__code__ = forward.__code__.replace(co_name=type(module).__name__)
+    name = type(module).__name__
+    forward.__code__ = forward.__code__.replace(co_name=name, co_qualname=name)
     module._compiled_call_impl = torch.compile(forward, **arguments)
 
 

@@ -1,0 +1,120 @@
+"""What compiled code is bound to: each part changes the environment, and nothing else does."""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nbcache.key import diff
+from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.cpp_kernels import kernel_key
+
+CPU_INFO = "processor : 0\nflags : fpu avx avx2 fma hypervisor\nbugs : none\n"
+
+
+@pytest.fixture
+def cpu_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "cpuinfo"
+    file.write_text(CPU_INFO)
+    monkeypatch.setattr(environment, "_CPU_INFO", file)
+    return file
+
+
+CHANGES: dict[str, Any] = {
+    "torch.version": lambda patch: patch.setattr(torch, "__version__", "2.99.0"),
+    "torch.git": lambda patch: patch.setattr(torch.version, "git_version", "0" * 40),
+    "torch.cuda": lambda patch: patch.setattr(torch.version, "cuda", "99.1"),
+    "torch.hip": lambda patch: patch.setattr(torch.version, "hip", "9.9"),
+    "triton.version": lambda patch: patch.setattr(environment, "_triton_version", lambda: "9.9"),
+    "python.abi": lambda patch: patch.setattr(sysconfig, "get_config_var", lambda name: "cpython-399"),
+    "compiler.abi": lambda patch: patch.setattr(platform, "libc_ver", lambda: ("glibc", "1.0")),
+    "device": lambda patch: patch.setattr(environment, "_gpu_names", lambda: ["NVIDIA H200"]),
+    "cpu.machine": lambda patch: patch.setattr(platform, "machine", lambda: "riscv64"),
+    "cpu.capability": lambda patch: patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NEON"),
+    "cpu.requested": lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),
+    "cpu.features": lambda patch: environment._CPU_INFO.write_text(CPU_INFO.replace("fma", "fma avx512f")),
+}
+
+
+@pytest.mark.parametrize("label", CHANGES)
+def test_each_part_changes_the_environment_and_is_named(
+    label: str, cpu_info: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = environment.current()
+    CHANGES[label](monkeypatch)
+    after = environment.current()
+
+    assert before.digest != after.digest
+    assert [each.label for each in diff(before.components, after.components)] == [label]
+
+
+def test_every_part_has_its_test(cpu_info: Path) -> None:
+    assert {part.label for part in environment.current().components} == set(CHANGES)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        CPU_INFO.replace("hypervisor", "ibrs ssbd"),
+        CPU_INFO.replace("fpu avx avx2", "avx2 avx fpu"),
+        CPU_INFO.replace("bugs : none", "bugs : spectre_v1"),
+    ],
+)
+def test_what_no_code_depends_on_does_not_change_it(cpu_info: Path, info: str) -> None:
+    before = environment.current()
+    cpu_info.write_text(info)
+
+    assert environment.current() == before
+
+
+def test_where_and_as_whom_it_runs_does_not_change_it(
+    cpu_info: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = environment.current()
+    for name in ("HOME", "TMPDIR", "USER", "VIRTUAL_ENV"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    assert environment.current() == before
+
+
+class CppCodeCache: ...
+
+
+class CppWrapperCodeCache: ...
+
+
+KERNEL: dict[str, Any] = {
+    "cls": CppCodeCache,
+    "arguments": ("source", "cpu"),
+    "options": {"optimized_code": "code", "extra_flags": ("-lm",), "submit_fn": print},
+    "build_settings": "settings",
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cls": CppWrapperCodeCache},
+        {"arguments": ("other source", "cpu")},
+        {"arguments": ("source", "cuda")},
+        {"arguments": ("source",)},
+        {"options": KERNEL["options"] | {"optimized_code": "other"}},
+        {"options": KERNEL["options"] | {"optimized_code": None}},
+        {"options": KERNEL["options"] | {"extra_flags": ()}},
+        {"build_settings": "others"},
+    ],
+)
+def test_each_part_of_a_kernel_changes_its_key(change: dict[str, Any]) -> None:
+    assert kernel_key(**KERNEL) != kernel_key(**(KERNEL | change))
+
+
+def test_who_compiles_a_kernel_does_not_change_its_key() -> None:
+    assert kernel_key(**KERNEL) == kernel_key(
+        **(KERNEL | {"options": KERNEL["options"] | {"submit_fn": None}})
+    )
