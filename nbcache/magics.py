@@ -13,6 +13,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display as _display
@@ -25,7 +31,7 @@ from nbcache.notebook import compile_cell
 from nbcache.notebook.compile_cell import MAGIC, CellTransformer, CompileOptions
 from nbcache.notebook.compile_targets import HOOK, TargetCompiler, is_compilable, never_bound, not_callable
 from nbcache.notebook.live import LiveLine
-from nbcache.notebook.locate import locate
+from nbcache.notebook.locate import Location, locate
 from nbcache.notebook.render import (
     Rendered,
     SettingRow,
@@ -46,6 +52,7 @@ __all__ = ["Extension", "current_session", "load", "unload"]
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
 _FLUSH_SECONDS = 5.0
+_COMMANDS = ("status", "config", "flush", "clear")
 _USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush]"
 
 _extension: Extension | None = None
@@ -152,31 +159,48 @@ class Extension:
         self._undo.append(undo)
 
     def _completer(self) -> None:
-        def complete(_: Any, event: Any) -> list[str]:
+        """Complete both magics' lines, and keep names of Python out of there."""
+
+        @context_matcher()  # type: ignore[untyped-decorator]
+        def nbcache_matcher(context: CompletionContext) -> SimpleMatcherResult:
+            words = self._complete(context)
+            if words is None:
+                return {"completions": []}
+            return {
+                "completions": [SimpleCompletion(text=word, type="option") for word in words],
+                "matched_fragment": context.token,
+                "suppress": True,
+            }
+
+        self._listed(self.shell.Completer.custom_matchers, nbcache_matcher)
+
+    def _complete(self, context: CompletionContext) -> list[str] | None:
+        """Return what can stand at the cursor; None where that is on no line of ours."""
+        line, symbol = context.text_until_cursor, context.token
+        if context.cursor_line == 0 and line.startswith(f"{MAGIC} "):
+            hidden = self.shell.user_ns_hidden
             names = [
                 name
                 for name, value in self.shell.user_ns.items()
-                if not name.startswith("_") and is_compilable(value) and name not in self.shell.user_ns_hidden
+                if not name.startswith("_") and name not in hidden and is_compilable(value)
             ]
             return compile_cell.complete(
-                event.text_until_cursor,
-                event.symbol,
+                line,
+                symbol,
                 names=names,
                 modes=options.known_modes,
                 options=options.known_options,
                 backends=options.known_backends,
             )
-
-        table = self.shell.strdispatchers.get("complete_command")
-        self.shell.set_hook("complete_command", complete, str_key=MAGIC)
-
-        def undo() -> None:
-            strings = self.shell.strdispatchers["complete_command"].strs
-            strings.pop(MAGIC, None)
-            if table is None:
-                del self.shell.strdispatchers["complete_command"]
-
-        self._undo.append(undo)
+        words = line.split()
+        if not line.lstrip().startswith("%nbcache "):
+            return None
+        if len(words) == 1 + bool(symbol):
+            candidates = list(_COMMANDS)
+        else:
+            candidates = ["--json"] if words[1] in ("status", "config") else []
+            candidates += [f"{name}=" for name in Settings.names() if words[1] == "config"]
+        return [candidate for candidate in candidates if candidate.startswith(symbol)]
 
     def _name_code(self) -> None:
         """Give cells' code names that are the same in every kernel."""
@@ -219,13 +243,16 @@ class Extension:
         self.session.flush(_FLUSH_SECONDS)
 
     def _locate(self) -> str:
+        return self._location().path
+
+    def _location(self) -> Location:
         connection_file = None
         if getattr(self.shell, "kernel", None) is not None:
             with contextlib.suppress(Exception):  # it is only there in a kernel that has been started in full
                 from ipykernel.connect import get_connection_file
 
                 connection_file = get_connection_file()
-        return locate(self.session.settings.notebook, self.shell.user_ns, os.environ, connection_file).path
+        return locate(self.session.settings.notebook, self.shell.user_ns, os.environ, connection_file)
 
     # --- cells ----------------------------------------------------------------------------------
 
@@ -331,18 +358,12 @@ class Extension:
         except ValueError as error:
             raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {_USAGE}") from None
         command, arguments = (words[0], words[1:]) if words else ("status", [])
-        commands = {
-            "status": self._status,
-            "config": self._config,
-            "clear": self._clear,
-            "flush": self._flush,
-        }
         if command.startswith("-"):
             command, arguments = "status", words
-        if command not in commands:
-            hint = compile_cell.nearest(command, commands)
-            raise UsageError(f"%nbcache: there is no `{command}`{hint}. Usage: {_USAGE}")
-        return commands[command](arguments)
+        if command not in _COMMANDS:
+            hint = compile_cell.nearest(command, _COMMANDS) or "."
+            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {_USAGE}")
+        return getattr(self, f"_{command}")(arguments)
 
     def _status(self, arguments: list[str]) -> None:
         as_json = _only_json("status", arguments)
@@ -381,7 +402,10 @@ class Extension:
             rows = [
                 SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
                 for name in settings.names()
+                if name != "notebook"
             ]
+            found = self._location()
+            rows.append(SettingRow("notebook", found.path, found.found_by, settings.help("notebook")))
             rows.append(
                 SettingRow("torch folder", *self._bridge.cache_folder(), help="torch's own cache folder")
             )

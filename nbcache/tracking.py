@@ -432,7 +432,7 @@ def _reason(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
     """Return why a graph did not hit, or what a hit had to do all the same."""
     if graph.outcome is not Outcome.HIT:
         if compile.frame and compile.frame.failure:
-            return f"compiling failed: {compile.frame.failure}"
+            return f"not compiled: {compile.frame.failure}"
         return graph.reason
     notes = []
     if compiled:

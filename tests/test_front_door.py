@@ -752,3 +752,48 @@ print(len(seen[0]) > 1)
     assert [graph["outcome"] for graph in graphs(notebook)] == ["bypass", "bypass"]
     assert printed(notebook, 2).splitlines()[-1] == "True"  # --dynamic: the size is an input of its own
     assert printed(notebook, 3).strip() == "torch"
+
+
+def test_an_interrupted_compile_says_so_and_the_function_can_be_run_again(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    define = """\
+import os, psutil, signal, threading, time
+
+def strike():  # as a notebook's interrupt does: the compilers that run get the signal, too
+    while not any("cc1plus" in each.name() for each in psutil.Process().children(recursive=True)):
+        time.sleep(0.01)
+    os.killpg(0, signal.SIGINT)
+
+@torch.compile
+def heavy(x):
+    for _ in range(4):
+        x = torch.softmax(x.sin() @ x.cos().T @ x, -1).cumsum(-1).exp().sum(0, keepdim=True) + x
+    return x
+"""
+    strike = "threading.Thread(target=strike).start()\nheavy(x)"
+
+    notebook = run_cells([LOAD, SET_UP, define, strike, "print(heavy(x).shape)", REPORTS], allow_errors=True)
+
+    (error,) = errors(notebook, 3)
+    assert error.ename == "KeyboardInterrupt"
+    assert printed(notebook, 4) == "torch.Size([3, 16])\n"
+    by_cell = {report["cell"]["execution_count"]: report["graphs"] for report in reports(notebook)}
+    assert [graph["reason"] for graph in by_cell[4]] == ["not compiled: interrupted"]
+    assert [graph["outcome"] for graph in by_cell[5]] == ["miss"]
+
+
+def test_a_graph_break_at_a_choice_between_numbers_is_explained(
+    isolated: dict[str, str], run_cells: RunCells
+) -> None:
+    cell = """\
+@torch.compile(backend="eager")
+def choose(x):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+choose(x);
+"""
+    notebook = run_cells([LOAD, SET_UP, cell, REPORTS], isolated)
+
+    assert "In[3]:3" in graphs(notebook)[0]["graph_break_reason"]

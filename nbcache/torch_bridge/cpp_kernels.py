@@ -71,6 +71,7 @@ def provide_kernels(
 ) -> None:
     """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
     original = codecache.CppCodeCache.__dict__["load_async"].__func__
+    pending: set[tuple[Any, str]] = set()
 
     def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
         key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
@@ -79,9 +80,13 @@ def provide_kernels(
         if key is not None and (graph := _stored_graph(session)) is not None:
             session.incomplete(graph)
             raise OSError(f"a C++ kernel of the stored graph {graph} is missing")
-        began = time.time()
+        began, before = time.time(), set(cls.cache)
         load = original(cls, *args, **kwargs)
-        return load if key is None else cls.cache.setdefault(key, _recording(load, session, key, began))
+        if key is None:
+            return load
+        entries = {(cls, name) for name in {key, *(set(cls.cache) - before)}}
+        pending.update(entries)
+        return cls.cache.setdefault(key, _recording(load, session, key, began, entries, pending))
 
     def restore(
         cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -160,8 +165,20 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _recording(load: Callable[[], Any], session: Session, key: str, began: float) -> Callable[[], Any]:
-    """Have the kernel recorded when `load` first returns it, if it was compiled since `began` (Unix time)."""
+def _recording(
+    load: Callable[[], Any],
+    session: Session,
+    key: str,
+    began: float,
+    entries: set[tuple[Any, str]],
+    pending: set[tuple[Any, str]],
+) -> Callable[[], Any]:
+    """Have the kernel recorded when `load` first returns it, if it was compiled since `began` (Unix time).
+
+    `entries` are those of the in-process caches that stand for this kernel, `pending` those of all
+    kernels that are not loaded yet. Where loading fails, the latter go: an interrupt in a notebook ends
+    the running compilers too, and torch would find their failure there at each new try (2.13).
+    """
     library: Any = None
 
     def note() -> None:
@@ -175,7 +192,14 @@ def _recording(load: Callable[[], Any], session: Session, key: str, began: float
     def load_and_record() -> Any:
         nonlocal library
         if library is None:
-            library = load()
+            try:
+                library = load()
+            except BaseException:
+                for cls, name in pending:
+                    cls.cache.pop(name, None)
+                pending.clear()
+                raise
+            pending.difference_update(entries)
             session.attempt("recording a kernel", note)
         return library
 

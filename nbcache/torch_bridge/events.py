@@ -39,6 +39,8 @@ _AUTOGRAD = {
     "autograd_cache_miss": Outcome.MISS,
     "autograd_cache_bypass": Outcome.BYPASS,
 }
+_breaks = threading.local()
+"""`before`: how many graph breaks torch had noted when the compile on this thread began."""
 _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
@@ -93,6 +95,7 @@ def _span(utils: ModuleType, session: Session, name: str, phase: str, metadata: 
         function = ""
         if name == "dynamo":
             function = _function_name(_code_being_compiled(sys._getframe()))
+            _breaks.before = len(utils.graph_break_reasons)
         session.emit(SpanStarted(**at, name=name, function=function))
         return
     if name == "dynamo":
@@ -143,6 +146,9 @@ def _frame(
     file, line = str(metadata.get("co_filename") or ""), metadata.get("co_firstlineno")
     cell = session.code_cell(file)
     where = cell.label if cell else file
+    breaks = len(utils.graph_break_reasons)
+    # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
+    broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
@@ -153,9 +159,17 @@ def _frame(
         function_cell=cell,
         operators=metadata.get("graph_op_count"),
         recompile_reason=_with_cells(session, getattr(metrics, "recompile_reason", None)),
-        graph_break_reason=_graph_break(utils, session) if metadata.get("restart_reasons") else None,
-        failure=_first_line(metadata.get("fail_reason")),
+        graph_break_reason=_graph_break(utils, session) if broke else None,
+        failure=_failure(metadata),
     )
+
+
+def _failure(metadata: Mapping[str, Any]) -> str | None:
+    """Return why a frame could not be compiled, in one line; None where it could."""
+    error = None if metadata.get("has_guarded_code") else sys.exc_info()[1]  # torch notes no interrupt
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return _first_line(metadata.get("fail_reason")) or (None if error is None else type(error).__name__)
 
 
 def _with_cells(session: Session, text: str | None) -> str | None:
