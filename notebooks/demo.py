@@ -5,7 +5,8 @@ the second one starts, torch's cache folder and the temp folder are emptied, and
 left. Fails unless the second kernel has nothing but hits, the same numbers, and compiled cells that take at
 most a fifth of the time.
 
-Leaves in build/demo: quickstart-cold.ipynb, quickstart-restored.ipynb, and the latter as quickstart.html.
+Leaves in build/demo, or in the folder given, quickstart-cold.ipynb, quickstart-restored.ipynb, and the latter
+as quickstart.html.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nbconvert import HTMLExporter
 from nbcache.model import Cell
 
 NOTEBOOK = Path(__file__).parent / "quickstart.ipynb"
-BUILD = Path(__file__).parent.parent / "build" / "demo"
+BUILD = Path(sys.argv[1] if len(sys.argv) > 1 else NOTEBOOK.parents[1] / "build" / "demo").absolute()
 STORE = BUILD / "nbcache"
 TEMPORARY = BUILD / "tmp"
 """The kernel's temp folder: nbcache puts torch's cache folder into it, torch its precompiled headers."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -151,3 +152,83 @@ def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
         return done
 
     return run_python
+
+
+LOAD = "%load_ext nbcache"
+SET_UP = """\
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+x = torch.linspace(-1, 1, 48).reshape(3, 16)
+"""
+DEFINE = """\
+%%compile_cached loss_of
+def loss_of(x):
+    y = model(x)
+    print("between two graphs")
+    return y.softmax(-1).square().mean()
+"""
+CALL = """\
+loss = loss_of(x)
+loss.backward()
+print(f"{loss.item():.7f} {model[0].weight.grad.abs().sum().item():.5f}")
+"""
+EAGER = CALL.replace("loss_of(x)", "model(x).softmax(-1).square().mean()").replace("x)\n", "x)\n", 1)
+REPORTS = "import json, nbcache; print(json.dumps([r.to_json() for r in nbcache.session().reports]))"
+
+
+def printed(notebook: nbformat.NotebookNode, index: int) -> str:
+    """Return what cell `index` wrote to its standard output."""
+    outputs = notebook.cells[index].outputs
+    return "".join(each.text for each in outputs if each.output_type == "stream" and each.name == "stdout")
+
+
+def shown(notebook: nbformat.NotebookNode, index: int) -> str:
+    """Return the text of the displays of cell `index`, the report among them."""
+    outputs = notebook.cells[index].outputs
+    return "\n".join(each.data.get("text/plain", "") for each in outputs if "data" in each)
+
+
+def errors(notebook: nbformat.NotebookNode, index: int) -> list[Any]:
+    return [each for each in notebook.cells[index].outputs if each.output_type == "error"]
+
+
+def reports(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    """Return the reports that the last cell, REPORTS, printed."""
+    return json.loads(printed(notebook, -1))  # type: ignore[no-any-return]
+
+
+def graphs(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    return [graph for report in reports(notebook) for graph in report["graphs"]]
+
+
+def outcomes(notebook: nbformat.NotebookNode) -> list[str]:
+    return [graph["outcome"] for graph in graphs(notebook)]
+
+
+@pytest.fixture(scope="session")
+def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.NotebookNode]:
+    """Return a folder in which one cold kernel has compiled the sample, and its notebook."""
+    folder = tmp_path_factory.mktemp("cold")
+    with pytest.MonkeyPatch.context() as patch:
+        environ = environ_below(folder)
+        for name, value in environ.items():
+            if name.startswith("JUPYTER_"):
+                patch.setenv(name, value)
+        notebook = execute([LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, folder)
+    return folder, notebook
+
+
+@pytest.fixture
+def warm(cold: tuple[Path, nbformat.NotebookNode], isolated: dict[str, str]) -> dict[str, str]:
+    """Return an isolated environment with the store that `cold` left; every other folder is empty."""
+    shutil.copytree(cold[0] / "store", isolated["NBCACHE_DIR"])
+    return isolated
+
+
+@pytest.fixture
+def with_headers(cold: tuple[Path, nbformat.NotebookNode], warm: dict[str, str]) -> dict[str, str]:
+    """Return `warm` with torch's precompiled headers, for what compiles anew: they take seconds."""
+    (folder,) = (cold[0] / "tmp").glob("torchinductor_*")
+    (Path(warm["TMPDIR"]) / folder.name).symlink_to(folder)
+    return warm

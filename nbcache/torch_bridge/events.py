@@ -191,6 +191,8 @@ def _graph_break(utils: ModuleType, session: Session) -> str | None:
     explanation = next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
     )
+    if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
+        explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
     text = f"{lines[0]}: {explanation}" if explanation else lines[0]
     if stack := getattr(breaks[-1], "user_stack", None):
         cell = session.code_cell(stack[-1].filename)

@@ -1,0 +1,75 @@
+"""The README and the notebooks do what they say: they are run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import REPORTS, Environ, RunCells, outcomes, printed
+
+from nbcache.model import CellReport, Direction, GraphRecord, Outcome
+from nbcache.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.compile
+def test_the_tour_can_be_followed_word_by_word(
+    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
+) -> None:
+    tour = re.findall(r"```python\n(.*?)```", section("A tour"), re.DOTALL)
+    assert len(tour) > 4
+
+    first = run_cells([*tour, REPORTS], with_headers)
+    wipe(with_headers)
+    second = run_cells([*tour, REPORTS], with_headers)
+
+    assert (outcomes(first), outcomes(second)) == (["miss"] * 3, ["hit"] * 3)
+    assert [printed(first, index) for index in (2, 3)] == [printed(second, index) for index in (2, 3)]
+
+
+@pytest.mark.compile
+def test_the_demo_restores_the_quickstart(isolated: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "notebooks" / "demo.py"), str(tmp_path / "demo")],
+        env={**os.environ, **isolated},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Hits: 6 of 6." in done.stdout
+
+
+def test_the_readme_names_every_json_field_and_no_other() -> None:
+    graph = GraphRecord("f", "0/0", Direction.FORWARD, Outcome.MISS)
+    json = section("JSON")
+    for title, fields in (
+        ("Graph", graph.to_json()),
+        ("Report of a cell", CellReport(None, (graph,), 0.0).to_json()),
+    ):
+        table = json.partition(f"**{title}**")[2].partition("\n**")[0]
+        rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
+
+
+def test_the_readme_names_every_setting_and_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|([^|]*)\|", section("Settings"), re.MULTILINE)
+    settings = Settings()
+
+    assert [row[0] for row in rows] == settings.names()
+    for name, variable, default in rows:
+        assert variable == f"NBCACHE_{name.upper()}"
+        shown = settings.text(name).replace(str(Path.home()), "~")
+        assert default.strip(" `") == shown
