@@ -96,6 +96,7 @@ class Session:
         self._provided: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._restored: tuple[ArtifactRef, ...] = ()
+        self._manifest_read = threading.Event()
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._manifest_due = False
         self._notebook = ""
@@ -254,6 +255,7 @@ class Session:
             self._provided.clear()
             self._restored = ()
             self._used.clear()
+            self._manifest_read.clear()
         if self.settings.prefetch:
             thread = threading.Thread(
                 target=self._prefetch, args=(environment,), name="nbcache-prefetch", daemon=True
@@ -296,6 +298,12 @@ class Session:
         self._looking_for.key = key
         find = partial(self.artifacts.find, environment.digest, type, key)
         return self._attempt("read", "reading", find) or []
+
+    def named(self, type: str, timeout: float) -> list[str]:
+        """Return the keys of this type that the manifest names; none where it takes over `timeout` seconds."""
+        if not self.settings.prefetch or not self._manifest_read.wait(timeout):
+            return []
+        return list(dict.fromkeys(ref.key for ref in self._restored if ref.type == type))
 
     def populated(self, type: str, key: str) -> None:
         """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
@@ -392,12 +400,13 @@ class Session:
         manifest = self._attempt(
             "read", "reading the manifest", lambda: self.artifacts.load_manifest(environment, notebook)
         )
-        if manifest is None:
-            return
         with self._lock:
             if environment is not self.environment:
                 return
-            self._restored = manifest.artifacts
+            self._restored = manifest.artifacts if manifest else ()
+            self._manifest_read.set()
+        if manifest is None:
+            return
         held = 0
         for type, key in dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts):
             if (type, key) in self._provided or held > _PREFETCH_BYTES:

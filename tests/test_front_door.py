@@ -94,7 +94,8 @@ def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_
 ) -> None:
     notes = count_compilers(warm)
 
-    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], warm)
+    bundle = "print(len(torch.compiler.save_cache_artifacts()[1].inductor_artifacts))"
+    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, bundle, REPORTS], warm)
     eager = run_cells([SET_UP, EAGER], warm)
 
     assert outcomes(notebook) == ["hit"] * 4
@@ -111,6 +112,7 @@ def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_
         [float(number) for number in last[1]], rel=1e-4
     )
     assert "4 of 4 hits (100 %)" in shown(notebook, 3)
+    assert printed(notebook, 4) == "4\n"  # torch's own bundle is as whole as without nbcache
 
 
 def test_another_virtual_environment_compiles_nothing_either(
@@ -735,3 +737,51 @@ choose(x);
 
     reason = graphs(notebook)[0]["graph_break_reason"]
     assert "value of a tensor" in reason and "In[3]:3" in reason
+
+
+def test_the_best_configurations_are_there_before_the_first_compile(
+    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
+) -> None:
+    # Autotuning needs a GPU: here an artifact of its type is recorded as torch does, and looked for.
+    record = """\
+from torch._inductor.runtime.autotune_cache import AutotuneCacheArtifact
+from torch.compiler._cache import CacheArtifactManager
+for key in ("ab/tuned.best_config", "../../../escape", "/tmp/nbcache-escape"):
+    CacheArtifactManager.record_artifact("autotune", key, {"XBLOCK": 128})
+"""
+    found = """\
+import glob, os
+print([open(file).read() for file in glob.glob(os.environ["TORCHINDUCTOR_CACHE_DIR"] + "/ab/*.best_config")])
+"""
+    escaped = (
+        "print(os.path.exists('/tmp/nbcache-escape'), len(glob.glob(os.environ['TMPDIR'] + '/**/escape')))"
+    )
+    run_cells([LOAD, SET_UP, DEFINE, CALL, record], with_headers)
+    wipe(with_headers)
+
+    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, found, escaped, REPORTS], with_headers)
+
+    assert outcomes(notebook) == ["hit"] * 4
+    assert printed(notebook, 4) == "['{\"XBLOCK\": 128}']\n"
+    assert printed(notebook, 5) == "False 0\n"
+
+
+def test_a_device_is_the_default_in_its_cell_only_and_unknown_names_get_the_nearest(
+    isolated: dict[str, str], run_cells: RunCells
+) -> None:
+    where = "print(torch.ones(2).device)"
+    cells = [
+        f"%%compile_cached --device meta\n{where}",
+        where,
+        "%%compile_cached --device nowhere\n1",
+        "%%compile_cached --options max_autotun=True\n1",
+        "%%compile_cached --mode max-autotun\n1",
+        "%%compile_cached --backend inducter\n1",
+    ]
+    notebook = run_cells(["%load_ext nbcache", "import torch", *cells], isolated, allow_errors=True)
+
+    assert [printed(notebook, index) for index in (2, 3)] == ["meta\n", "cpu\n"]
+    said = [error.evalue for index in range(4, 8) for error in errors(notebook, index)]
+    assert len(said) == 4
+    assert "nowhere" in said[0]
+    assert "`max_autotune`" in said[1] and "`max-autotune`" in said[2] and "`inductor`" in said[3]

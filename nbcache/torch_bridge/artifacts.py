@@ -57,10 +57,14 @@ def provide_graphs(
     variant for each set of guards, and what it finds remotely it does not write to its folder.
     """
     original = codecache.GuardedCache.__dict__["iterate_over_candidates"].__func__
+    tuned: set[str] = set()
 
     def make_present(cls: Any, type: str, key: str) -> None:
         if not serving():
             return
+        if (folder := codecache.cache_dir()) not in tuned:
+            tuned.add(folder)
+            _populate_tuning(session, folder)
         present = _names(cls._get_tmp_dir_for_key(key))
         absent = [
             artifact.content
@@ -131,6 +135,20 @@ def provide_autotune(
         return original(self, key)
 
     patches.set(backend, "_get", _get)
+
+
+def _populate_tuning(session: Session, folder: str) -> None:
+    """Write the best configurations that the manifest names into torch's folder before the first compile.
+
+    Processes of torch's own read them, where no hook of ours is.
+    """
+    from torch.compiler._cache import CacheArtifactFactory
+
+    for key in session.named("autotune", timeout=1.0):
+        if _AUTOTUNE_KEY.fullmatch(key) and not os.path.exists(os.path.join(folder, key)):
+            for artifact in session.provide("autotune", key)[:1]:
+                populate = CacheArtifactFactory.create("autotune", key, artifact.content).populate_cache
+                _populate(session, "autotune", key, populate)
 
 
 def _populate(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:
