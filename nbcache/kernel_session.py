@@ -300,7 +300,7 @@ class Session:
         return self._attempt("read", "reading", find) or []
 
     def named(self, type: str, timeout: float) -> list[str]:
-        """Return the keys of this type that the manifest names; none where it takes over `timeout` seconds."""
+        """Return the keys of this type in the manifest; none if reading it takes over `timeout` seconds."""
         if not self.settings.prefetch or not self._manifest_read.wait(timeout):
             return []
         return list(dict.fromkeys(ref.key for ref in self._restored if ref.type == type))
