@@ -390,7 +390,8 @@ class Session:
             used = dict(self._used)
             rest = [ref for ref in self._restored if ref.identity not in used]
         manifest = Manifest(environment, self.notebook(timeout=1.0), (*used.values(), *rest))
-        self._attempt("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
+        saved = self._attempt("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
+        self._manifest_due = self._manifest_due or saved is None
 
     # --- ahead ----------------------------------------------------------------------------------
 

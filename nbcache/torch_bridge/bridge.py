@@ -75,8 +75,10 @@ class TorchBridge:
             self._imports.uninstall()
         self._patches.restore()
         for name, value in self._before.items():
+            if not os.environ.get(name, "").startswith(str(self._folder)):
+                continue  # the user has chosen another folder since
             if value is None:
-                os.environ.pop(name, None)
+                del os.environ[name]
             else:
                 os.environ[name] = value
         self._before.clear()
@@ -100,12 +102,9 @@ class TorchBridge:
             return str(self._folder), "nbcache, for this environment"
         if (value := os.environ.get(_FOLDER)) is not None:
             return value, f"environment, {_FOLDER}"
-        return (
-            "",
-            "torch, when it first compiles"
-            if "torch" in sys.modules
-            else "not known before torch is imported",
-        )
+        if "torch" in sys.modules:
+            return "", "torch, when it first compiles"
+        return "", "not known before torch is imported"
 
     def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> None:
         """Install one hook; where this torch is built otherwise, go without it and say so."""
@@ -205,7 +204,7 @@ def _is_nobodys_choice(folder: Path) -> bool:
 
     Both are in the environment, which child processes inherit.
     """
-    if folder.parent == _own_root():
+    if folder.parent.name == _own_root().name:
         return True
     return folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith("torchinductor_")
 
