@@ -54,6 +54,6 @@ def test_all_low_modules_together_load_none_of_them_either(run_python: RunPython
     assert not loaded_by(run_python, *low_modules()) & FORBIDDEN
 
 
-def test_importing_nbcache_takes_less_than_100_ms(run_python: RunPython) -> None:
-    code = "import time; t = time.perf_counter(); import nbcache; print(time.perf_counter() - t)"
-    assert min(float(run_python(code).stdout) for _ in range(3)) < 0.1
+def test_importing_nbcache_loads_nothing_else_of_it(run_python: RunPython) -> None:
+    code = "import sys, nbcache; print([name for name in sys.modules if name.startswith('nbcache')])"
+    assert run_python(code).stdout.strip() == "['nbcache']"
