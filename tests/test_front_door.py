@@ -710,7 +710,7 @@ def heavy(x):
         x = torch.softmax(x.sin() @ x.cos().T @ x, -1).cumsum(-1).exp().sum(0, keepdim=True) + x
     return x
 """
-    strike = "threading.Thread(target=strike).start()\nheavy(x)"
+    strike = "threading.Thread(target=strike, daemon=True).start()\nheavy(x)"
 
     notebook = run_cells([LOAD, SET_UP, define, strike, "print(heavy(x).shape)", REPORTS], allow_errors=True)
 
