@@ -256,11 +256,17 @@ class Session:
             self._restored = ()
             self._used.clear()
             self._manifest_read.clear()
-        if self.settings.prefetch:
+        if not self.settings.prefetch:
+            self._manifest_read.set()
+        else:
             thread = threading.Thread(
                 target=self._prefetch, args=(environment,), name="nbcache-prefetch", daemon=True
             )
-            self.attempt("reading ahead", thread.start)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads for this process
+                self._failed("reading ahead", error)
+                self._manifest_read.set()
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; if it raises, make that a notice and return None.
@@ -301,7 +307,7 @@ class Session:
 
     def named(self, type: str, timeout: float) -> list[str]:
         """Return the keys of this type in the manifest; none if reading it takes over `timeout` seconds."""
-        if not self.settings.prefetch or not self._manifest_read.wait(timeout):
+        if not self._manifest_read.wait(timeout):
             return []
         return list(dict.fromkeys(ref.key for ref in self._restored if ref.type == type))
 

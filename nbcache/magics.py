@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -88,6 +89,16 @@ def current_session() -> Session:
     return _extension.session
 
 
+@dataclass(slots=True)
+class _Running:
+    """A cell that runs."""
+
+    info: Any
+    """IPython's `ExecutionInfo`: what tells one run from another."""
+    chosen: CompileOptions | None = None
+    """Its options; None without `%%compile_cached`."""
+
+
 class Extension:
     """Everything that `%load_ext nbcache` adds to one shell, and `%unload_ext nbcache` takes away."""
 
@@ -100,8 +111,10 @@ class Extension:
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
-        self._options: list[CompileOptions | None] = []
-        """Of each running cell, outermost first; None for one without `%%compile_cached`."""
+        self._running: list[_Running] = []
+        """The running cells, outermost first: more than one where a cell runs another."""
+        self._unseen: CompileOptions | None = None
+        """Options of a marked cell that runs silently, without IPython's events."""
         self._to_number = False
         self._scope = contextlib.ExitStack()
         """What the running cell has switched: device, defaults of torch.compile."""
@@ -235,8 +248,8 @@ class Extension:
         while frame is not None and frame.f_code.co_name != "run_cell_async":
             frame = frame.f_back  # type: ignore[assignment]
         result = frame and frame.f_locals.get("result")
-        if isinstance(result, ExecutionResult) and result.info is not None:
-            self._options.append(None)
+        if isinstance(result, ExecutionResult) and result.info is not None and not result.info.silent:
+            self._running.append(_Running(result.info))
             self.session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def _at_exit(self) -> None:
@@ -257,8 +270,8 @@ class Extension:
     # --- cells ----------------------------------------------------------------------------------
 
     def _before(self, info: Any) -> None:
-        self._options.append(None)
-        if len(self._options) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
+        self._running.append(_Running(info))
+        if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
         self._to_number = info.store_history
         self.session.begin_cell(Cell.of(info.raw_cell, None))
@@ -278,13 +291,17 @@ class Extension:
                 options.known_modes() if chosen.mode else None,
                 options.known_backends() if chosen.backend else None,
             )
-            self._scope.enter_context(options.default_device(chosen.device))
-            self._scope.enter_context(options.default_arguments(chosen.torch_arguments()))
+            if self._running:
+                self._scope.enter_context(options.default_device(chosen.device))
+                self._scope.enter_context(options.default_arguments(chosen.torch_arguments()))
         except UsageError:
             raise
         except Exception as error:  # torch is not there, or does not take the device
             raise compile_cell.usage_error(str(error).strip().splitlines()[0]) from error
-        self._options[-1] = chosen
+        if not self._running:  # a silent execution: nothing tells when it ends
+            self._unseen = chosen
+            return
+        self._running[-1].chosen = chosen
         self.session.save_cell(chosen.save)
         if chosen.quiet and self._line is not None:
             self._line.finish(None)
@@ -296,15 +313,19 @@ class Extension:
             raise never_bound(target, self.shell.user_ns)
         if not is_compilable(value[0]):
             raise not_callable(target, value[0])
-        chosen = self._options[-1] if self._options else None
+        chosen = self._running[-1].chosen if self._running else self._unseen
         return options.compile_target(value[0], chosen.torch_arguments() if chosen else {})
 
     def _after(self, result: Any) -> None:
-        if not self._options:  # a cell that began before we were loaded
-            return
-        chosen = self._options.pop()
-        if self._options:  # `%%capture` and `run_cell_magic` run a cell in a cell: its options count for both
-            self._options[-1] = self._options[-1] or chosen
+        infos = [each.info for each in self._running]
+        if result is None or not any(info is result.info for info in infos):
+            return  # a cell that began before we were loaded, or an empty one, which never begins
+        while self._running[-1].info is not result.info:
+            self._running.pop()
+        chosen = self._running.pop().chosen
+        if self._running:  # `%%capture` and `run_cell_magic` run a cell in a cell: its options count for both
+            outer = self._running[-1]
+            outer.chosen = outer.chosen or chosen
             return
         self._scope.close()
         report = self.session.end_cell(name=chosen.name if chosen else None)

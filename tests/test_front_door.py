@@ -785,3 +785,69 @@ def test_a_device_is_the_default_in_its_cell_only_and_unknown_names_get_the_near
     assert len(said) == 4
     assert "nowhere" in said[0]
     assert "`max_autotune`" in said[1] and "`max-autotune`" in said[2] and "`inductor`" in said[3]
+
+
+def test_what_is_used_after_clearing_is_stored_anew(
+    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
+) -> None:
+    again = "torch._dynamo.reset()\nmodel.zero_grad()\n" + CALL
+    first = run_cells([LOAD, SET_UP, DEFINE, CALL, "%nbcache clear", again, REPORTS], with_headers)
+    wipe(with_headers)
+    second = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
+
+    assert outcomes(first) == ["hit"] * 4 + ["miss"] * 4
+    assert outcomes(second) == ["hit"] * 4
+    assert printed(first, 5) == printed(second, 3)
+
+
+def test_what_is_hit_in_the_folder_that_nbcache_gave_torch_is_stored_too(
+    warm: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
+) -> None:
+    cells = [LOAD, SET_UP, DEFINE, CALL, REPORTS]
+    run_cells(cells, warm)
+    shutil.rmtree(warm["NBCACHE_DIR"])
+
+    second = run_cells(cells, warm)
+    wipe(warm)
+    third = run_cells(cells, warm)
+
+    assert {graph["level"] for graph in graphs(second)} == {"L0"}
+    assert outcomes(third) == ["hit"] * 4
+    assert {graph["level"] for graph in graphs(third)} == {"L1"}
+
+
+def test_what_a_bundle_brought_is_used_and_not_stored(
+    warm: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
+) -> None:
+    save = f"open({str(tmp_path / 'bundle')!r}, 'wb').write(torch.compiler.save_cache_artifacts()[0]);"
+    load = f"torch.compiler.load_cache_artifacts(open({str(tmp_path / 'bundle')!r}, 'rb').read());"
+    run_cells([LOAD, SET_UP, DEFINE, CALL, save], warm)
+    wipe(warm)
+    shutil.rmtree(warm["NBCACHE_DIR"])
+
+    notebook = run_cells([LOAD, SET_UP, load, DEFINE, CALL, REPORTS], warm)
+
+    assert outcomes(notebook) == ["hit"] * 4
+    stored = Path(warm["NBCACHE_DIR"], "v1", "ref").rglob("*")
+    types = {decode_ref(decode_entry(each.read_bytes())).type for each in stored if each.is_file()}
+    assert types == {"cpp_kernel", "probe"}  # what was compiled here
+
+
+def test_targets_are_not_kept_alive(isolated: dict[str, str], run_cells: RunCells) -> None:
+    cell = """\
+%%compile_cached model --backend eager
+model = torch.nn.Sequential(torch.nn.Linear(16, 4))
+model(x);
+"""
+    look = """\
+import gc, weakref
+kept = weakref.ref(model)
+del model
+torch._dynamo.reset()
+gc.collect()
+print(kept())
+"""
+
+    notebook = run_cells([LOAD, SET_UP, cell, look], isolated)
+
+    assert printed(notebook, 3) == "None\n"

@@ -112,3 +112,25 @@ def test_without_the_extension_there_is_no_session(run_python: RunPython) -> Non
 
     assert done.returncode == 1
     assert "nbcache has no session here" in done.stderr
+
+
+def test_silent_and_empty_cells_leave_the_reports_in_step(in_shell: Any) -> None:
+    silent = "shell.run_cell('%%compile_cached\\n1', silent=True)"
+    empty = "run('get_ipython().run_cell(\\'\\')')"
+    count = (
+        "[__import__('nbcache').session().report() is not None, len(__import__('nbcache').session().reports)]"
+    )
+
+    assert in_shell(f"[{silent}, {empty}, run('%%compile_cached\\n2'), run('3'), {count}][-1]") == [True, 3]
+    assert (
+        in_shell(f"[{silent}, run('%%compile_cached nosuch\\n2')['text'].count('does not exist')][-1]") == 1
+    )
+
+
+def test_loading_in_a_silent_execution_is_followed_by_reports(run_python: RunPython) -> None:
+    code = SHELL.replace(
+        'shell.run_line_magic("load_ext", "nbcache")', 'shell.run_cell("%load_ext nbcache", silent=True)'
+    )
+    done = run_python(f"{code}\nrun('1'); run('2')\nimport nbcache; print(len(nbcache.session().reports))")
+
+    assert done.stdout.split()[-1] == "2"

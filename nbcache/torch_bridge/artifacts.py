@@ -26,25 +26,50 @@ _AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 
 _loaded = threading.local()
-"""`content`: the very bytes that torch loaded last from a cache on this thread; recording them is a hit."""
+"""What torch loaded last from a cache on this thread; recording that is a hit.
+
+`content`: the very bytes of a graph, `local`: whether they came from its folder; `profile`: it is reading
+one; `tuning`: the key of a best configuration.
+"""
 
 
-def record(cache: ModuleType, session: Session, patches: Patches) -> None:
-    """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`."""
+def record(
+    cache: ModuleType,
+    session: Session,
+    patches: Patches,
+    owned: Callable[[], bool],
+    disown: Callable[[], None],
+) -> None:
+    """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`.
+
+    `owned` tells whether torch's folder holds only what was made in this environment. It does not once
+    a bundle has been loaded (`populate_caches`), which does not say for which CPU it was made.
+    """
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
-    recorded = manager.record_artifact
+    recorded, populate = manager.record_artifact, manager.populate_caches
+
+    def was_hit(artifact_type: str, key: str, content: Any) -> bool:
+        if artifact_type == "autotune":
+            tuning, _loaded.tuning = getattr(_loaded, "tuning", None), None
+            return bool(tuning == key)
+        return content is getattr(_loaded, "content", None) or getattr(_loaded, "profile", False)
 
     def hand_on(artifact_type: str, key: str, content: Any) -> None:
-        made = content is not getattr(_loaded, "content", None)
+        made = not was_hit(artifact_type, key, content) or (getattr(_loaded, "local", True) and owned())
         encoded = factory.encode_create(artifact_type, key, content).content
         session.emit(ArtifactSeen(**stamp(), type=artifact_type, size=len(encoded)))
-        session.record(artifact_type, key, encoded, made=made and not getattr(_loaded, "profile", False))
+        session.record(artifact_type, key, encoded, made=made)
 
     def record_artifact(artifact_type: str, key: str, content: Any) -> None:
         recorded(artifact_type, key, content)
         session.attempt("recording an artifact", partial(hand_on, artifact_type, key, content))
 
+    def populate_caches(artifacts: Any) -> Any:
+        session.attempt("noting a bundle", disown)
+        return populate(artifacts)
+
     patches.set(manager, "record_artifact", staticmethod(record_artifact))
+    patches.set(manager, "populate_caches", staticmethod(populate_caches))
 
 
 def provide_graphs(
@@ -64,7 +89,7 @@ def provide_graphs(
             return
         if (folder := codecache.cache_dir()) not in tuned:
             tuned.add(folder)
-            _populate_tuning(session, folder)
+            session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
         present = _names(cls._get_tmp_dir_for_key(key))
         absent = [
             artifact.content
@@ -81,7 +106,7 @@ def provide_graphs(
         if local and type:
             session.attempt("making a stored graph present", partial(make_present, cls, type, key))
         for candidate in original(cls, local, remote_cache, key):
-            _loaded.content = candidate[1]
+            _loaded.content, _loaded.local = candidate[1], candidate[2]
             yield candidate
 
     patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
@@ -132,7 +157,9 @@ def provide_autotune(
 
     def _get(self: Any, key: str) -> Any:
         session.attempt("making a stored tuning result present", partial(make_present, self, key))
-        return original(self, key)
+        found = original(self, key)
+        _loaded.tuning = None if found is None else "/".join(key.split(os.sep)[-2:])
+        return found
 
     patches.set(backend, "_get", _get)
 

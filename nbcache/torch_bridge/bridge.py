@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
+import re
 import shutil
 import stat
 import sys
@@ -19,6 +21,7 @@ from nbcache.errors import StoreUnavailable, UnsupportedTorch
 from nbcache.key import digest, sha256
 from nbcache.model import Environment
 from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events
+from nbcache.torch_bridge.cpp_kernels import KERNELS
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
 if TYPE_CHECKING:
@@ -28,7 +31,9 @@ __all__ = ["TorchBridge"]
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
-_CACHES = ("aotautograd", "dynamo", "fxgraph", "nbcache_kernels")
+_FOREIGN = "nbcache_foreign"
+"""File in torch's folder that says: not all in here was made in this environment."""
+_CACHES = ("aotautograd", "dynamo", "fxgraph")
 """Folders of torch's cache folder that are looked things up in; others hold what a compile works on."""
 _IN_USE_SECONDS = 60.0
 
@@ -58,7 +63,7 @@ class TorchBridge:
             {
                 "torch": self._torch_module,
                 "torch._dynamo.utils": when(events.follow_spans),
-                "torch.compiler._cache": when(artifacts.record),
+                "torch.compiler._cache": when(artifacts.record, self._owned, self._disown),
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
                 "torch._inductor.cpu_vec_isa": when(cpp_kernels.provide_probes, serving),
@@ -88,10 +93,12 @@ class TorchBridge:
         """Empty the cache folder that we gave torch; one that the user has set is not ours to clean."""
         if self._folder is None:
             return
-        for path in list(self._folder.iterdir()):
-            if path.name in _CACHES:
-                shutil.rmtree(path, ignore_errors=True)
+        for name in _CACHES:
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        (self._folder / _FOREIGN).unlink(missing_ok=True)
         for path in [path for path in self._folder.rglob("*") if path.is_file()]:
+            if KERNELS in path.parts:  # loaded by running kernels, and used only for what is stored
+                continue
             with contextlib.suppress(OSError):  # another kernel may be compiling there just now
                 if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
                     path.unlink()
@@ -123,7 +130,7 @@ class TorchBridge:
     def _codecache_module(self, module: ModuleType) -> None:
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
-        self._hook(cpp_kernels.provide_kernels, module, self._serving)
+        self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned)
 
     def _torch_module(self, torch: ModuleType) -> None:
         if self._session is not None:
@@ -177,6 +184,15 @@ class TorchBridge:
             (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
         return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
 
+    def _owned(self) -> bool:
+        """Tell whether torch's folder holds only what was made in this environment."""
+        return self._folder is not None and self._serving() and not (self._folder / _FOREIGN).exists()
+
+    def _disown(self) -> None:
+        """Remember that torch's folder holds what came from elsewhere."""
+        if self._folder is not None:
+            (self._folder / _FOREIGN).touch()
+
     def _pgo_module(self, pgo: ModuleType) -> None:
         if self._session is not None:
             self._session.attempt("naming the profile", partial(self._name_profile, self._session))
@@ -206,7 +222,12 @@ def _is_nobodys_choice(folder: Path) -> bool:
     """
     if folder.parent.name == _own_root().name:
         return True
-    return folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith("torchinductor_")
+    try:
+        user = getpass.getuser()
+    except (KeyError, ModuleNotFoundError, OSError):
+        user = f"uid_{_user()}"
+    default = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
+    return folder == Path(tempfile.gettempdir(), default)
 
 
 def _own_root() -> Path:

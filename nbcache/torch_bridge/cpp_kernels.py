@@ -35,7 +35,10 @@ _WORKS = b"1"
 _CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
 
-__all__ = ["kernel_key", "provide_kernels", "provide_probes"]
+KERNELS = "nbcache_kernels"
+"""Folder in torch's cache folder for restored kernels."""
+
+__all__ = ["KERNELS", "kernel_key", "provide_kernels", "provide_probes"]
 
 
 _BUILD_VARIABLES = (
@@ -67,11 +70,17 @@ def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], b
 
 
 def provide_kernels(
-    codecache: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+    codecache: ModuleType,
+    session: Session,
+    patches: Patches,
+    serving: Callable[[], bool],
+    owned: Callable[[], bool],
 ) -> None:
     """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
     original = codecache.CppCodeCache.__dict__["load_async"].__func__
     pending: set[tuple[Any, str]] = set()
+    trusted: dict[str, Path] = {}
+    """By key, the files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
 
     def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
         key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
@@ -86,7 +95,21 @@ def provide_kernels(
             return load
         entries = {(cls, name) for name in {key, *(set(cls.cache) - before)}}
         pending.update(entries)
-        return cls.cache.setdefault(key, _recording(load, session, key, began, entries, pending))
+        recording = _recording(load, partial(noted, key, began), entries, pending)
+        return cls.cache.setdefault(key, recording)
+
+    def noted(key: str, began: float, library: Any) -> None:
+        session.attempt("recording a kernel", partial(note, key, began, library))
+
+    def note(key: str, began: float, library: Any) -> None:
+        """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
+        path = Path(getattr(library, "__file__", None) or library._name)
+        status = path.stat()
+        compiled = status.st_mtime >= began - _CLOCK_TICK
+        session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
+        if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
+            trusted[key] = path
+            session.record("cpp_kernel", key, path.read_bytes, made=True)
 
     def restore(
         cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -97,10 +120,13 @@ def provide_kernels(
         key = kernel_key(cls, args, kwargs, _build_settings(codecache))
         if (loaded := cls.cache.get(key)) is not None:
             session.emit(KernelUsed(**stamp(), compiled=False))
+            if key in trusted:  # the store may have been cleared since
+                session.record("cpp_kernel", key, trusted[key].read_bytes, made=True)
             return key, loaded
         for artifact in session.provide("cpp_kernel", key)[:1]:
             if (library := _load(codecache, cls, session, artifact)) is not None:
                 session.populated("cpp_kernel", key)
+                trusted[key] = _path(codecache, artifact)
                 return key, cls.cache.setdefault(key, partial(_same, library))
         return key, None
 
@@ -135,7 +161,7 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
     """Write a stored kernel into torch's folder and load it; None where the loader will not have it."""
     session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
     try:
-        path = Path(codecache.cache_dir(), "nbcache_kernels", artifact.key[:2], f"{artifact.digest}.so")
+        path = _path(codecache, artifact)
         if not path.exists() or sha256(path.read_bytes()) != artifact.digest:
             _write(path, artifact.content)
         library = cls._load_library(str(path), artifact.key)
@@ -147,6 +173,10 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
         return None
     finally:
         session.emit(SpanEnded(**stamp(), name="nbcache.restore"))
+
+
+def _path(codecache: ModuleType, artifact: Artifact) -> Path:
+    return Path(codecache.cache_dir(), KERNELS, artifact.key[:2], f"{artifact.digest}.so")
 
 
 def _same(library: Any) -> Any:
@@ -167,13 +197,11 @@ def _write(path: Path, content: bytes) -> None:
 
 def _recording(
     load: Callable[[], Any],
-    session: Session,
-    key: str,
-    began: float,
+    note: Callable[[Any], None],
     entries: set[tuple[Any, str]],
     pending: set[tuple[Any, str]],
 ) -> Callable[[], Any]:
-    """Have the kernel recorded when `load` first returns it, if it was compiled since `began` (Unix time).
+    """Have `note` called with the kernel when `load` first returns it.
 
     `entries` are those of the in-process caches that stand for this kernel, `pending` those of all
     kernels that are not loaded yet. Where loading fails, the latter go: an interrupt in a notebook ends
@@ -181,26 +209,18 @@ def _recording(
     """
     library: Any = None
 
-    def note() -> None:
-        path = Path(getattr(library, "__file__", None) or library._name)
-        status = path.stat()
-        compiled = status.st_mtime >= began - _CLOCK_TICK
-        session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
-        if compiled:
-            session.record("cpp_kernel", key, path.read_bytes, made=True)
-
     def load_and_record() -> Any:
         nonlocal library
         if library is None:
             try:
                 library = load()
             except BaseException:
-                for cls, name in pending:
+                for cls, name in tuple(pending):
                     cls.cache.pop(name, None)
                 pending.clear()
                 raise
             pending.difference_update(entries)
-            session.attempt("recording a kernel", note)
+            note(library)
         return library
 
     return load_and_record

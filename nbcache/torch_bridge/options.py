@@ -19,7 +19,10 @@ __all__ = [
 ]
 
 _compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
-"""What `compile_target` compiled: of a module what it calls since then, and the arguments."""
+"""What `compile_target` compiled: a weak reference to what a module calls since then, and the arguments.
+
+Weak, since that refers to the module: it would keep the module, and its parameters, for good.
+"""
 
 
 def known_modes() -> Sequence[str]:
@@ -53,7 +56,7 @@ def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
     import torch
 
     with contextlib.suppress(TypeError):  # what cannot be referred to weakly is compiled each time
-        if _compiled.get(value) == (getattr(value, "_compiled_call_impl", None), dict(arguments)):
+        if _compiled.get(value) == (_call(value), dict(arguments)):
             return value
     if isinstance(value, torch.nn.Module):
         _compile_in_place(value, arguments)
@@ -61,8 +64,13 @@ def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
     else:
         compiled = torch.compile(getattr(value, "_torchdynamo_orig_callable", value), **arguments)
     with contextlib.suppress(TypeError):
-        _compiled[compiled] = (getattr(compiled, "_compiled_call_impl", None), dict(arguments))
+        _compiled[compiled] = (_call(compiled), dict(arguments))
     return compiled
+
+
+def _call(value: Any) -> weakref.ref[Any] | None:
+    call = getattr(value, "_compiled_call_impl", None)
+    return None if call is None else weakref.ref(call)
 
 
 def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
