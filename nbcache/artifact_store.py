@@ -165,6 +165,11 @@ class ArtifactStore:
                 self._drop(ref_key)  # it was set aside, not left to a newer nbcache
         return found
 
+    def forget(self, environment_digest: str, type: str, key: str) -> None:
+        """Remove every reference under torch's `key`; `evict` and time take the artifacts."""
+        for ref_key in list(self.store.keys(_ref_prefix(environment_digest, type, key))):
+            self.store.delete(ref_key)
+
     def get(self, ref: ArtifactRef) -> Artifact | None:
         """Return the artifact that `ref` names, or None."""
         entry = self.store.get(_ARTIFACT + ref.digest)

@@ -291,7 +291,7 @@ class Session:
         says so by `populated`.
         """
         environment = self.environment
-        if environment is None:
+        if environment is None or (type == "inductor" and key in self._incomplete):
             return ()
         with self._lock:
             self._provided.add((type, key))
@@ -332,8 +332,16 @@ class Session:
         return "not stored: code, inputs or settings differ from what is stored for this notebook"
 
     def incomplete(self, key: str) -> None:
-        """Note that a stored graph cannot be used, since a kernel that it needs is not there."""
+        """Give up a stored graph that cannot be used, since a kernel that it needs is not there.
+
+        Else it would lie beside the one that is compiled now, and torch might try it first for good.
+        """
+        environment = self.environment
+        if environment is None or key in self._incomplete:
+            return
         self._incomplete.add(key)
+        forget = partial(self.artifacts.forget, environment.digest, "inductor", key)
+        self._worker.submit(partial(self._attempt, "write", "dropping an incomplete graph", forget))
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `provide` gave it."""

@@ -769,3 +769,26 @@ def test_every_value_in_a_store_is_an_entry(artifacts: ArtifactStore, store: Sto
         "ref": encode_ref(put),
         "manifest": encode_manifest(manifest(put)),
     }
+
+
+def test_forgetting_a_key_drops_its_variants_and_nothing_else(artifacts: ArtifactStore) -> None:
+    for content, key in ((b"one", "fkey"), (b"two", "fkey"), (b"three", "other")):
+        artifacts.put(HERE, artifact(content, key=key))
+
+    artifacts.forget(HERE, "inductor", "fkey")
+    artifacts.forget(HERE, "inductor", "never stored")
+
+    assert artifacts.find(HERE, "inductor", "fkey") == []
+    assert [each.content for each in artifacts.find(HERE, "inductor", "other")] == [b"three"]
+
+
+def test_refreshing_takes_nothing_in(artifacts: ArtifactStore, clock: Clock) -> None:
+    assert artifacts.refresh(HERE, artifact(b"unknown")) is None
+    assert artifacts.find(HERE, "inductor", "fkey") == []
+
+    first = artifacts.put(HERE, artifact(b"known"))
+    clock.now += 5
+    again = artifacts.refresh(HERE, artifact(b"known"))
+
+    assert again is not None
+    assert (again.digest, again.created, again.used) == (first.digest, first.created, first.used + 5)

@@ -629,7 +629,10 @@ def test_a_damaged_kernel_in_the_temp_folder_is_not_loaded(warm: dict[str, str],
 
 
 def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
-    with_headers: dict[str, str], run_cells: RunCells, cold: tuple[Path, nbformat.NotebookNode]
+    with_headers: dict[str, str],
+    run_cells: RunCells,
+    wipe: Callable[[Environ], None],
+    cold: tuple[Path, nbformat.NotebookNode],
 ) -> None:
     removed = 0
     for reference in (Path(with_headers["NBCACHE_DIR"]) / "v1" / "ref").rglob("*"):
@@ -643,6 +646,11 @@ def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
     assert outcomes(notebook) == ["miss"] * 4
     assert "a C++ kernel of it is missing" in graphs(notebook)[0]["reason"]
     assert printed(notebook, 3) == printed(cold[1], 3)
+    wipe(with_headers)
+    healed = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
+    assert outcomes(healed) == ["hit"] * 4
+    refs = [each for each in Path(with_headers["NBCACHE_DIR"], "v1", "ref").rglob("*") if each.is_file()]
+    assert [decode_ref(decode_entry(each.read_bytes())).type for each in refs].count("inductor") == 4
 
 
 def test_a_running_kernel_whose_temp_folder_is_emptied_still_hits(

@@ -87,7 +87,7 @@ def provide_kernels(
         if load is not None:
             return load
         if key is not None and (graph := _stored_graph(session)) is not None:
-            session.incomplete(graph)
+            session.attempt("dropping an incomplete graph", partial(give_up, graph))
             raise OSError(f"a C++ kernel of the stored graph {graph} is missing")
         began, before = time.time(), set(cls.cache)
         load = original(cls, *args, **kwargs)
@@ -110,6 +110,10 @@ def provide_kernels(
         if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
             trusted[key] = path
             session.record("cpp_kernel", key, path.read_bytes, made=True)
+
+    def give_up(graph: str) -> None:
+        session.incomplete(graph)
+        shutil.rmtree(codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
 
     def restore(
         cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
