@@ -303,7 +303,7 @@ class Session:
     def _find(self, environment: Environment, type: str, key: str) -> list[Artifact]:
         self._looking_for.key = key
         find = partial(self.artifacts.find, environment.digest, type, key)
-        return self._attempt("read", "reading", find) or []
+        return self._access("read", "reading", find) or []
 
     def named(self, type: str, timeout: float) -> list[str]:
         """Return the keys of this type in the manifest; none if reading it takes over `timeout` seconds."""
@@ -341,7 +341,7 @@ class Session:
             return
         self._incomplete.add(key)
         forget = partial(self.artifacts.forget, environment.digest, "inductor", key)
-        self._worker.submit(partial(self._attempt, "write", "dropping an incomplete graph", forget))
+        self._worker.submit(partial(self._access, "write", "dropping an incomplete graph", forget))
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `provide` gave it."""
@@ -374,14 +374,14 @@ class Session:
     # --- on the worker thread -------------------------------------------------------------------
 
     def _store(self, environment: Environment, put: Callable[[], ArtifactRef | None]) -> None:
-        ref = self._attempt("write", "storing what was compiled", put)
+        ref = self._access("write", "storing what was compiled", put)
         if ref is None:
             return
         self._use(environment, ref)
         self._written += ref.size
         if self._evicted_at == 0 or self._written - self._evicted_at > self.settings.max_bytes / _EVICT_SHARE:
             self._evicted_at = max(1, self._written)
-            self._attempt(
+            self._access(
                 "write", "keeping within its bound", lambda: self.artifacts.evict(self.settings.max_bytes)
             )
 
@@ -404,7 +404,7 @@ class Session:
             used = dict(self._used)
             rest = [ref for ref in self._restored if ref.identity not in used]
         manifest = Manifest(environment, self.notebook(timeout=1.0), (*used.values(), *rest))
-        saved = self._attempt("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
+        saved = self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
         self._manifest_due = self._manifest_due or saved is None
 
     # --- ahead ----------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class Session:
     def _prefetch(self, environment: Environment) -> None:
         """Read what this notebook's manifest names, most wanted first, and hold it for `provide`."""
         notebook = self.notebook(timeout=2.0)
-        manifest = self._attempt(
+        manifest = self._access(
             "read", "reading the manifest", lambda: self.artifacts.load_manifest(environment, notebook)
         )
         with self._lock:
@@ -436,7 +436,7 @@ class Session:
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def _attempt(self, access: Literal["read", "write"], what: str, action: Callable[[], T]) -> T | None:
+    def _access(self, access: Literal["read", "write"], what: str, action: Callable[[], T]) -> T | None:
         """Do `action` on the store, unless the store failed at such an access a short while ago."""
         if time.monotonic() < self._quiet_until.get(access, 0.0):
             return None

@@ -149,16 +149,15 @@ def provide_autotune(
         return
     original = backend._get
 
-    def make_present(self: Any, key: str) -> None:
-        name = "/".join(key.split(os.sep)[-2:])
-        if _AUTOTUNE_KEY.fullmatch(name) and serving() and not os.path.exists(key):
-            for artifact in session.provide("autotune", name)[:1]:
-                _populate(session, "autotune", name, partial(self._put, key, artifact.content))
+    def make_present(self: Any, path: str, key: str) -> None:
+        if serving():
+            _provide_tuning(session, key, path, partial(self._put, path))
 
-    def _get(self: Any, key: str) -> Any:
-        session.attempt("making a stored tuning result present", partial(make_present, self, key))
-        found = original(self, key)
-        _loaded.tuning = None if found is None else "/".join(key.split(os.sep)[-2:])
+    def _get(self: Any, path: str) -> Any:
+        key = "/".join(path.split(os.sep)[-2:])
+        session.attempt("making a stored tuning result present", partial(make_present, self, path, key))
+        found = original(self, path)
+        _loaded.tuning = None if found is None else key
         return found
 
     patches.set(backend, "_get", _get)
@@ -171,11 +170,18 @@ def _populate_tuning(session: Session, folder: str) -> None:
     """
     from torch.compiler._cache import CacheArtifactFactory
 
+    def write(key: str, content: bytes) -> None:
+        CacheArtifactFactory.create("autotune", key, content).populate_cache()
+
     for key in session.named("autotune", timeout=1.0):
-        if _AUTOTUNE_KEY.fullmatch(key) and not os.path.exists(os.path.join(folder, key)):
-            for artifact in session.provide("autotune", key)[:1]:
-                populate = CacheArtifactFactory.create("autotune", key, artifact.content).populate_cache
-                _populate(session, "autotune", key, populate)
+        _provide_tuning(session, key, os.path.join(folder, key), partial(write, key))
+
+
+def _provide_tuning(session: Session, key: str, path: str, write: Callable[[bytes], Any]) -> None:
+    """Write the best configuration that is stored under `key`, unless there is a file at `path` already."""
+    if _AUTOTUNE_KEY.fullmatch(key) and not os.path.exists(path):
+        for artifact in session.provide("autotune", key)[:1]:
+            _populate(session, "autotune", key, partial(write, artifact.content))
 
 
 def _populate(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:

@@ -6,7 +6,7 @@ which vector instructions work by compiling and loading a test program. Here bot
 keys that hold what the result depends on and nothing else, in the session's environment, which
 adds torch's build, the Python ABI, the compiler's ABI and every instruction set of the CPU.
 
-Tested on torch 2.13.0. The names used here are the same on 2.11.
+Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Follow what torch compiles: its own spans and cache answers, as tracking events.
 
-Tested on torch 2.13.0. The names used here are the same on 2.11.
+Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
@@ -144,8 +144,7 @@ def _frame(
     utils: ModuleType, session: Session, at: dict[str, Any], metadata: Mapping[str, Any]
 ) -> FrameCompiled:
     file, line = str(metadata.get("co_filename") or ""), metadata.get("co_firstlineno")
-    cell = session.code_cell(file)
-    where = cell.label if cell else file
+    where = _place(session, file)
     breaks = len(utils.graph_break_reasons)
     # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
     broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
@@ -156,7 +155,7 @@ def _frame(
         **at,
         function=_function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?"),
         location=f"{where}:{line}" if where else "",
-        function_cell=cell,
+        function_cell=session.code_cell(file),
         operators=metadata.get("graph_op_count"),
         recompile_reason=_with_cells(session, getattr(metrics, "recompile_reason", None)),
         graph_break_reason=_graph_break(utils, session) if broke else None,
@@ -174,12 +173,12 @@ def _failure(metadata: Mapping[str, Any]) -> str | None:
 
 def _with_cells(session: Session, text: str | None) -> str | None:
     """Return `text` with cells named as people do, `In[3]`: torch names their files, often cut short."""
+    return text and _CELL_FILE.sub(lambda match: _place(session, match[0]), text)
 
-    def label(match: re.Match[str]) -> str:
-        cell = session.code_cell(match[0])
-        return cell.label if cell else match[0]
 
-    return text and _CELL_FILE.sub(label, text)
+def _place(session: Session, file: str) -> str:
+    cell = session.code_cell(file)
+    return cell.label if cell else file
 
 
 def _graph_break(utils: ModuleType, session: Session) -> str | None:
@@ -195,8 +194,7 @@ def _graph_break(utils: ModuleType, session: Session) -> str | None:
         explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
     text = f"{lines[0]}: {explanation}" if explanation else lines[0]
     if stack := getattr(breaks[-1], "user_stack", None):
-        cell = session.code_cell(stack[-1].filename)
-        text += f" ({cell.label if cell else stack[-1].filename}:{stack[-1].lineno})"
+        text += f" ({_place(session, stack[-1].filename)}:{stack[-1].lineno})"
     return text
 
 
