@@ -273,7 +273,8 @@ def _compile_sample(
                 x = block(x)
             return x.softmax(-1).mean()
 
-    with _unnoticed(session), torch.random.fork_rng():
+    devices = [torch.cuda.current_device()] if device == "cuda" else []
+    with _unnoticed(session), torch.random.fork_rng(devices):
         sample = Sample()
         compiled = torch.compile(sample, fullgraph=True, dynamic=False, backend=backend)
         numbers = torch.zeros(2, 4, dtype=torch.int64, device=device)
