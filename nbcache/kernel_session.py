@@ -97,6 +97,7 @@ class Session:
         self._reports: list[CellReport] = []
         self._cell: Cell | None = None
         self._cell_began = 0.0
+        self._idle_since: float | None = None
         self._saving = True
         self._code: dict[str, Cell] = {}
         self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
@@ -209,6 +210,7 @@ class Session:
         """Attribute what compiles from now on to `cell`; again, where more becomes known of it."""
         self._cell = cell
         self._cell_began = self._clock()
+        self._idle_since = None
         self._saving = True
         self._tracker.begin_cell(cell)
 
@@ -233,9 +235,14 @@ class Session:
             self._notices.clear()
             self._reports.append(report)
         self._cell = None
+        self._idle_since = self._clock()
         self._saving = True
         self.attempt("writing the manifest", partial(self._worker.submit, self._save_manifest))
         return report
+
+    def idle_seconds(self) -> float:
+        """Return how long no cell has run; 0 while one runs, and before the first one."""
+        return 0.0 if self._idle_since is None else self._clock() - self._idle_since
 
     def name_code(self, filename: str, cell: Cell) -> None:
         """Remember that code compiled under `filename` is the source of `cell`."""

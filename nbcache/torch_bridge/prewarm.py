@@ -67,6 +67,8 @@ _READ_AT_USE = frozenset({"ATEN_CPU_CAPABILITY", "TORCHINDUCTOR_CACHE_DIR", "TRI
 _NO_SAMPLE = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
 """Where one of these is set, someone reads what torch writes: a sample of ours would be in there."""
 _SAMPLE_VERSION = 1
+_REST_SECONDS = 2.0
+"""How long no cell must have run before a process is started: not amid cells that are run in a row."""
 
 
 def compile_steps(session: Session, device: str) -> Steps:
@@ -331,7 +333,9 @@ def _unnoticed(session: Session) -> Iterator[None]:
 
 
 def _compile_elsewhere(session: Session, device: str) -> Iterator[Pause]:
-    """Have another process compile the sample and store it."""
+    """Have another process compile the sample and store it, once it disturbs nobody."""
+    while session.idle_seconds() < _REST_SECONDS:
+        yield Pause.SHORT
     environ = {**os.environ, **session.settings.to_env()}
     command = [sys.executable, "-P", "-m", __package__, device]
     try:
