@@ -53,8 +53,8 @@ __all__ = ["Extension", "current_session", "load", "unload"]
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
 _FLUSH_SECONDS = 5.0
-_COMMANDS = ("status", "config", "flush", "clear")
-_USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush]"
+_COMMANDS = ("status", "config", "flush", "clear", "bench")
+_USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush | bench …]"
 
 _extension: Extension | None = None
 
@@ -373,6 +373,7 @@ class Extension:
         %nbcache config NAME=VALUE  change a setting for this kernel
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove all that is stored
+        %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
         """
         try:
             words = shlex.split(line)
@@ -436,6 +437,11 @@ class Extension:
         _nothing("clear", arguments)
         removed = self.session.clear()
         print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}")
+
+    def _bench(self, arguments: list[str]) -> None:
+        from nbcache.bench.command import run_in_notebook
+
+        run_in_notebook(arguments)
 
     def _flush(self, arguments: list[str]) -> None:
         _nothing("flush", arguments)
