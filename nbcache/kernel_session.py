@@ -7,11 +7,12 @@ while and says so once in the next report.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from nbcache.model import (
     Level,
     Manifest,
 )
+from nbcache.prewarming import Prewarming, Steps
 from nbcache.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.tracking import Event, Tracker
@@ -38,6 +40,8 @@ T = TypeVar("T")
 
 _PREFETCH_BYTES = 256 * 2**20
 """Artifacts read ahead are held in memory until torch asks for them, up to this much."""
+_READERS = 4
+"""Threads that read ahead: reading, hashing and decompressing leave Python's lock to others."""
 _QUIET_SECONDS = 60.0
 """How long a store that failed is left alone."""
 _EVICT_SHARE = 50
@@ -61,6 +65,9 @@ class CompilerBridge(Protocol):
     def clear(self) -> None:
         """Empty the compiler's own cache folder, if it is one of ours."""
 
+    def prewarm(self) -> Steps:
+        """Return what can be done before the first compile, in slices for the kernel's own thread."""
+
 
 class Session:
     """Composes store, tracker and bridge for one kernel. Public methods are safe to call from any thread."""
@@ -79,6 +86,9 @@ class Session:
         self.artifacts = ArtifactStore(store, on_fault=self._faulted)
         self.environment: Environment | None = None
         """What compiled code is bound to here; None until the compiler is imported."""
+        self.prewarm = Prewarming(bridge.prewarm, self._failed)
+        self.overhead_seconds = 0.0
+        """What recording and following compiles has cost the threads that compile."""
         self._locate_notebook = locate_notebook
         self._clock = clock
         self._tracker = Tracker()
@@ -93,8 +103,12 @@ class Session:
         self._damaged: set[str] = set()
         self._incomplete: set[str] = set()
         self._looking_for = threading.local()
+        self._attempting = threading.local()
+        self._unnoticed: int | None = None
+        self._unnoticed_ids: set[str] = set()
         self._provided: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
+        self._held = 0
         self._restored: tuple[ArtifactRef, ...] = ()
         self._manifest_read = threading.Event()
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
@@ -125,6 +139,7 @@ class Session:
 
     def close(self, timeout: float = 5.0) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
+        self.prewarm.stop()
         self.bridge.uninstall()
         self.flush(timeout)
         self._closed = True
@@ -150,6 +165,7 @@ class Session:
             self._restored = ()
             self._used.clear()
             self._ahead.clear()
+            self._held = 0
             self._origins.clear()
             self._provided.clear()
             self._incomplete.clear()
@@ -251,6 +267,7 @@ class Session:
         with self._lock:
             self.environment = environment
             self._ahead.clear()
+            self._held = 0
             self._origins.clear()
             self._provided.clear()
             self._restored = ()
@@ -274,15 +291,39 @@ class Session:
         Whatever nbcache does inside the user's compile is done so: a fault of ours costs hits, never
         the user's cell.
         """
+        outermost = not getattr(self._attempting, "now", False)
+        self._attempting.now = True
+        began = self._clock()
         try:
             return action()
         except Exception as error:
             self._failed(what, error)
             return None
+        finally:
+            if outermost:
+                self._attempting.now = False
+                self.overhead_seconds += self._clock() - began
 
     def emit(self, event: Event) -> None:
         """Take in one compile event."""
+        if self._unnoticed is not None:
+            if event.thread == self._unnoticed and event.compile_id is not None:
+                self._unnoticed_ids.add(event.compile_id)
+            if event.thread == self._unnoticed or event.compile_id in self._unnoticed_ids:
+                return
         self._tracker.handle(event)
+
+    @contextlib.contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """Report nothing of what this thread compiles in here; what it makes is stored all the same."""
+        self._unnoticed = threading.get_ident()
+        overhead = self.overhead_seconds
+        try:
+            yield
+        finally:
+            self._unnoticed = None
+            self._unnoticed_ids.clear()
+            self.overhead_seconds = overhead
 
     def provide(self, type: str, key: str) -> Sequence[Artifact]:
         """Return what the levels beyond torch's own hold under torch's `key`, newest first.
@@ -296,6 +337,7 @@ class Session:
         with self._lock:
             self._provided.add((type, key))
             found = self._ahead.pop((type, key), None)
+            self._held -= sum(len(artifact.content) for artifact in found or ())
         if found is None:
             found = self._find(environment, type, key)
         return found
@@ -422,17 +464,33 @@ class Session:
             self._manifest_read.set()
         if manifest is None:
             return
-        held = 0
-        for type, key in dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts):
-            if (type, key) in self._provided or held > _PREFETCH_BYTES:
-                continue
-            found = self._find(environment, type, key)
-            held += sum(len(artifact.content) for artifact in found)
+        wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts))
+        read = partial(self._read_ahead, environment, wanted)
+        for _ in range(_READERS - 1):
+            try:
+                threading.Thread(target=read, name="nbcache-prefetch", daemon=True).start()
+            except RuntimeError:  # no more threads for this process: this one goes on alone
+                break
+        read()
+
+    def _read_ahead(self, environment: Environment, wanted: Iterator[tuple[str, str]]) -> None:
+        """Read what is `wanted` next, until all is read or held in memory; for several threads at once."""
+        while True:
+            with self._lock:
+                slot = next(wanted, None)
+                if slot is None or environment is not self.environment or self._closed:
+                    return
+                if slot in self._provided:
+                    continue
+                if self._held > _PREFETCH_BYTES:
+                    return
+            found = self._find(environment, *slot)
             with self._lock:
                 if environment is not self.environment:
                     return
-                if found and (type, key) not in self._provided:
-                    self._ahead[(type, key)] = found
+                if found and slot not in self._provided:
+                    self._ahead[slot] = found
+                    self._held += sum(len(artifact.content) for artifact in found)
 
     # --- faults ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from IPython.core.completer import (
@@ -31,6 +32,7 @@ from nbcache.model import Cell, CellReport, Outcome
 from nbcache.notebook import compile_cell
 from nbcache.notebook.compile_cell import MAGIC, CellTransformer, CompileOptions
 from nbcache.notebook.compile_targets import HOOK, TargetCompiler, is_compilable, never_bound, not_callable
+from nbcache.notebook.idle import IdleTime
 from nbcache.notebook.live import LiveLine
 from nbcache.notebook.locate import Location, locate
 from nbcache.notebook.render import (
@@ -42,6 +44,7 @@ from nbcache.notebook.render import (
     render_settings,
     render_status,
 )
+from nbcache.prewarming import Pause
 from nbcache.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
@@ -53,6 +56,8 @@ __all__ = ["Extension", "current_session", "load", "unload"]
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
 _FLUSH_SECONDS = 5.0
+_SHORT_PAUSE = 0.1
+"""Seconds after which prewarming looks whether a thread or process has done its part."""
 _COMMANDS = ("status", "config", "flush", "clear", "bench")
 _USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush | bench …]"
 
@@ -106,11 +111,12 @@ class Extension:
         self.shell = shell
         settings = Settings.from_env(os.environ)
         store, problem = _open_store(settings)
-        self._bridge = TorchBridge()
+        self._bridge = TorchBridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
+        self._idle: IdleTime | None = None
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
         self._unseen: CompileOptions | None = None
@@ -141,6 +147,7 @@ class Extension:
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._join_cell()
         self.session.start()
+        self._use_idle_time()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
             print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
@@ -252,7 +259,33 @@ class Extension:
             self._running.append(_Running(result.info))
             self.session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
+    def _use_idle_time(self) -> None:
+        """Prewarm between cells, on the kernel's own thread; a terminal's IPython has no such time."""
+        loop = getattr(getattr(getattr(self.shell, "kernel", None), "io_loop", None), "asyncio_loop", None)
+        if loop is None:
+            return
+        self._idle = IdleTime(loop, self._prewarm)
+        self._undo.append(self._idle.end)
+        if not self._running:
+            self._idle.begin()
+
+    def _prewarm(self) -> float | None:
+        """Do one slice of prewarming; return the seconds until the next, None where a cell must run first."""
+        if not self.session.settings.prewarm or self._running:
+            return None
+        wait = self.session.prewarm.step()
+        return None if wait is Pause.CELL else _SHORT_PAUSE if wait is Pause.SHORT else 0.0
+
+    def _user_has_torch(self) -> bool:
+        """Tell whether a cell has imported torch, or made something of it."""
+        names = (
+            value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+            for value in list(self.shell.user_ns.values())
+        )
+        return any(isinstance(name, str) and name.partition(".")[0] == "torch" for name in names)
+
     def _at_exit(self) -> None:
+        self.session.prewarm.stop()
         self.session.flush(_FLUSH_SECONDS)
 
     def _locate(self) -> str:
@@ -270,6 +303,8 @@ class Extension:
     # --- cells ----------------------------------------------------------------------------------
 
     def _before(self, info: Any) -> None:
+        if self._idle is not None:
+            self._idle.end()
         self._running.append(_Running(info))
         if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
@@ -327,6 +362,8 @@ class Extension:
             outer = self._running[-1]
             outer.chosen = outer.chosen or chosen
             return
+        if self._idle is not None:
+            self._idle.begin()
         self._scope.close()
         report = self.session.end_cell(name=chosen.name if chosen else None)
         line, self._line = self._line, None
@@ -402,7 +439,7 @@ class Extension:
         told = {id(graph) for report in reports for graph in report.graphs}
         if outside := tuple(graph for graph in self.session.graphs if id(graph) not in told):
             reports.append(CellReport(None, outside, seconds=0.0))
-        _show(render_status(reports, figures), as_json)
+        _show(render_status(reports, figures, self.session.prewarm), as_json)
 
     def _config(self, arguments: list[str]) -> None:
         changes = [word for word in arguments if "=" in word]

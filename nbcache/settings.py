@@ -63,6 +63,9 @@ class Settings:
     )
     save: bool = _setting(True, _switch, "record what is compiled")
     prefetch: bool = _setting(True, _switch, "read this notebook's artifacts ahead, in the background")
+    prewarm: bool = _setting(
+        True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
+    )
     report: str = _setting(
         "always",
         _report,
@@ -112,6 +115,10 @@ class Settings:
             ) from None
         change: dict[str, Any] = {name: value}
         return replace(self, **change, origins={**self.origins, name: origin})
+
+    def to_env(self) -> dict[str, str]:
+        """Return the environment variables that give another process these settings."""
+        return {f"NBCACHE_{name.upper()}": self.text(name) for name in self.names() if name in self.origins}
 
     def origin(self, name: str) -> str:
         """Return where the value of `name` came from, in words."""

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbcache.model import Environment
+from nbcache.prewarming import Steps
 from nbcache.stores.base import Store
 from nbcache.tracking import FrameCompiled, GraphLookup, LookupStarted, SpanEnded, SpanStarted
 
@@ -371,6 +372,10 @@ class FakeBridge:
     def clear(self) -> None:
         """Empty the cache folder."""
         self.folder.clear()
+
+    def prewarm(self) -> Steps:
+        """Return nothing to be done ahead."""
+        return iter(())
 
     def compile(self, key: str, function: str = "f") -> bytes:
         """Return the compiled graph `key` of `function`: from the folder, from the session, or made now."""

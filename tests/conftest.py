@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
 
 import nbcache
@@ -28,6 +31,7 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 TIMEOUT = 600
 """Seconds that one cell or one fresh interpreter may take."""
 KERNEL = "nbcache-test"
+SESSION = "__import__('nbcache').session()"
 _FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "TORCH", "TRITON_", "VSCODE_")
 """Beginnings of environment variables that would make a test depend on where it is run."""
 
@@ -48,6 +52,7 @@ def environ_below(folder: Path) -> dict[str, str]:
         **environ,
         **{name: str(each) for name, each in (jupyter | folders).items()},
         "JUPYTER_PLATFORM_DIRS": "1",
+        "NBCACHE_PREWARM": "off",  # or what a test finds would depend on how long cells let it wait
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
         "PYTHONPATH": str(Path(nbcache.__file__).parents[1]),  # what is tested, installed or not
     }
@@ -78,22 +83,28 @@ def wipe() -> Callable[[Environ], None]:
     return wipe
 
 
+def _kernel_specs(folder: Path, python: str) -> KernelSpecManager:
+    """Return what finds KERNEL, a kernel of the interpreter `python`; its specification is below `folder`."""
+    spec_folder = folder / "kernels" / KERNEL
+    spec_folder.mkdir(parents=True, exist_ok=True)
+    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    spec = {"argv": command, "display_name": KERNEL, "language": "python"}
+    (spec_folder / "kernel.json").write_text(json.dumps(spec))
+    return KernelSpecManager(kernel_dirs=[str(folder / "kernels")])
+
+
 def client_for(
     cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
 ) -> NotebookClient:
     """Return a client that runs cells in a fresh kernel of this interpreter, with files below `folder`."""
-    spec_folder, cwd = folder / "kernels" / KERNEL, folder / "notebooks"
-    spec_folder.mkdir(parents=True, exist_ok=True)
+    cwd = folder / "notebooks"
     cwd.mkdir(exist_ok=True)
-    python = environ.get("TEST_PYTHON", sys.executable)
-    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
-    spec = {"argv": command, "display_name": KERNEL, "language": "python"}
-    (spec_folder / "kernel.json").write_text(json.dumps(spec))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     return NotebookClient(
         notebook,
         km=AsyncKernelManager(
-            kernel_name=KERNEL, kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(folder / "kernels")])
+            kernel_name=KERNEL,
+            kernel_spec_manager=_kernel_specs(folder, environ.get("TEST_PYTHON", sys.executable)),
         ),
         timeout=TIMEOUT,
         allow_errors=allow_errors,
@@ -152,6 +163,68 @@ def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
         return done
 
     return run_python
+
+
+class Kernel:
+    """A kernel that is left idle between cells, as people leave theirs."""
+
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self._client = client
+
+    def run(self, cell: str) -> str:
+        """Run a cell; return what it printed, or fail with its traceback."""
+        printed: list[str] = []
+
+        def hook(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
+                printed.append(message["content"]["text"])
+            assert message["msg_type"] != "error", "\n".join(message["content"]["traceback"])
+
+        self._client.execute_interactive(cell, output_hook=hook, timeout=TIMEOUT)
+        return "".join(printed)
+
+    def ask(self, expression: str) -> Any:
+        """Return the value of an expression, without running a cell for it."""
+        reply = self._client.execute("", silent=True, user_expressions={"asked": expression}, reply=True)
+        answer = reply["content"]["user_expressions"]["asked"]
+        assert answer["status"] == "ok", answer
+        return ast.literal_eval(answer["data"]["text/plain"])
+
+    def wait_until(self, expression: str, seconds: float = 120) -> None:
+        """Leave the kernel idle until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.ask(expression):
+            assert time.monotonic() < end, f"never came true: {expression}"
+            time.sleep(0.2)
+
+    def idle(self) -> None:
+        """Leave the kernel idle until prewarming is done."""
+        self.wait_until(f"{SESSION}.prewarm.state not in ('off', 'running')")
+
+
+@pytest.fixture
+def start_kernel(tmp_path: Path, isolated: dict[str, str]) -> Iterator[Callable[..., Kernel]]:
+    """Return a function that starts a kernel, to be left idle: `start_kernel(env=None)`.
+
+    All end with the test.
+    """
+    managers = []
+
+    def start(env: Environ | None = None) -> Kernel:
+        specs = _kernel_specs(tmp_path, sys.executable)
+        manager = KernelManager(kernel_name=KERNEL, kernel_spec_manager=specs)
+        manager.start_kernel(env=dict(isolated if env is None else env), cwd=str(tmp_path))
+        client = manager.blocking_client()
+        managers.append((manager, client))
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        return Kernel(client)
+
+    yield start
+    for manager, client in managers:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
 
 
 LOAD = "%load_ext nbcache"

@@ -435,15 +435,16 @@ class Asked:
         self.states = list(states)
 
     def ask(self, expression: str) -> str | None:
-        assert expression.endswith(".prewarm.state")
+        assert "session.prewarm.state" in expression
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
 
 def test_prewarming_is_waited_for_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "_SETTLE_SECONDS", 0.0)
 
-    assert prewarmed(Asked("waiting", "running", "done")) == "done"  # type: ignore[arg-type]
-    assert prewarmed(Asked("off")) == "off"  # type: ignore[arg-type]
+    assert prewarmed(Asked("off", "running", "done")) == "done"  # type: ignore[arg-type]
+    assert prewarmed(Asked("switched off")) == "switched off"  # type: ignore[arg-type]
     assert prewarmed(Asked(None)) is None  # type: ignore[arg-type]
     monkeypatch.setattr(runner, "_PREWARM_SECONDS", 0.0)
     assert prewarmed(Asked("running")) == "running"  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import pytest
 from conftest import REPORTS, Environ, RunCells, outcomes, printed
 
 from nbcache.model import CellReport, Direction, GraphRecord, Outcome
+from nbcache.prewarming import Prewarming
 from nbcache.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +59,7 @@ def test_the_readme_names_every_json_field_and_no_other() -> None:
     for title, fields in (
         ("Graph", graph.to_json()),
         ("Report of a cell", CellReport(None, (graph,), 0.0).to_json()),
+        ("Prewarm", Prewarming(lambda: iter(()), lambda *_: None).to_json()),
     ):
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]
         rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)

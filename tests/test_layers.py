@@ -17,6 +17,7 @@ LOW = {
     "kernel_session",
     "key",
     "model",
+    "prewarming",
     "settings",
     "stores",
     "tracking",

@@ -24,6 +24,7 @@ from nbcache.notebook.render import (
     status_text,
 )
 from nbcache.notebook.wording import NOTHING, duration, percent, size
+from nbcache.prewarming import Pause, Prewarming, Slice
 
 COLOUR = r"(rgba\(\d+,\d+,\d+,0\.\d+\)|transparent)"
 LENGTH = r"(0|\d+(\.\d+)?(px|em|%))"
@@ -120,6 +121,24 @@ def graph(outcome=Outcome.HIT, **fields):
 
 def report(*graphs, notices=()):
     return CellReport(Cell.of("step()", 4), graphs, 15.0, notices)
+
+
+def warm(
+    name: str = "import torch", state: str = "done", steps: tuple[float, ...] = (0.4, 0.2)
+) -> Prewarming:
+    """Return prewarming whose slices took these seconds, the longest named `name`."""
+    now = [0.0]
+
+    def slices():
+        for seconds in steps if state == "done" else steps[:1]:
+            yield Slice(name if seconds == max(steps) else "short", lambda s=seconds: now.append(now[-1] + s))
+        if state == "running":
+            yield Pause.SHORT
+
+    prewarming = Prewarming(slices, lambda *_: None, clock=lambda: now[-1])
+    while prewarming.step() is None:
+        pass
+    return prewarming
 
 
 MIXED = report(
@@ -241,7 +260,7 @@ def test_text_stays_within_its_width_and_nearly_ascii_however_long_the_names():
     rows = [SettingRow("name" * 8, "/path" * 30, "origin" * 6, "words " * 60, "note " * 40)]
     for text in (
         report_text(report(long, graph())),
-        status_text([report(long, notices=("y " * 200,))], stores),
+        status_text([report(long, notices=("y " * 200,))], stores, warm()),
     ):
         assert all(len(line) <= WIDTH for line in text.splitlines())
         assert not re.sub(rf"[\n -~{NOTHING}·]", "", text)
@@ -322,7 +341,7 @@ def test_nothing_that_users_control_becomes_markup():
     activity = Activity(evil, evil, evil, 1.0, 1)
     for html in (
         report_html(evil_report),
-        status_html([evil_report], stores),
+        status_html([evil_report], stores, warm(evil)),
         settings_html([SettingRow(evil, evil, evil, evil, evil)]),
         render_activity(activity).html,
         render_idle(activity).html,
@@ -341,25 +360,36 @@ def test_status_counts_the_session_then_ranks_reasons_then_lists_cells():
     slow = graph(Outcome.MISS, reason="rare but slow", seconds={"total": 100.0})
     reports = [report(stale, rare), report(stale, slow), MIXED, MIXED, report(notices=("once",))]
     stores = [StoreFigures("local store", 132, 12_300_000, 2_000_000_000), StoreFigures("shared", 1, 640)]
-    text = status_text(reports, stores)
+    text = status_text(reports, stores, warm())
     first = text.splitlines()[0]
     assert first.startswith("nbcache session · 16 graphs in 4 cell runs · 10 of 16 hits (62 %)")
+    assert "prewarmed · 0.60 s of idle time in 2 slices · longest 0.40 s (import torch)" in text
     assert "local store · 132 entries · 12 MB of 2.0 GB (1 %)" in text and "shared · 1 entry · 640 B" in text
     assert text.count("redis://host/0 does not answer") == 1
     order = ["miss: no entry with this key", "miss: rare but slow", "miss: rare\n", "In[4] · 2 graphs"]
     assert sorted(order, key=text.index) == order
     assert re.search(r"4 +49.6 s +miss: no entry", text)
-    page = Page(status_html(reports, stores))
+    page = Page(status_html(reports, stores, warm()))
     assert page.text.startswith(first) and page.text.count("In[4] ·") == 4
     assert [row for row in page.rows if row[0] == "4"] == [["4", "49.6 s", "miss: no entry with this key"]]
 
 
+def test_status_says_how_far_prewarming_is():
+    assert "prewarming (running) · 0.40 s" in status_text([], (), warm(state="running"))
+    assert "prewarm" not in status_text([], (), warm(steps=()))
+    status = render_status([], (), warm())
+    assert status.data["prewarm"]["slices"][0] == {"name": "import torch", "seconds": pytest.approx(0.4)}
+
+
 def test_status_unfolds_few_cells_and_folds_many():
-    assert Page(status_html([MIXED] * 3)).folded < Page(status_html([MIXED] * 4)).folded - 4
+    assert (
+        Page(status_html([MIXED] * 3, (), warm())).folded
+        < Page(status_html([MIXED] * 4, (), warm())).folded - 4
+    )
 
 
 def test_status_of_a_fresh_session_divides_by_nothing():
-    assert status_text([]) == "nbcache session · nothing compiled"
+    assert status_text([], (), warm(steps=())) == "nbcache session · nothing compiled"
 
 
 def test_a_setting_without_a_value_shows_a_dash():
@@ -415,7 +445,7 @@ def test_json_that_is_large_is_not_put_into_the_notebook():
 
 
 def test_every_kind_of_json_has_a_mime_type_of_its_own():
-    status, settings = render_status([MIXED]), render_settings([SettingRow("a", "b", "c", "d")])
+    status, settings = render_status([MIXED], (), warm()), render_settings([SettingRow("a", "b", "c", "d")])
     assert status.data["cells"] == [MIXED.to_json()]
     assert settings.data["settings"][0]["origin"] == "c"
     assert len({status.mime, settings.mime, Rendered("", "").mime}) == 3

@@ -25,6 +25,7 @@ from nbcache.artifact_store import ArtifactStore
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Artifact, Environment, Manifest
+from nbcache.prewarming import Steps
 from nbcache.settings import Settings
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.environment import current
@@ -127,6 +128,9 @@ class _NoHooks:
     def uninstall(self) -> None: ...
 
     def clear(self) -> None: ...
+
+    def prewarm(self) -> Steps:
+        return iter(())
 
 
 def _from_store(folder: Path, environment: Environment) -> int:

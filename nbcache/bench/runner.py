@@ -42,8 +42,13 @@ from nbcache.stores.directory import DirectoryStore
 
 __all__ = ["Runner", "prewarmed", "sizes_of"]
 
-_PREWARM_STATE = "__import__('nbcache').session().prewarm.state"
-_PREWARM_OVER = ("done", "off", "failed")
+_PREWARM_STATE = (
+    "(lambda session: session.prewarm.state if session.settings.prewarm else 'switched off')"
+    "(__import__('nbcache').session())"
+)
+_PREWARM_OVER = ("done", "failed", "switched off")
+_SETTLE_SECONDS = 0.5
+"""A kernel takes a moment after a cell before it prewarms; the state is until then that of before."""
 _PREWARM_SECONDS = 60.0
 """How long prewarming is waited for."""
 _POLL_SECONDS = 0.25
@@ -235,6 +240,7 @@ def _idle(running: Kernel, idle: Idle | None) -> str | None:
 def prewarmed(running: Kernel) -> str | None:
     """Wait until prewarming is over, a minute at most, and return its state; None where there is none."""
     until = time.monotonic() + _PREWARM_SECONDS
+    time.sleep(_SETTLE_SECONDS)
     while True:
         # An empty silent execution: no cell runs, and prewarming goes on after it.
         state = running.ask(_PREWARM_STATE)

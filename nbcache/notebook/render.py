@@ -34,6 +34,7 @@ from nbcache.notebook.wording import (
     taken,
     totals,
 )
+from nbcache.prewarming import Prewarming
 
 __all__ = [
     "WIDTH",
@@ -134,10 +135,16 @@ def render_notices(report: CellReport) -> Rendered:
     return Rendered(text, _tag("div", BOX, _head("nbcache", []), _notices_html(report.notices)))
 
 
-def render_status(reports: Sequence[CellReport], stores: Sequence[StoreFigures] = ()) -> Rendered:
+def render_status(
+    reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming
+) -> Rendered:
     """Return the session by cell and graph."""
-    data = {"cells": [report.to_json() for report in reports], "stores": [asdict(store) for store in stores]}
-    text, html = status_text(reports, stores), status_html(reports, stores)
+    data = {
+        "cells": [report.to_json() for report in reports],
+        "stores": [asdict(store) for store in stores],
+        "prewarm": prewarming.to_json(),
+    }
+    text, html = status_text(reports, stores, prewarming), status_html(reports, stores, prewarming)
     return Rendered(text, html, data, "application/vnd.nbcache.status+json")
 
 
@@ -168,6 +175,18 @@ def _store_parts(store: StoreFigures) -> list[str]:
     if store.limit is not None:
         held += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"
     return [store.name, counted(store.entries, "entry", "entries"), held]
+
+
+def _prewarming_parts(prewarming: Prewarming) -> list[str]:
+    if not prewarming.slices:
+        return []
+    done = sum(each.seconds for each in prewarming.slices)
+    longest = max(prewarming.slices, key=lambda each: each.seconds)
+    return [
+        "prewarmed" if prewarming.state == "done" else f"prewarming ({prewarming.state})",
+        f"{duration(done)} of idle time in {counted(len(prewarming.slices), 'slice')}",
+        f"longest {duration(longest.seconds)} ({longest.name})",
+    ]
 
 
 def _session_totals(reports: Sequence[CellReport]) -> list[str]:
@@ -220,10 +239,11 @@ def report_text(report: CellReport, *, stored: bool = True) -> str:
     return "\n".join([*lines, *_table_text(report.graphs), *_notices_text(report.notices)])
 
 
-def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures] = ()) -> str:
+def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming) -> str:
     """Return the session for a terminal: totals, stores, reasons, then each run of a cell."""
     lines = _joined("nbcache session", _session_totals(reports))
-    lines += ["  " + one_line(DOT.join(_store_parts(store)), WIDTH - 2) for store in stores]
+    facts = [_store_parts(store) for store in stores] + [_prewarming_parts(prewarming)]
+    lines += ["  " + one_line(DOT.join(parts), WIDTH - 2) for parts in facts if parts]
     lines += _notices_text(_notices(reports))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
         table = [(str(count), duration(seconds), one_line(why, 80)) for why, count, seconds in ranked]
@@ -347,10 +367,11 @@ def report_html(report: CellReport, *, stored: bool = True) -> str:
     return _tag("div", BOX, shown, _notices_html(report.notices))
 
 
-def status_html(reports: Sequence[CellReport], stores: Sequence[StoreFigures] = ()) -> str:
+def status_html(reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming) -> str:
     """Return the session for a notebook: totals, stores, reasons, then each run of a cell, folded if many."""
     parts = [_tag("div", "", _head("nbcache session", _session_totals(reports)))]
-    parts += [_tag("div", FAINT, _text(DOT.join(_store_parts(store)))) for store in stores]
+    facts = [_store_parts(store) for store in stores] + [_prewarming_parts(prewarming)]
+    parts += [_tag("div", FAINT, _text(DOT.join(each))) for each in facts if each]
     parts.append(_notices_html(_notices(reports)))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
         rows = [[str(count), duration(seconds), _text(why, 120)] for why, count, seconds in ranked]

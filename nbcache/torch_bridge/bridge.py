@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from nbcache.errors import StoreUnavailable, UnsupportedTorch
 from nbcache.key import digest, sha256
 from nbcache.model import Environment
-from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events
+from nbcache.prewarming import Steps
+from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events, garbage, prewarm
 from nbcache.torch_bridge.cpp_kernels import KERNELS
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
@@ -36,12 +37,15 @@ _FOREIGN = "nbcache_foreign"
 _CACHES = ("aotautograd", "dynamo", "fxgraph")
 """Folders of torch's cache folder that are looked things up in; others hold what a compile works on."""
 _IN_USE_SECONDS = 60.0
+_LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx")
+"""What takes tenths of a second to import."""
 
 
 class TorchBridge:
     """Implements `CompilerBridge` for torch. Importing it imports no torch."""
 
-    def __init__(self) -> None:
+    def __init__(self, user_has_torch: Callable[[], bool] = lambda: False) -> None:
+        self._user_has_torch = user_has_torch
         self._patches = Patches()
         self._imports: ImportHook | None = None
         self._session: Session | None = None
@@ -70,7 +74,8 @@ class TorchBridge:
                 "torch._inductor.remote_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.async_compile": when(events.follow_kernels),
-            }
+            },
+            around=dict.fromkeys(_LARGE, garbage.paused),
         )
         self._imports.install()
 
@@ -88,6 +93,17 @@ class TorchBridge:
                 os.environ[name] = value
         self._before.clear()
         self._folder = self._session = None
+
+    def prewarm(self, *, compiling_for: str | None = None) -> Steps:
+        """Return what can be done before the first compile.
+
+        With `compiling_for`, a device, return what compiles and stores the sample that others restore.
+        """
+        if self._session is None:
+            return iter(())
+        if compiling_for is not None:
+            return prewarm.compile_steps(self._session, compiling_for)
+        return prewarm.steps(self._session, self._serving, self._user_has_torch)
 
     def clear(self) -> None:
         """Empty the cache folder that we gave torch; one that the user has set is not ours to clean."""
@@ -128,6 +144,8 @@ class TorchBridge:
             self._session.notice(str(problem))
 
     def _codecache_module(self, module: ModuleType) -> None:
+        if self._session is not None:
+            prewarm.prefetch_key(module, self._session)
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned)

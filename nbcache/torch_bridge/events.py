@@ -15,6 +15,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.model import Outcome
+from nbcache.torch_bridge import garbage, import_order
 from nbcache.tracking import (
     AutogradLookup,
     FrameCompiled,
@@ -29,10 +30,21 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["being_looked_up", "follow_kernels", "follow_lookups", "follow_spans", "stamp"]
+__all__ = [
+    "NotStored",
+    "being_looked_up",
+    "follow_kernels",
+    "follow_lookups",
+    "follow_spans",
+    "restoring_only",
+    "stamp",
+]
 
 being_looked_up = threading.local()
 """`key`: that of the FX graph which the cache is being asked for on this thread, or None."""
+
+restoring_only = threading.local()
+"""`on`: what is not stored is not to be compiled or found out on this thread, but raises NotStored."""
 
 _AUTOGRAD = {
     "autograd_cache_hit": Outcome.HIT,
@@ -44,8 +56,14 @@ _breaks = threading.local()
 _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
+_FRAME = "dynamo"
+"""The span of a frame, from its tracing to its guards."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
+
+
+class NotStored(Exception):
+    """Something is not stored, and there is no time to compile it."""
 
 
 def stamp() -> dict[str, Any]:
@@ -62,6 +80,10 @@ def stamp() -> dict[str, Any]:
 
 def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
     """Stand in for the logger that torch tells all its phases to, `utils.CHROMIUM_EVENT_LOG`."""
+    import torch
+
+    heap = garbage.HeapAside()
+    patches.undo(heap.reset)
 
     class EventLog(utils.ChromiumEventLogger):  # type: ignore[name-defined]
         """Passes every event on to torch's own logging, and to the session."""
@@ -69,6 +91,10 @@ def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
         def _log_timed_event(
             self, event_name: str, time_ns: int, phase: str, metadata: dict[str, Any] | None = None
         ) -> Any:
+            if event_name == _FRAME:
+                (heap.begin if phase == "B" else heap.end)()
+                if phase == "B":
+                    session.attempt("settling the order of modules", partial(import_order.settle, torch))
             if not event_name.startswith(_PASSES):
                 session.attempt(_FOLLOWING, partial(_span, utils, session, event_name, phase, metadata or {}))
             return super()._log_timed_event(event_name, time_ns, phase, metadata)
@@ -93,12 +119,12 @@ def _span(utils: ModuleType, session: Session, name: str, phase: str, metadata: 
     at = stamp()
     if phase == "B":
         function = ""
-        if name == "dynamo":
+        if name == _FRAME:
             function = _function_name(_code_being_compiled(sys._getframe()))
             _breaks.before = len(utils.graph_break_reasons)
         session.emit(SpanStarted(**at, name=name, function=function))
         return
-    if name == "dynamo":
+    if name == _FRAME:
         session.emit(_frame(utils, session, at, metadata))
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
 
@@ -224,10 +250,12 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
             graph, info = load(
                 key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
             )
-            return graph, info
         finally:
             being_looked_up.key = None
             session.attempt(_FOLLOWING, partial(_looked_up, session, key, is_backward, graph, info))
+        if graph is None and getattr(restoring_only, "on", False):
+            raise NotStored(key)
+        return graph, info
 
     patches.set(codecache.FxGraphCache, "load_with_key", staticmethod(load_with_key))
 

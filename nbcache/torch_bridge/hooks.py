@@ -6,7 +6,8 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 __all__ = ["ImportHook", "Patches"]
@@ -49,12 +50,18 @@ class Patches:
 class ImportHook(importlib.abc.MetaPathFinder):
     """Calls a function after a module has been imported, on the thread that imports it.
 
+    A module in `around` is executed within that context.
     The function runs once: at once where the module is there already, otherwise as the last part
     of the module's own execution, so that nobody sees the module without it.
     """
 
-    def __init__(self, actions: Mapping[str, Callable[[ModuleType], None]]) -> None:
+    def __init__(
+        self,
+        actions: Mapping[str, Callable[[ModuleType], None]],
+        around: Mapping[str, Callable[[], AbstractContextManager[None]]] = MappingProxyType({}),
+    ) -> None:
         self._actions = dict(actions)
+        self._around = dict(around)
 
     def install(self) -> None:
         """Begin to watch imports."""
@@ -68,6 +75,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
     def uninstall(self) -> None:
         """Stop watching."""
         self._actions.clear()
+        self._around.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -75,7 +83,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find the module as everybody else would, and have our action run after its loader."""
-        if fullname not in self._actions:
+        if fullname not in self._actions and fullname not in self._around:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -95,7 +103,8 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # ours, an attribute of this one loader: its class's own is back
-            execute(module)
+            with self._around.pop(name, nullcontext)():
+                execute(module)
             if action := self._actions.pop(name, None):
                 action(module)
 

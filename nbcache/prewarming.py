@@ -1,0 +1,105 @@
+"""Prewarming: a list of short pieces of work, done one at a time while no cell runs."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = ["Pause", "Prewarming", "Slice", "SliceTime", "Steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A piece of work for the kernel's own thread, well under half a second where it can be divided."""
+
+    name: str
+    run: Callable[[], object]
+
+
+class Pause(enum.Enum):
+    """What steps say instead of a slice when there is nothing to do on the kernel's thread."""
+
+    SHORT = "another thread or process is at work"
+    CELL = "nothing before another cell has run"
+
+
+Steps: TypeAlias = Iterator[Slice | Pause]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTime:
+    """How long one slice took."""
+
+    name: str
+    seconds: float
+
+
+class Prewarming:
+    """Runs the slices of `steps` one by one, and remembers how long each took.
+
+    `step` is for one thread, the kernel's own. A slice that raises ends it all: `on_error` hears of it.
+    """
+
+    def __init__(
+        self,
+        steps: Callable[[], Steps],
+        on_error: Callable[[str, Exception], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._make = steps
+        self._steps: Steps | None = None
+        self._on_error = on_error
+        self._clock = clock
+        self._began: float | None = None
+        self.state = "off"
+        """`off`: not begun or switched off; `running`; `done`; `failed`."""
+        self.slices: list[SliceTime] = []
+        self.seconds = 0.0
+        """From the first slice to the end of the last one, and what was waited for in between."""
+
+    def step(self) -> Pause | None:
+        """Run the next slice. Return what to wait for before the next step, or None for nothing.
+
+        After the end, and once it has failed, it is always `Pause.CELL`.
+        """
+        if self.state == "failed":
+            return Pause.CELL
+        if self._steps is None:
+            self._steps = self._make()
+        self._began = self._clock() if self._began is None else self._began
+        name = "finding out what to do"
+        try:
+            following = next(self._steps, Pause.CELL)
+            if not isinstance(following, Slice):
+                self.state = "running" if following is Pause.SHORT else "done"
+                return following
+            self.state, name = "running", following.name
+            began = self._clock()
+            following.run()
+        except Exception as error:
+            self.state = "failed"
+            self._on_error(f"prewarming ({name})", error)
+            return Pause.CELL
+        self.slices.append(SliceTime(name, self._clock() - began))
+        self.seconds = self._clock() - self._began
+        return None
+
+    def stop(self) -> None:
+        """Do no more."""
+        steps, self._steps = self._steps, iter(())
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
+        if self.state == "running":
+            self.state = "off"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state and the slices as JSON values, by the names that the README documents."""
+        return {
+            "state": self.state,
+            "seconds": self.seconds,
+            "slices": [{"name": each.name, "seconds": each.seconds} for each in self.slices],
+        }

@@ -1,0 +1,39 @@
+"""`python -m nbcache.torch_bridge DEVICE`: compile the sample that prewarming restores, and store it.
+
+A kernel starts this in the background where its store has no sample yet; it gives way to everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from nbcache.kernel_session import Session
+from nbcache.prewarming import Slice
+from nbcache.settings import Settings
+from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge import TorchBridge
+
+_POLITE = 19
+"""How much this process gives way (`nice`)."""
+_FLUSH_SECONDS = 60.0
+
+
+def main(device: str) -> None:
+    """Compile the sample for `device`; what fails raises."""
+    os.nice(_POLITE)
+    settings = Settings.from_env(os.environ)
+    bridge = TorchBridge()
+    session = Session(settings, bridge, DirectoryStore(settings.dir))
+    session.start()
+    for step in bridge.prewarm(compiling_for=device):
+        if isinstance(step, Slice):
+            step.run()
+        else:
+            time.sleep(0.01)
+    session.close(_FLUSH_SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,35 @@
+"""Make torch's keys the same whatever was imported before torch.
+
+A key is a hash of pickled bytes, and pickle names `torch.contiguous_format`, which every tensor's metadata
+holds, after the first module in `sys.modules` that knows it as `torch.contiguous_format`. That is
+`torch._utils` where torch was imported first. It is another one where a module of the user's own that
+imports torch began before torch did, or, because a notebook's `import torch` sets `__main__.torch`, where
+`multiprocessing` came before torch: that adds `__mp_main__`. The same graph then has another key, and misses.
+
+Found on torch 2.13.0; nothing of torch is touched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+__all__ = ["settle"]
+
+
+def settle(torch: Any) -> list[str]:
+    """Move modules that stand before torch in `sys.modules`, and know it, to its end; return their names."""
+    before = []
+    for name, module in list(sys.modules.items()):
+        if name == "torch":
+            break
+        # Not by getattr: a lazy module would begin to import.
+        if name != "__main__" and getattr(module, "__dict__", {}).get("torch") is torch:
+            before.append(name)
+    for name in before:
+        # The lock of this module, which whoever imports it in between waits for, and then looks again.
+        with importlib._bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
+            if name in sys.modules:
+                sys.modules[name] = sys.modules.pop(name)
+    return before

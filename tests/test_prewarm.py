@@ -1,0 +1,257 @@
+"""Prewarming, through real kernels that are left idle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import (
+    CALL,
+    DEFINE,
+    LOAD,
+    REPORTS,
+    SESSION,
+    SET_UP,
+    Kernel,
+    RunPython,
+)
+
+pytestmark = pytest.mark.compile
+
+StartKernel = Callable[..., Kernel]
+
+COUNT = """\
+import sys
+started = []
+def hook(event, arguments):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"):
+        started.append((event, repr(arguments)[:200]))
+sys.addaudithook(hook)
+"""
+STARTED = "print(started)"
+TORCH_KNOWS = """\
+import torch._dynamo.utils as utils, torch._dynamo.convert_frame as convert_frame, torch._dynamo.pgo as pgo
+print([
+    dict(utils.counters), len(utils.get_compilation_metrics()), utils.graph_break_reasons,
+    convert_frame.FRAME_COUNTER, dict(convert_frame.FRAME_COMPILE_COUNTER), utils.curr_frame,
+    pgo._CODE_STATE, torch.compiler.save_cache_artifacts() is None,
+    torch.is_grad_enabled(), torch._dynamo.config.automatic_dynamic_shapes, torch.initial_seed(),
+])
+"""
+
+
+@pytest.fixture(scope="session")
+def sampled(cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with what `cold` compiled and the sample, which a process of its own compiled."""
+    folder = tmp_path_factory.mktemp("sampled")
+    shutil.copytree(cold[0] / "store", folder / "store")
+    environ = {
+        **os.environ,
+        "NBCACHE_DIR": str(folder / "store"),
+        "TMPDIR": str(cold[0] / "tmp"),  # with the precompiled headers
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    command = [sys.executable, "-P", "-m", "nbcache.torch_bridge", "cpu"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "store"
+
+
+@pytest.fixture
+def prewarming(sampled: Path, isolated: dict[str, str]) -> dict[str, str]:
+    """Return an isolated environment with prewarming on, and the store that `sampled` left."""
+    shutil.copytree(sampled, isolated["NBCACHE_DIR"])
+    del isolated["NBCACHE_PREWARM"]
+    return isolated
+
+
+def graphs(kernel: Kernel) -> list[dict[str, object]]:
+    return [graph for report in json.loads(kernel.run(REPORTS)) for graph in report["graphs"]]
+
+
+def slices(kernel: Kernel) -> list[str]:
+    return kernel.ask(f"[each.name for each in {SESSION}.prewarm.slices]")  # type: ignore[no-any-return]
+
+
+def test_an_idle_kernel_sets_the_compiler_up_and_starts_no_process(
+    prewarming: dict[str, str], start_kernel: StartKernel, cold: tuple[Path, nbformat.NotebookNode]
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(COUNT)
+    kernel.run(LOAD)
+    kernel.idle()
+
+    assert kernel.ask("'torch._inductor.compile_fx' in __import__('sys').modules")
+    assert slices(kernel)[-3:] == ["restore a sample for cpu"] * 2 + ["vector instruction sets"]
+    assert kernel.ask(f"{SESSION}.graphs") == []
+    for cell in (SET_UP, DEFINE):
+        kernel.run(cell)
+    said = kernel.run(CALL)
+    assert said.splitlines()[-1] == last_line(cold[1])
+    found = graphs(kernel)
+    assert [graph["outcome"] for graph in found] == ["hit"] * 4
+    assert {graph["level"] for graph in found} == {"L1"}
+    assert {graph["compile_id"] for graph in found} == {"0/0", "1/0"}
+    assert kernel.run(STARTED) == "[]\n"
+    assert not list(Path(prewarming["TMPDIR"]).rglob("*.gch"))
+
+
+def last_line(notebook: nbformat.NotebookNode) -> str:
+    return "".join(
+        each.text for each in notebook.cells[3].outputs if each.output_type == "stream"
+    ).splitlines()[-1]
+
+
+def test_no_compiler_is_needed_where_every_kernel_is_restored(
+    prewarming: dict[str, str], start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    """Not even for the choice of vector instructions, which hits do not ask for."""
+    (tmp_path / "empty").mkdir()
+    prewarming["PATH"] = str(tmp_path / "empty")
+    kernel = start_kernel(prewarming)
+    for cell in (COUNT, LOAD, SET_UP, DEFINE, CALL):
+        kernel.run(cell)
+
+    assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
+    assert kernel.run(STARTED) == "[]\n"
+
+
+def test_the_sample_leaves_no_trace_in_torch_or_in_random_numbers(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    state = "import torch; torch.manual_seed(3)"
+    told = []
+    for prewarm in ("off", "on"):
+        kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": prewarm})
+        kernel.run(state)
+        kernel.run(LOAD)
+        if prewarm == "on":
+            kernel.idle()
+            assert slices(kernel).count("restore a sample for cpu") == 2
+        told.append((kernel.run("print(torch.rand(4))"), kernel.run(TORCH_KNOWS)))
+    assert told[0] == told[1]
+
+
+def test_a_store_without_the_sample_gets_it_from_a_process_of_its_own(
+    with_headers: dict[str, str], start_kernel: StartKernel
+) -> None:
+    del with_headers["NBCACHE_PREWARM"]
+    kernel = start_kernel(with_headers)
+    kernel.run(COUNT)
+    kernel.run(LOAD)
+    kernel.idle()
+
+    assert kernel.run(STARTED).count("nbcache.torch_bridge") == 1
+    assert "restore a sample for cpu" in slices(kernel)
+    second = start_kernel(with_headers)
+    second.run(COUNT)
+    second.run(LOAD)
+    second.idle()
+    assert second.run(STARTED) == "[]\n"
+
+
+def test_an_incomplete_sample_is_compiled_anew_elsewhere_and_not_in_the_kernel(
+    prewarming: dict[str, str], start_kernel: StartKernel, run_python: RunPython
+) -> None:
+    """Its graphs are gone from the store, and what says that it is there is not."""
+    forget = """\
+import os
+from nbcache.stores.directory import DirectoryStore
+from nbcache.format import decode_entry, decode_ref
+store = DirectoryStore(os.environ["NBCACHE_DIR"])
+for key in list(store.keys("ref/")):
+    if decode_ref(decode_entry(store.get(key), max_bytes=1 << 20)).type in ("inductor", "aot_autograd"):
+        store.delete(key)
+"""
+    run_python(forget, prewarming)
+    kernel = start_kernel(prewarming)
+    kernel.run(COUNT)
+    kernel.run(LOAD)
+    kernel.idle()
+
+    assert kernel.run(STARTED).count("subprocess.Popen") == 1
+    assert slices(kernel).count("restore a sample for cpu") == 4
+    assert kernel.ask(f"{SESSION}.prewarm.state") == "done"
+
+
+def test_cells_that_run_and_await_are_left_alone_and_off_is_off(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(LOAD + "\nimport asyncio, nbcache\nwarm = nbcache.session().prewarm")
+    kernel.run("before = len(warm.slices)\nawait asyncio.sleep(1.5)\nprint(len(warm.slices) - before)")
+    assert kernel.run("print(len(warm.slices) - before)") == "0\n"
+    kernel.wait_until("len(warm.slices) > before")
+    kernel.run("%nbcache config prewarm=off")
+    done = kernel.ask("len(warm.slices)")
+    kernel.run("import time; time.sleep(0.01)")
+    with pytest.raises(AssertionError, match="never came true"):
+        kernel.wait_until(f"len(warm.slices) > {done}", seconds=1)
+    kernel.run("%nbcache config prewarm=on")
+    kernel.idle()
+    assert kernel.ask("warm.state") == "done"
+
+
+def test_a_variable_that_torch_has_read_already_is_warned_of(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(LOAD)
+    kernel.idle()
+    kernel.run("import os; os.environ['OMP_NUM_THREADS'] = '1'; os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
+    kernel.wait_until(f"{SESSION}._notices")
+    kernel.run("1")
+
+    (notice,) = kernel.ask(f"{SESSION}.reports[-1].notices")
+    assert notice.startswith("OMP_NUM_THREADS changed after nbcache had imported torch ahead")
+    kernel.run("import torch; os.environ['OMP_NUM_THREADS'] = '2'")  # now it is the user's own import
+
+
+def test_unloading_ends_it(with_headers: dict[str, str], start_kernel: StartKernel) -> None:
+    del with_headers["NBCACHE_PREWARM"]
+    kernel = start_kernel(with_headers)
+    kernel.run("import psutil")
+    kernel.run(LOAD)
+    kernel.wait_until("len(psutil.Process().children())")
+    kernel.run("%unload_ext nbcache")
+    assert kernel.run("print([child.status() for child in psutil.Process().children()])") == "[]\n"
+
+
+def test_what_was_imported_before_torch_changes_no_key(
+    prewarming: dict[str, str], start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    """Torch's keys hold the name of the first module that knows torch."""
+    (tmp_path / "mine.py").write_text("import torch\n")
+    kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": "off"})
+    kernel.run("import multiprocessing, mine")
+    for cell in (LOAD, SET_UP, DEFINE, CALL):
+        kernel.run(cell)
+    assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
+
+
+def test_a_hot_call_passes_through_nothing_of_ours(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    profile = """\
+import os, sys
+import nbcache
+ours, folder = set(), os.path.dirname(nbcache.__file__)
+def note(frame, event, argument):
+    if frame.f_code.co_filename.startswith(folder):
+        ours.add(frame.f_code.co_qualname)
+sys.setprofile(note)
+loss = loss_of(x); loss.backward()
+sys.setprofile(None)
+print(ours)
+"""
+    kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": "off"})
+    for cell in (LOAD, SET_UP, DEFINE, CALL, CALL):
+        kernel.run(cell)
+    assert kernel.run(profile).splitlines()[-1] == "set()"
