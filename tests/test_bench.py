@@ -84,7 +84,7 @@ def hit(*, load: float = 0.1, dynamo: float = 0.2) -> dict[str, Any]:
 @pytest.fixture
 def result() -> Result:
     """Return three runs of each variant, with round medians."""
-    found = Result(SUBJECT, sizes=Sizes(5, 1_000_000, 60_000, 40_000, 400_000, {"inductor": 40_000}))
+    found = Result(SUBJECT, sizes=Sizes(5, 1_000_000, 60_000, 40_000, 90_000, 400_000, {"inductor": 40_000}))
     miss = {"graphs": [graph("miss", dynamo=1.0, build=10.0)], "notices": []}
     for number, drift in enumerate((0.9, 1.0, 1.4), 1):
         found.runs += [
@@ -282,15 +282,16 @@ def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path: Path) -> No
     assert not home.store.exists()
 
 
-def test_sizes_are_those_of_what_the_manifests_name(tmp_path: Path) -> None:
+def test_sizes_are_those_of_what_the_manifests_name_of_the_cell(tmp_path: Path) -> None:
     store = ArtifactStore(DirectoryStore(tmp_path))
     here = Environment((Component("torch.version", "2.13.0"),))
     kept = {type: Artifact(type, f"{type}-key", type.encode() * 1000) for type in ("inductor", "cpp_kernel")}
-    refs = [store.put(here.digest, artifact) for artifact in kept.values()]
-    store.put(here.digest, Artifact("inductor", "unnamed", b"in no manifest"))
+    refs = [store.put(here.digest, artifact, cell="measured") for artifact in kept.values()]
+    refs.append(store.put(here.digest, Artifact("inductor", "sample", b"made by prewarming")))
+    store.put(here.digest, Artifact("inductor", "unnamed", b"in no manifest"), cell="measured")
     store.save_manifest(Manifest(here, "", tuple(refs)))
 
-    sizes = sizes_of(tmp_path)
+    sizes = sizes_of(tmp_path, "measured")
 
     entry = {
         type: len(store.store.get(f"artifact/{artifact.digest}") or b"") for type, artifact in kept.items()
@@ -299,6 +300,7 @@ def test_sizes_are_those_of_what_the_manifests_name(tmp_path: Path) -> None:
     assert sizes.artifacts == 2
     assert sizes.artifact_bytes == sum(len(artifact.content) for artifact in kept.values())
     assert sizes.common_bytes == entry["inductor"]
+    assert sizes.store_bytes > sizes.snapshot_bytes
     assert sizes.snapshot_bytes == sum(entry.values()) + len(store.store.get(manifest) or b"")
 
 
@@ -766,7 +768,7 @@ def test_a_broken_store_has_no_sizes(tmp_path: Path) -> None:
     DirectoryStore(tmp_path).put("manifest/a", b"not an entry")
 
     with pytest.raises(BenchError, match="cannot be read"):
-        sizes_of(tmp_path)
+        sizes_of(tmp_path, "")
 
 
 def test_config_errors_are_usage_errors() -> None:

@@ -170,7 +170,7 @@ def _sizes_lines(sizes: Sizes | None) -> list[str]:
     if sizes is None:
         return []
     held = f"{counted(sizes.artifacts, 'artifact')}, {size(sizes.artifact_bytes)} of content"
-    lines = [f"stored: {held}; a snapshot of them is {size(sizes.snapshot_bytes)}"]
+    lines = [f"stored by the cell: {held}; a snapshot of them is {size(sizes.snapshot_bytes)}"]
     if sizes.bundle_bytes:
         part = sizes.common_bytes / sizes.bundle_bytes
         lines.append(

@@ -70,7 +70,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of what the cold run stored, and of torch's bundle of the same."""
+    """Bytes of what the measured cell of a cold run stored, and of torch's bundle of the same."""
 
     artifacts: int
     """Number of artifacts."""
@@ -79,7 +79,9 @@ class Sizes:
     snapshot_bytes: int
     """What would travel: their entries and the manifest's, as they lie in the store, compressed."""
     common_bytes: int
-    """The same, for those types of artifact only that torch's bundle can hold."""
+    """The entries of those types of artifact only that torch's bundle can hold."""
+    store_bytes: int
+    """All that the manifests name, with what prewarming keeps there for itself."""
     bundle_bytes: int | None = None
     """What `torch.compiler.save_cache_artifacts` returned; None where no variant needed it."""
     bytes_by_type: Mapping[str, int] = field(default_factory=dict)

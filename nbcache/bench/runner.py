@@ -96,7 +96,7 @@ class Runner:
         for number, each in enumerate(planned, 1):
             run = self._one(subject, each, places)
             if each.variant is Variant.COLD:
-                result.sizes = self._sizes(places)
+                result.sizes = self._sizes(places, run)
             result.runs.append(run)
             idle = f", idle {each.idle:g} s" if isinstance(each.idle, float) else ", idle until prewarmed"
             shown = each.variant.label + (idle if each.idle is not None else "")
@@ -120,8 +120,8 @@ class Runner:
             self._check_other_python(subject, places)
         if wanted & {Variant.RESTART, Variant.FRESH} and Variant.COLD not in wanted:
             self.say(f"{subject.label}: preparing nbcache's store")
-            self._one(subject, Planned(Variant.COLD, 0), places)
-            result.sizes = self._sizes(places)
+            cold = self._one(subject, Planned(Variant.COLD, 0), places)
+            result.sizes = self._sizes(places, cold)
 
     def _check_other_python(self, subject: Subject, places: _Places) -> None:
         home, python = places.eager, self.options.python
@@ -185,8 +185,8 @@ class Runner:
             **found["agreement"],
         )
 
-    def _sizes(self, places: _Places) -> Sizes:
-        sizes = sizes_of(places.stored)
+    def _sizes(self, places: _Places, cold: Run) -> Sizes:
+        sizes = sizes_of(places.stored, cold.report["cell"]["digest"] if cold.report else "")
         with suppress(FileNotFoundError):
             sizes = replace(sizes, bundle_bytes=places.bundle.stat().st_size)
         return sizes
@@ -249,27 +249,31 @@ def prewarmed(running: Kernel) -> str | None:
         time.sleep(_POLL_SECONDS)
 
 
-def sizes_of(folder: Path) -> Sizes:
-    """Return the sizes of what the manifests in the store at `folder` name; BenchError where it is broken."""
+def sizes_of(folder: Path, cell: str) -> Sizes:
+    """Return the sizes of what the store at `folder` has of the cell with this digest.
+
+    BenchError where an entry is broken.
+    """
     store = DirectoryStore(folder)
     refs: dict[str, ArtifactRef] = {}
-    entries: dict[str, int] = {}
-    total = 0
+    manifests = 0
     try:
         for entry in store.get_many(store.keys("manifest/")).values():
-            total += len(entry)
+            manifests += len(entry)
             refs |= {ref.digest: ref for ref in decode_manifest(decode_entry(entry)).artifacts}
-        for digest, entry in store.get_many(f"artifact/{digest}" for digest in refs).items():
-            entries[digest.removeprefix("artifact/")] = len(entry)
+        found = store.get_many(f"artifact/{digest}" for digest in refs)
     except (FormatError, StoreError) as error:
         raise BenchError(f"what was stored cannot be read: {error}") from error
+    entries = {key.removeprefix("artifact/"): len(entry) for key, entry in found.items()}
+    ours = {digest: length for digest, length in entries.items() if refs[digest].cell == cell}
     by_type: dict[str, int] = {}
-    for digest, length in entries.items():
+    for digest, length in ours.items():
         by_type[refs[digest].type] = by_type.get(refs[digest].type, 0) + length
     return Sizes(
-        artifacts=len(entries),
-        artifact_bytes=sum(refs[digest].size for digest in entries),
-        snapshot_bytes=total + sum(entries.values()),
+        artifacts=len(ours),
+        artifact_bytes=sum(refs[digest].size for digest in ours),
+        snapshot_bytes=manifests + sum(ours.values()),
         common_bytes=sum(length for type, length in by_type.items() if type in _IN_BUNDLES),
+        store_bytes=manifests + sum(entries.values()),
         bytes_by_type=by_type,
     )
