@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from nbcache.errors import ConfigError
 
-__all__ = ["Case", "build"]
+__all__ = ["Case", "build", "converted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,20 @@ def _own(name: str) -> Case:
 
 
 def _moved(value: Any, device: str) -> Any:
+    return converted(value, lambda tensor: tensor.to(device))
+
+
+def converted(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """Return nested tuples, lists and dicts with every tensor converted to a leaf."""
     match value:
         case Tensor():
-            # A leaf again: moving one that requires a gradient is an operation of the graph.
-            return value.detach().to(device).requires_grad_(value.requires_grad)
+            return convert(value.detach()).requires_grad_(value.requires_grad)
         case dict():
-            return {name: _moved(each, device) for name, each in value.items()}
+            return {name: converted(each, convert) for name, each in value.items()}
         case tuple() if hasattr(value, "_fields"):
-            return type(value)(*(_moved(each, device) for each in value))
+            return type(value)(*(converted(each, convert) for each in value))
         case tuple() | list():
-            return type(value)(_moved(each, device) for each in value)
+            return type(value)(converted(each, convert) for each in value)
         case _:
             return value
 

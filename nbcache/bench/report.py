@@ -16,7 +16,8 @@ __all__ = ["aligned", "call_text", "hot_of", "idle_text", "report_json", "report
 JSON_VERSION = 1
 _LEGEND = """\
 cell: from running the measured cell to its result. start: from the start of the process to that result.
-vs warm, vs mega: how many times faster than `torch warm`, `mega-cache`. hot: each call after the first."""
+vs warm, vs mega: how many times faster than `torch warm`, `mega-cache`. hot: each call after the first.
+as eager: the largest difference; (float64): apart by rounding, and as near to float64 as eager is."""
 
 
 def report_text(results: Sequence[Result], environment: Mapping[str, Any], options: Options) -> str:
@@ -141,6 +142,8 @@ def _agreement(row: Row) -> str:
     if row.variant is Variant.EAGER:
         return NOTHING
     apart = "" if row.difference is None else f" ±{row.difference:.0e}" if row.difference else " exactly"
+    if row.agrees and row.compared_with == "float64":
+        return "yes (float64)"
     return f"{'yes' if row.agrees else 'NO'}{apart}"
 
 

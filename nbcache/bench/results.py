@@ -39,6 +39,8 @@ class Run:
     difference: float | None
     """Largest absolute difference from eager; None where the results cannot be compared."""
     tolerance: float
+    compared_with: str = "eager"
+    """`float64` where compiled and eager are apart, and their distance from that decided."""
     report: Mapping[str, Any] | None = None
     """nbcache's report of the measured cell (`CellReport.to_json`); None where nbcache is not loaded."""
     overhead_seconds: float | None = None
@@ -145,6 +147,8 @@ class Row:
     """In all runs."""
     difference: float | None
     """The largest of all runs."""
+    compared_with: str
+    """`float64` where that decided in any run."""
     graphs: int | None
     """Of the run with the fewest hits, like `outcomes`; None where nbcache is not loaded."""
     outcomes: Mapping[str, int]
@@ -221,6 +225,7 @@ def _row(group: Sequence[Run], warm: float | None, mega: float | None, started: 
         start_times_torch_warm=None if idled else ratio(started, start),
         agrees=all(run.agrees for run in group),
         difference=max(differences, default=None),
+        compared_with="float64" if any(run.compared_with == "float64" for run in group) else "eager",
         graphs=len(worst.graphs) if last.report is not None else None,
         outcomes=outcomes_of(worst),
         phases={name: statistics.median(run.phases[name] for run in group) for name in names},
