@@ -29,11 +29,13 @@ def test_modules_that_know_torch_come_after_it_and_the_others_stay(modules: dict
     modules["mine"] = module("mine", torch=torch)
     modules["other"] = module("other", torch="another torch")
     modules["torch"] = torch
+    modules["between"] = module("between", torch=torch)
     modules["torch._utils"] = module("torch._utils", torch=torch)
     same = dict(modules)
 
-    assert settle(torch) == ["__mp_main__", "mine"]
-    assert list(modules) == ["__main__", "other", "torch", "torch._utils", "__mp_main__", "mine"]
+    assert settle(torch) == ["__mp_main__", "mine", "between"]
+    order = ["__main__", "other", "torch", "torch._utils", "__mp_main__", "mine", "between"]
+    assert list(modules) == order
     assert modules == same
     assert settle(torch) == []
 

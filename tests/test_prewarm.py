@@ -158,25 +158,31 @@ def test_a_store_without_the_sample_gets_it_from_a_process_of_its_own(
 
 
 def test_an_incomplete_sample_is_compiled_anew_elsewhere_and_not_in_the_kernel(
-    prewarming: dict[str, str], start_kernel: StartKernel, run_python: RunPython
+    prewarming: dict[str, str],
+    start_kernel: StartKernel,
+    run_python: RunPython,
+    cold: tuple[Path, nbformat.NotebookNode],
 ) -> None:
-    """Its graphs are gone from the store, and what says that it is there is not."""
+    """Graphs and kernels are gone from the store, and what says that they are there is not."""
     forget = """\
 import os
 from nbcache.stores.directory import DirectoryStore
 from nbcache.format import decode_entry, decode_ref
 store = DirectoryStore(os.environ["NBCACHE_DIR"])
 for key in list(store.keys("ref/")):
-    if decode_ref(decode_entry(store.get(key), max_bytes=1 << 20)).type in ("inductor", "aot_autograd"):
+    if decode_ref(decode_entry(store.get(key), max_bytes=1 << 20)).type != "probe":
         store.delete(key)
 """
     run_python(forget, prewarming)
+    (headers,) = (cold[0] / "tmp").glob("torchinductor_*")
+    (Path(prewarming["TMPDIR"]) / headers.name).symlink_to(headers)
     kernel = start_kernel(prewarming)
     kernel.run(COUNT)
     kernel.run(LOAD)
     kernel.idle()
 
-    assert kernel.run(STARTED).count("subprocess.Popen") == 1
+    started = kernel.run(STARTED)
+    assert started.count("subprocess.Popen") == 1 and "nbcache.torch_bridge" in started
     assert slices(kernel).count("restore a sample for cpu") == 4
     assert kernel.ask(f"{SESSION}.prewarm.state") == "done"
 

@@ -17,15 +17,17 @@ from typing import Any
 
 __all__ = ["settle"]
 
+_FIRST_OF_TORCH = "torch._utils"
+
 
 def settle(torch: Any) -> list[str]:
-    """Move modules that stand before torch in `sys.modules`, and know it, to its end; return their names."""
+    """Move modules that know torch, and stand before its own, to the end; return their names."""
     before = []
     for name, module in list(sys.modules.items()):
-        if name == "torch":
+        if name == _FIRST_OF_TORCH:
             break
         # Not by getattr: a lazy module would begin to import.
-        if name != "__main__" and getattr(module, "__dict__", {}).get("torch") is torch:
+        if name not in ("__main__", "torch") and getattr(module, "__dict__", {}).get("torch") is torch:
             before.append(name)
     for name in before:
         # The lock of this module, which whoever imports it in between waits for, and then looks again.

@@ -37,18 +37,22 @@ if TYPE_CHECKING:
 __all__ = ["compile_steps", "prefetch_key", "steps"]
 
 _FIRST = """
-    numpy numpy.random numpy.fft tqdm urllib.request pickletools tarfile multiprocessing.connection
-    multiprocessing.reduction multiprocessing.resource_sharer
-    concurrent.futures.process unittest.mock cProfile timeit sympy networkx jinja2 filelock fsspec
+    numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
+    unittest.mock cProfile
 """
-"""What torch's modules import from elsewhere, in the order in which they do."""
+"""What torch's import needs from elsewhere.
+
+No more than that: for each tensor that a key is made of, pickle searches all modules that stand before
+torch in `sys.modules`, so that sympy and networkx ahead of torch cost a 12-layer model 0.1 s.
+"""
 _COMPILER = """
+    tqdm sympy networkx jinja2 fsspec
     torch.fx.experimental.symbolic_shapes torch.distributed.tensor torch.distributed.fsdp
     torch._dynamo.utils torch._inductor torch._inductor.codecache torch._functorch.aot_autograd
     torch._dynamo torch._inductor.decomposition torch._inductor.ir torch._inductor.lowering
     torch._inductor.select_algorithm torch._inductor.compile_fx
 """
-"""Roots of what `torch.compile` imports, each a slice; those that a torch does not have are left out."""
+"""Roots of what `torch.compile` imports, each a slice; those that are not there are left out."""
 _LAZY = """
     torch.distributed.tensor.experimental torch.distributed.tensor.experimental._func_map
     torch._dynamo.backends.inductor torch._inductor.async_compile torch._inductor.fx_passes.joint_graph
@@ -159,6 +163,9 @@ def _sample(session: Session, serving: Callable[[], bool], device: str) -> Steps
         tries -= 1
         if session.provide("probe", key):
             compiled = _Restoring(session, device)
+            yield Slice(
+                "trace a sample", partial(_compile_sample, session, device, training=False, backend="eager")
+            )
             for training in (False, True):
                 yield Slice(f"restore a sample for {device}", partial(compiled.run, training))
             if compiled.stored:
@@ -232,7 +239,9 @@ def _choose_instruction_set(session: Session) -> None:
         restoring_only.on = False
 
 
-def _compile_sample(session: Session, device: str, *, training: bool | None = None) -> None:
+def _compile_sample(
+    session: Session, device: str, *, training: bool | None = None, backend: str = "inductor"
+) -> None:
     """Compile a small network of common layers; nothing of it shows in reports or in torch's own counts.
 
     `training` is forward and backward, or inference where False; None is both.
@@ -264,9 +273,10 @@ def _compile_sample(session: Session, device: str, *, training: bool | None = No
                 x = block(x)
             return x.softmax(-1).mean()
 
-    with _unnoticed(session), torch.random.fork_rng():
+    devices = [torch.cuda.current_device()] if device == "cuda" else []
+    with _unnoticed(session), torch.random.fork_rng(devices):
         sample = Sample()
-        compiled = torch.compile(sample, fullgraph=True, dynamic=False)
+        compiled = torch.compile(sample, fullgraph=True, dynamic=False, backend=backend)
         numbers = torch.zeros(2, 4, dtype=torch.int64, device=device)
         if training is not True:
             with torch.no_grad():
