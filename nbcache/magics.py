@@ -58,8 +58,8 @@ _CODE_NAMES = "/nbcache/cell-{}.py"
 _FLUSH_SECONDS = 5.0
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
-_COMMANDS = ("status", "config", "flush", "clear")
-_USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush]"
+_COMMANDS = ("status", "config", "flush", "clear", "bench")
+_USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush | bench …]"
 
 _extension: Extension | None = None
 
@@ -410,6 +410,7 @@ class Extension:
         %nbcache config NAME=VALUE  change a setting for this kernel
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove all that is stored
+        %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
         """
         try:
             words = shlex.split(line)
@@ -473,6 +474,11 @@ class Extension:
         _nothing("clear", arguments)
         removed = self.session.clear()
         print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}")
+
+    def _bench(self, arguments: list[str]) -> None:
+        from nbcache.bench.command import run_in_notebook
+
+        run_in_notebook(arguments)
 
     def _flush(self, arguments: list[str]) -> None:
         _nothing("flush", arguments)

@@ -23,7 +23,7 @@ LOW = {
     "tracking",
 }
 """Layers 0 to 2, by their first name below `nbcache`."""
-HIGH = {"cli", "magics", "notebook", "testing", "torch_bridge"}
+HIGH = {"__main__", "bench", "cli", "magics", "notebook", "testing", "torch_bridge"}
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
 
 

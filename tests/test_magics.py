@@ -67,6 +67,7 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
         ("%nbcache config max_bytes=lots", "such as 500MB or 5GB"),
         ("%nbcache config dir=/elsewhere", "set NBCACHE_DIR"),
         ("%nbcache clear everything", "takes nothing more"),
+        ("%nbcache bench nanogtp", "did you mean nanogpt?"),
     ],
 )
 def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any, line: str, said: str) -> None:

@@ -1,0 +1,8 @@
+"""`python -m nbcache`: the `nbcache` command of this interpreter."""
+
+import sys
+
+from nbcache.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""`nbcache bench`: measure, show, and leave nothing behind, whether it ends, fails or is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from nbcache.bench.options import Options, check_packages
+from nbcache.errors import NbcacheError
+
+__all__ = ["run", "run_in_notebook"]
+
+_INTERRUPTED = 130
+_STOP_SECONDS = 20.0
+"""How long an interrupted benchmark may take to end its kernels and show what it has."""
+
+
+def run(options: Options) -> int:
+    """Do what `options` ask for; return the exit status.
+
+    0, or 1 where something could not be measured, or 130 after an interrupt: what was measured until
+    then is shown. NbcacheError where a package is missing.
+    """
+    check_packages(options)
+    with (
+        tempfile.TemporaryDirectory(prefix="nbcache-bench-", ignore_cleanup_errors=True) as folder,
+        _sigterm(),
+    ):
+        if options.stores:
+            from nbcache.bench.stores import run_stores
+
+            return run_stores(options, Path(folder), _say)
+        return _run_models(options, Path(folder))
+
+
+def _run_models(options: Options, folder: Path) -> int:
+    from nbcache.bench.report import report_json, report_text
+    from nbcache.bench.runner import Runner
+
+    runner, interrupted = Runner(options, folder, _say), False
+    try:
+        runner.run()
+    except KeyboardInterrupt:
+        interrupted = True
+        _say("interrupted; what was measured until now:")
+    environment = {**runner.environment, **machine()}
+    if options.json != "-":
+        print(report_text(runner.results, environment, options), flush=True)
+    write_json(options, report_json(runner.results, environment, options, interrupted=interrupted))
+    if options.plot is not None and any(result.runs for result in runner.results):
+        from nbcache.bench.chart import draw
+
+        draw(runner.results, environment, options.plot)
+        _say(f"chart: {options.plot}")
+    if interrupted:
+        return _INTERRUPTED
+    return 1 if any(result.error is not None for result in runner.results) else 0
+
+
+def write_json(options: Options, values: Mapping[str, Any]) -> None:
+    """Write `values` to where `options` want them."""
+    if options.json is None:
+        return
+    text = json.dumps(values, indent=2)
+    if options.json == "-":
+        print(text, flush=True)
+        return
+    Path(options.json).write_text(text + "\n")
+    _say(f"all runs: {options.json}")
+
+
+def machine() -> dict[str, Any]:
+    """Return the CPU's name and the number of cores that this process may use."""
+    name = ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return {"cpu": name or platform.machine(), "cores": len(os.sched_getaffinity(0))}
+
+
+def run_in_notebook(arguments: Sequence[str]) -> None:
+    """Run `nbcache bench ARGUMENTS` in a process of its own and print what it says, as it says it.
+
+    An interrupt ends it; what it has measured is still shown. NbcacheError where it fails.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nbcache", "bench", *arguments],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # the kernel's interrupts go to its whole group: this passes them on, once
+    )
+    assert process.stdout is not None
+    try:
+        with process.stdout:
+            try:
+                _print_lines(process.stdout)
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                _print_lines(process.stdout)
+        status = process.wait(_STOP_SECONDS)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+        if process.poll() is None:
+            process.kill()
+    if status == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if status != 0:
+        raise NbcacheError(f"nbcache bench ended with status {status}", next_step="see what it says above")
+
+
+def _print_lines(stream: Iterator[str]) -> None:
+    for line in stream:
+        print(line, end="", flush=True)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _sigterm() -> Iterator[None]:
+    """Take a polite request to end as an interrupt, so that no kernel is left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,232 @@
+"""A fresh Jupyter kernel in folders of its own, that runs cells and says how long each took."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbcache
+from nbcache.errors import NbcacheError
+
+if TYPE_CHECKING:
+    from jupyter_client.blocking.client import BlockingKernelClient
+    from jupyter_client.manager import KernelManager
+
+__all__ = [
+    "BenchError",
+    "CellFailed",
+    "CellRun",
+    "Home",
+    "Kernel",
+    "environment",
+    "kernel",
+    "link_package",
+]
+
+_NAME = "nbcache-bench"
+_START_SECONDS = 120.0
+_DISTURBING = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "TORCH", "TRITON_", "VSCODE_", "XDG_")
+"""Beginnings of the caller's environment variables that would leak settings or caches into a kernel."""
+
+
+class BenchError(NbcacheError):
+    """Something could not be measured."""
+
+
+class CellFailed(BenchError):
+    """A cell raised an error, or its kernel died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folders of one kernel, all below `root`."""
+
+    root: Path
+
+    @property
+    def temporary(self) -> Path:
+        """The temp folder: torch's cache folder and its precompiled headers are in there."""
+        return self.root / "tmp"
+
+    @property
+    def store(self) -> Path:
+        """The local store of nbcache."""
+        return self.root / "store"
+
+    def empty(self, *, keep_temporary: bool = False, store: Path | None = None) -> None:
+        """Make all folders empty ones; `store` is copied to become nbcache's store, where given."""
+        for folder in (self.root / "home", self.root / "jupyter", self.store):
+            shutil.rmtree(folder, ignore_errors=True)
+        if not keep_temporary:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+        for folder in (self.root / "home", self.root / "jupyter", self.temporary):
+            folder.mkdir(parents=True, exist_ok=True)
+        if store is not None:
+            shutil.copytree(store, self.store)
+
+
+def environment(home: Home, caller: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Return a process's environment variables: the caller's, but for what would disturb a measurement.
+
+    `path` is what `link_package` returned.
+    """
+    jupyter = home.root / "jupyter"
+    kept = {name: value for name, value in caller.items() if not name.startswith(_DISTURBING)}
+    cache = Path(caller.get("XDG_CACHE_HOME") or Path(caller.get("HOME", "/")) / ".cache")
+    return {
+        **kept,
+        "HOME": str(home.root / "home"),
+        "TMPDIR": str(home.temporary),
+        "NBCACHE_DIR": str(home.store),
+        "IPYTHONDIR": str(jupyter / "ipython"),
+        "JUPYTER_CONFIG_DIR": str(jupyter / "config"),
+        "JUPYTER_DATA_DIR": str(jupyter / "data"),
+        "JUPYTER_RUNTIME_DIR": str(jupyter / "runtime"),
+        "JUPYTER_PLATFORM_DIRS": "1",
+        # Weights that the user's own model loads are not part of what is measured.
+        "HF_HOME": caller.get("HF_HOME", str(cache / "huggingface")),
+        "TORCH_HOME": caller.get("TORCH_HOME", str(cache / "torch")),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(path), caller.get("PYTHONPATH")))),
+    }
+
+
+def link_package(folder: Path) -> Path:
+    """Return a folder below `folder` that has this nbcache and nothing else.
+
+    Put into PYTHONPATH it makes every interpreter measure this one, and takes none of this interpreter's
+    other packages into another.
+    """
+    path = folder / "path"
+    path.mkdir()
+    (path / "nbcache").symlink_to(Path(nbcache.__file__).parent, target_is_directory=True)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """A cell that has run."""
+
+    seconds: float
+    """From sending the cell to its result."""
+    ended: float
+    """When the result was there, on the clock of `time.perf_counter`."""
+    execution_count: int
+
+
+class Kernel:
+    """A running kernel. `kernel` starts one."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient, log: Path, started: float):
+        self._manager = manager
+        self._client = client
+        self._log = log
+        self.started = started
+        """When its process was started, on the clock of `time.perf_counter`."""
+
+    def run(self, source: str) -> CellRun:
+        """Run a cell; CellFailed with the error that it raises."""
+        began = time.perf_counter()
+        reply = self._reply(self._client.execute(source, allow_stdin=False))
+        ended = time.perf_counter()
+        _raise_error(reply, source)
+        return CellRun(ended - began, ended, int(reply["execution_count"]))
+
+    def ask(self, expression: str) -> str | None:
+        """Return an expression's value, without running a cell; None where it raises or is no string."""
+        reply = self._reply(
+            self._client.execute(
+                "",
+                silent=True,
+                store_history=False,
+                user_expressions={"asked": expression},
+                allow_stdin=False,
+            )
+        )
+        answer = reply.get("user_expressions", {}).get("asked", {})
+        if answer.get("status") != "ok":
+            return None
+        value = ast.literal_eval(answer["data"]["text/plain"])
+        return value if isinstance(value, str) else None
+
+    def wait_until_ready(self) -> None:
+        """Wait until the kernel answers; CellFailed where it never does."""
+        self._reply(self._client.kernel_info(), timeout=_START_SECONDS)
+
+    def _reply(self, message: str, timeout: float = float("inf")) -> dict[str, Any]:
+        """Return the content of the reply to `message`; CellFailed where the kernel is dead."""
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                reply = self._client.get_shell_msg(timeout=1.0)
+            except queue.Empty:
+                if not self._manager.is_alive():
+                    raise CellFailed("the kernel died", where=self._last_words()) from None
+                if time.monotonic() > until:
+                    raise CellFailed(f"the kernel did not answer in {timeout:.0f} s") from None
+                continue
+            if reply["parent_header"].get("msg_id") == message:
+                return dict(reply["content"])
+
+    def _last_words(self) -> str | None:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:300] if lines else None
+
+
+def _raise_error(reply: Mapping[str, Any], source: str) -> None:
+    if reply["status"] == "ok":
+        return
+    told = str(reply.get("evalue", "")).strip().splitlines()
+    what = ": ".join(filter(None, (str(reply.get("ename", reply["status"])), told[0] if told else "")))
+    raise CellFailed(what, where=f"in the cell `{source.strip().splitlines()[0]}`")
+
+
+@contextlib.contextmanager
+def kernel(python: str, home: Home, variables: Mapping[str, str], cwd: Path) -> Iterator[Kernel]:
+    """Start a kernel of the interpreter `python`, and end it, with all that it started, at the end."""
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import KernelManager
+
+    jupyter, log = home.root / "jupyter", home.root / "jupyter" / "kernel.log"
+    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    spec = jupyter / "kernels" / _NAME
+    spec.mkdir(parents=True, exist_ok=True)
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": command, "display_name": _NAME, "language": "python"})
+    )
+    manager = KernelManager(
+        kernel_name=_NAME,
+        kernel_spec_manager=KernelSpecManager(
+            kernel_dirs=[str(spec.parent)], ensure_native_kernel=False, allowed_kernelspecs=set()
+        ),
+        connection_file=str(jupyter / "connection.json"),
+    )
+    with log.open("wb") as output, contextlib.ExitStack() as ending:
+        started = time.perf_counter()
+        ending.callback(_end, manager)
+        manager.start_kernel(env=dict(variables), cwd=str(cwd), stdout=output, stderr=output)
+        client = manager.client()
+        # Nobody reads what a cell displays: its result is there when the reply is, which is sent last.
+        client.start_channels(iopub=False, stdin=False, hb=False, control=False)
+        ending.callback(client.stop_channels)
+        running = Kernel(manager, client, log, started)
+        running.wait_until_ready()
+        yield running
+
+
+def _end(manager: KernelManager) -> None:
+    group = getattr(manager.provisioner, "pgid", None)  # what the kernel started may outlive it
+    manager.shutdown_kernel(now=True)
+    if group is not None:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,279 @@
+"""Run every variant of every subject in fresh kernels, alternating."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nbcache.bench.kernels import (
+    BenchError,
+    CellFailed,
+    Home,
+    Kernel,
+    environment,
+    kernel,
+    link_package,
+)
+from nbcache.bench.options import FULL, Idle, Mode, Options, Variant
+from nbcache.bench.results import Result, Run, Sizes
+from nbcache.bench.variants import (
+    LOAD,
+    Planned,
+    Subject,
+    loads_nbcache,
+    measured_cell,
+    schedule,
+    setup_cell,
+    subjects,
+)
+from nbcache.errors import FormatError, StoreError
+from nbcache.format import decode_entry, decode_manifest
+from nbcache.model import ArtifactRef
+from nbcache.notebook.wording import DOT
+from nbcache.stores.directory import DirectoryStore
+
+__all__ = ["Runner", "prewarmed", "sizes_of"]
+
+_PREWARM_STATE = (
+    "(lambda session: session.prewarm.state if session.settings.prewarm else 'switched off')"
+    "(__import__('nbcache').session())"
+)
+_PREWARM_OVER = ("done", "failed", "switched off")
+_SETTLE_SECONDS = 0.5
+"""A kernel takes a moment after a cell before it prewarms; the state is until then that of before."""
+_PREWARM_SECONDS = 60.0
+"""How long prewarming is waited for."""
+_POLL_SECONDS = 0.25
+_IN_BUNDLES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
+"""The types of artifact that torch's bundle holds too."""
+
+
+@dataclass(slots=True)
+class Runner:
+    """Measures what `options` ask for. `results` grows as it does: an interrupt loses nothing."""
+
+    options: Options
+    folder: Path
+    """An empty folder for everything that kernels write."""
+    say: Callable[[str], None]
+    """Takes one line of progress."""
+    results: list[Result] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    """Versions and machine, as the first kernel told them."""
+    _path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._path = link_package(self.folder)
+
+    def run(self) -> None:
+        """Measure all subjects. One that fails says so, and the next one begins."""
+        for subject in subjects(self.options):
+            result = Result(subject)
+            self.results.append(result)
+            place = self.folder / f"subject-{len(self.results)}"
+            place.mkdir()
+            try:
+                self._measure(result, place)
+            except (CellFailed, BenchError) as error:
+                result.error = str(error)
+                self.say(f"{subject.label}: FAILED {error}")
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _measure(self, result: Result, place: Path) -> None:
+        subject, wanted = result.subject, self.options.variants
+        planned = schedule(wanted, self.options.idle, self.options.runs)
+        places = _Places(place)
+        self._prepare(result, places)
+        for number, each in enumerate(planned, 1):
+            run = self._one(subject, each, places)
+            if each.variant is Variant.COLD:
+                result.sizes = self._sizes(places, run)
+            result.runs.append(run)
+            idle = f", idle {each.idle:g} s" if isinstance(each.idle, float) else ", idle until prewarmed"
+            shown = each.variant.label + (idle if each.idle is not None else "")
+            self.say(
+                f"{subject.label}: run {each.number} of {self.options.runs}{DOT}{shown}: "
+                f"{run.cell_seconds:.2f} s in the cell ({number} of {len(planned)})"
+            )
+            if run.prewarm not in (None, "done"):
+                result.notes.append(f"{shown}, run {each.number}: prewarming was {run.prewarm!r}")
+
+    def _prepare(self, result: Result, places: _Places) -> None:
+        """Fill torch's own folder and bundle, and nbcache's store where no cold run will; none of it counts.
+
+        The first kernel also reads modules into the page cache and compiles them to .pyc files, for all.
+        """
+        subject, wanted = result.subject, set(self.options.variants)
+        fills = bool(wanted & {Variant.TORCH_WARM, Variant.MEGA_CACHE})
+        self.say(f"{subject.label}: preparing" + (" torch's own cache folder and bundle" if fills else ""))
+        self._one(subject, Planned(Variant.TORCH_WARM if fills else Variant.EAGER, 0), places)
+        if Variant.FRESH in wanted and self.options.python != sys.executable:
+            self._check_other_python(subject, places)
+        if wanted & {Variant.RESTART, Variant.FRESH} and Variant.COLD not in wanted:
+            self.say(f"{subject.label}: preparing nbcache's store")
+            cold = self._one(subject, Planned(Variant.COLD, 0), places)
+            result.sizes = self._sizes(places, cold)
+
+    def _check_other_python(self, subject: Subject, places: _Places) -> None:
+        home, python = places.eager, self.options.python
+        home.empty()
+        with self._kernel(python, home) as running:
+            running.run(setup_cell(subject))
+            version = running.ask("torch.__version__ + ''")
+        if version != self.environment["torch"]:
+            raise BenchError(
+                f"torch is {version} there and {self.environment['torch']} here, so nothing can be restored",
+                where=python,
+                next_step="give --python an environment with the same torch",
+            )
+
+    def _kernel(self, python: str, home: Home) -> Any:
+        variables = environment(home, os.environ, self._path)
+        return kernel(python, home, variables, Path.cwd())
+
+    def _one(self, subject: Subject, planned: Planned, places: _Places) -> Run:
+        """Run one fresh kernel; number 0 is preparation."""
+        variant = planned.variant
+        preparing = planned.number == 0
+        home = places.of(variant)
+        home.empty(
+            keep_temporary=variant is Variant.TORCH_WARM and not preparing,
+            store=places.stored if variant.idles else None,
+        )
+        python = self.options.python if variant is Variant.FRESH else sys.executable
+        with self._kernel(python, home) as running:
+            loaded = running.run(LOAD) if loads_nbcache(variant) else None
+            state = _idle(running, planned.idle)
+            set_up = running.run(setup_cell(subject))
+            state = _idle(running, planned.idle) or state
+            measured = running.run(measured_cell(subject, variant, str(places.bundle)))
+            if variant is Variant.TORCH_WARM and preparing:
+                running.run(f"save_bundle({str(places.bundle)!r})")
+            if variant is Variant.COLD:  # as a user's kernel would, which goes on: it stores that, too
+                prewarmed(running)
+            arguments = (
+                f"training={subject.mode is Mode.TRAINING}, device={subject.device!r}, "
+                f"execution_count={measured.execution_count}, recorded={loaded is not None}"
+            )
+            running.run(f"finish({str(places.found)!r}, case, compiled, output, {arguments})")
+        found = json.loads(places.found.read_text())
+        if variant is Variant.COLD:
+            shutil.rmtree(places.stored, ignore_errors=True)
+            shutil.copytree(home.store, places.stored)
+        self.environment = self.environment or found["environment"]
+        return Run(
+            variant=variant,
+            number=planned.number,
+            idle=planned.idle,
+            cell_seconds=measured.seconds,
+            start_seconds=measured.ended - running.started,
+            setup_seconds=set_up.seconds,
+            load_seconds=None if loaded is None else loaded.seconds,
+            hot_seconds=found["hot_seconds"],
+            report=found.get("report"),
+            overhead_seconds=found.get("overhead_seconds"),
+            prewarm=state,
+            **found["agreement"],
+        )
+
+    def _sizes(self, places: _Places, cold: Run) -> Sizes:
+        sizes = sizes_of(places.stored, cold.report["cell"]["digest"] if cold.report else "")
+        with suppress(FileNotFoundError):
+            sizes = replace(sizes, bundle_bytes=places.bundle.stat().st_size)
+        return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The folders of one subject."""
+
+    root: Path
+
+    def of(self, variant: Variant) -> Home:
+        """Return the folders of a variant's kernels; `restart` has those of `cold`."""
+        return Home(self.root / ("cold" if variant is Variant.RESTART else variant.value))
+
+    @property
+    def eager(self) -> Home:
+        return self.of(Variant.EAGER)
+
+    @property
+    def stored(self) -> Path:
+        """The store as the last cold run left it."""
+        return self.root / "stored"
+
+    @property
+    def bundle(self) -> Path:
+        return self.root / "bundle"
+
+    @property
+    def found(self) -> Path:
+        """What `measured.finish` wrote."""
+        return self.root / "found.json"
+
+
+def _idle(running: Kernel, idle: Idle | None) -> str | None:
+    """Let idle time pass; return the state of prewarming where that was waited for."""
+    if idle == FULL:
+        state = prewarmed(running)
+        if state is None:
+            raise BenchError(
+                "this nbcache cannot say whether prewarming is done",
+                where=_PREWARM_STATE,
+                next_step="give --idle in seconds",
+            )
+        return state
+    if isinstance(idle, float):
+        time.sleep(idle)
+    return None
+
+
+def prewarmed(running: Kernel) -> str | None:
+    """Wait until prewarming is over, a minute at most, and return its state; None where there is none."""
+    until = time.monotonic() + _PREWARM_SECONDS
+    time.sleep(_SETTLE_SECONDS)
+    while True:
+        # An empty silent execution: no cell runs, and prewarming goes on after it.
+        state = running.ask(_PREWARM_STATE)
+        if state is None or state in _PREWARM_OVER or time.monotonic() > until:
+            return state
+        time.sleep(_POLL_SECONDS)
+
+
+def sizes_of(folder: Path, cell: str) -> Sizes:
+    """Return the sizes of what the store at `folder` has of the cell with this digest.
+
+    BenchError where an entry is broken.
+    """
+    store = DirectoryStore(folder)
+    refs: dict[str, ArtifactRef] = {}
+    manifests = 0
+    try:
+        for entry in store.get_many(store.keys("manifest/")).values():
+            manifests += len(entry)
+            refs |= {ref.digest: ref for ref in decode_manifest(decode_entry(entry)).artifacts}
+        found = store.get_many(f"artifact/{digest}" for digest in refs)
+    except (FormatError, StoreError) as error:
+        raise BenchError(f"what was stored cannot be read: {error}") from error
+    entries = {key.removeprefix("artifact/"): len(entry) for key, entry in found.items()}
+    ours = {digest: length for digest, length in entries.items() if refs[digest].cell == cell}
+    by_type: dict[str, int] = {}
+    for digest, length in ours.items():
+        by_type[refs[digest].type] = by_type.get(refs[digest].type, 0) + length
+    return Sizes(
+        artifacts=len(ours),
+        artifact_bytes=sum(refs[digest].size for digest in ours),
+        snapshot_bytes=manifests + sum(ours.values()),
+        common_bytes=sum(length for type, length in by_type.items() if type in _IN_BUNDLES),
+        store_bytes=manifests + sum(entries.values()),
+        bytes_by_type=by_type,
+    )

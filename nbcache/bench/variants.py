@@ -1,0 +1,118 @@
+"""The variants: what a fresh kernel finds in its folders, and the cells that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nbcache.bench.options import Idle, Mode, Options, Variant
+
+__all__ = [
+    "LOAD",
+    "Planned",
+    "Subject",
+    "loads_nbcache",
+    "measured_cell",
+    "schedule",
+    "setup_cell",
+    "subjects",
+]
+
+LOAD = "%load_ext nbcache"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model in one mode: the rows of one table."""
+
+    model: str
+    mode: Mode
+    size: str
+    """`small` or `full`; empty for a user's own model."""
+    device: str
+    dynamic: bool
+
+    @property
+    def label(self) -> str:
+        """The title of its table."""
+        parts = (
+            self.model,
+            self.mode.value,
+            self.size,
+            self.device,
+            "dynamic shapes" if self.dynamic else "",
+        )
+        return " · ".join(filter(None, parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fresh kernel to come."""
+
+    variant: Variant
+    number: int
+    """Which run of the variant, from 1."""
+    idle: Idle | None = None
+    """Idle time before its cells; None for variants to which it is all the same."""
+
+
+def subjects(options: Options) -> list[Subject]:
+    """Return what `options` ask to measure, in that order."""
+    return [
+        Subject(model, mode, "" if ":" in model else options.size, options.device, options.dynamic)
+        for model in options.models
+        for mode in options.modes
+    ]
+
+
+def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> list[Planned]:
+    """Return the runs in order: run 1 of every variant, then run 2, so that drift of the machine hits all."""
+
+    def one_round(number: int) -> Iterator[Planned]:
+        for variant in variants:
+            for each in idle if variant.idles else (None,):
+                yield Planned(variant, number, each)
+
+    return [planned for number in range(1, runs + 1) for planned in one_round(number)]
+
+
+def loads_nbcache(variant: Variant) -> bool:
+    """Whether nbcache is loaded in this variant's kernels."""
+    return variant in (Variant.COLD, Variant.RESTART, Variant.FRESH)
+
+
+def setup_cell(subject: Subject) -> str:
+    """Return the cell that makes model and inputs: the same in all variants."""
+    arguments = [
+        repr(subject.model),
+        f"size={subject.size or 'small'!r}",
+        f"device={subject.device!r}",
+        f"training={subject.mode is Mode.TRAINING}",
+    ]
+    return "\n".join(
+        [
+            "import torch",
+            "from nbcache.bench.measured import finish, save_bundle, total",
+            "from nbcache.bench.models import build",
+            f"case = build({', '.join(arguments)})",
+            "model, args, kwargs = case.model, case.args, case.kwargs",
+        ]
+    )
+
+
+def measured_cell(subject: Subject, variant: Variant, bundle: str = "") -> str:
+    """Return the cell that is measured; `bundle` is the file that `mega-cache` loads."""
+    lines = []
+    if variant is Variant.MEGA_CACHE:
+        lines.append(f"torch.compiler.load_cache_artifacts(open({bundle!r}, 'rb').read())")
+    if variant is Variant.EAGER:
+        lines.append("compiled = model")
+    else:
+        lines.append(f"compiled = torch.compile(model{', dynamic=True' if subject.dynamic else ''})")
+    if subject.mode is Mode.TRAINING:
+        lines += ["output = compiled(*args, **kwargs)", "total(output).backward()"]
+    else:
+        lines += ["with torch.no_grad():", "    output = compiled(*args, **kwargs)"]
+    if subject.device == "cuda":
+        lines.append("torch.cuda.synchronize()")
+    return "\n".join(lines)
