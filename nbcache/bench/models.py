@@ -149,7 +149,7 @@ class NanoGPT(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    def __init__(self, inward: int, width: int, stride: int) -> None:
+    def __init__(self, inward: int, width: int, stride: int, *, projects: bool) -> None:
         super().__init__()
         outward = 4 * width
         self.path = nn.Sequential(
@@ -163,7 +163,7 @@ class _Bottleneck(nn.Module):
             nn.BatchNorm2d(outward),
         )
         self.short_cut = nn.Identity()
-        if stride != 1 or inward != outward:
+        if projects:
             self.short_cut = nn.Sequential(
                 nn.Conv2d(inward, outward, 1, stride, bias=False), nn.BatchNorm2d(outward)
             )
@@ -175,10 +175,11 @@ class _Bottleneck(nn.Module):
 class ResNet50(nn.Module):
     """ResNet-50 (He et al., 2015, with the stride on the 3×3): images (batch, 3, height, width) to logits.
 
-    `width` is the number of channels of the first layer: 64 in the original.
+    `width` is the number of channels of the first layer: 64 in the original, whose later stages double
+    it and halve the image. With `alike` they do neither, which leaves all layers and fewer kernels.
     """
 
-    def __init__(self, *, width: int, classes: int) -> None:
+    def __init__(self, *, width: int, classes: int, alike: bool = False) -> None:
         super().__init__()
         layers: list[nn.Module] = [
             nn.Conv2d(3, width, 7, 2, padding=3, bias=False),
@@ -189,9 +190,10 @@ class ResNet50(nn.Module):
         channels = width
         for stage, depth in enumerate((3, 4, 6, 3)):
             for number in range(depth):
-                stride = 2 if stage > 0 and number == 0 else 1
-                layers.append(_Bottleneck(channels, width << stage, stride))
-                channels = 4 * (width << stage)
+                stride = 2 if stage > 0 and number == 0 and not alike else 1
+                stage_width = width if alike else width << stage
+                layers.append(_Bottleneck(channels, stage_width, stride, projects=number == 0))
+                channels = 4 * stage_width
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(channels, classes)
 
@@ -210,7 +212,7 @@ def _nanogpt(size: str) -> Case:
 def _resnet50(size: str) -> Case:
     if size == "full":
         return Case(ResNet50(width=64, classes=1000), (torch.randn(32, 3, 224, 224),))
-    return Case(ResNet50(width=16, classes=100), (torch.randn(8, 3, 64, 64),))
+    return Case(ResNet50(width=16, classes=100, alike=True), (torch.randn(8, 3, 64, 64),))
 
 
 # --- from transformers ------------------------------------------------------------------------------
