@@ -97,7 +97,7 @@ class Session:
         self._reports: list[CellReport] = []
         self._cell: Cell | None = None
         self._cell_began = 0.0
-        self._idle_since: float | None = None
+        self._idle_since: float | None = clock()
         self._saving = True
         self._code: dict[str, Cell] = {}
         self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
@@ -110,6 +110,10 @@ class Session:
         self._provided: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._held = 0
+        self._reading = object()
+        """Stands for what is being read ahead; another one says that it is of no use any more."""
+        self.cell_ended: list[Callable[[], None]] = []
+        """Called when a cell has ended."""
         self._restored: tuple[ArtifactRef, ...] = ()
         self._manifest_read = threading.Event()
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
@@ -163,6 +167,7 @@ class Session:
         removed = self.artifacts.clear()
         self.bridge.clear()
         with self._lock:
+            self._reading = object()
             self._restored = ()
             self._used.clear()
             self._ahead.clear()
@@ -236,12 +241,14 @@ class Session:
             self._reports.append(report)
         self._cell = None
         self._idle_since = self._clock()
+        for hook in self.cell_ended:
+            self.attempt("ending a cell", hook)
         self._saving = True
         self.attempt("writing the manifest", partial(self._worker.submit, self._save_manifest))
         return report
 
     def idle_seconds(self) -> float:
-        """Return how long no cell has run; 0 while one runs, and before the first one."""
+        """Return how long no cell has run; 0 while one runs."""
         return 0.0 if self._idle_since is None else self._clock() - self._idle_since
 
     def name_code(self, filename: str, cell: Cell) -> None:
@@ -273,6 +280,7 @@ class Session:
             return
         with self._lock:
             self.environment = environment
+            self._reading = object()
             self._ahead.clear()
             self._held = 0
             self._origins.clear()
@@ -376,7 +384,7 @@ class Session:
             return "stored, but a C++ kernel of it is missing"
         if self.environment is None:
             return "nbcache does not know this environment"
-        if not self._restored:
+        if not any(ref.cell for ref in self._restored):  # what prewarming keeps belongs to no cell
             return "compiled for the first time in this notebook"
         return "not stored: code, inputs or settings differ from what is stored for this notebook"
 
@@ -472,7 +480,7 @@ class Session:
         if manifest is None:
             return
         wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts))
-        read = partial(self._read_ahead, environment, wanted)
+        read = partial(self._read_ahead, environment, wanted, self._reading)
         for _ in range(_READERS - 1):
             try:
                 threading.Thread(target=read, name="nbcache-prefetch", daemon=True).start()
@@ -480,12 +488,14 @@ class Session:
                 break
         read()
 
-    def _read_ahead(self, environment: Environment, wanted: Iterator[tuple[str, str]]) -> None:
+    def _read_ahead(
+        self, environment: Environment, wanted: Iterator[tuple[str, str]], reading: object
+    ) -> None:
         """Read what is `wanted` next, until all is read or held in memory; for several threads at once."""
         while True:
             with self._lock:
                 slot = next(wanted, None)
-                if slot is None or environment is not self.environment or self._closed:
+                if slot is None or self._closed or reading is not self._reading:
                     return
                 if slot in self._provided:
                     continue
@@ -493,7 +503,7 @@ class Session:
                     return
             found = self._find(environment, *slot)
             with self._lock:
-                if environment is not self.environment:
+                if reading is not self._reading:
                     return
                 if found and slot not in self._provided:
                     self._ahead[slot] = found

@@ -8,11 +8,13 @@ import json
 import os
 import shlex
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from IPython.core.completer import (
@@ -56,6 +58,8 @@ __all__ = ["Extension", "current_session", "load", "unload"]
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
 _FLUSH_SECONDS = 5.0
+_USERS_THREADS = "Thread-"
+"""Beginning of the names that Python gives threads which are given none, as people's are."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
 _COMMANDS = ("status", "config", "flush", "clear", "bench")
@@ -117,6 +121,8 @@ class Extension:
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
         self._idle: IdleTime | None = None
+        self._threads = weakref.WeakSet(threading.enumerate())
+        """Threads of the kernel's own, and whatever else ran before we were loaded."""
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
         self._unseen: CompileOptions | None = None
@@ -273,15 +279,26 @@ class Extension:
         """Do one slice of prewarming; return the seconds until the next, None where a cell must run first."""
         if not self.session.settings.prewarm or self._running:
             return None
+        if self._imported_elsewhere():
+            return _SHORT_PAUSE
         wait = self.session.prewarm.step()
         return None if wait is Pause.CELL else _SHORT_PAUSE if wait is Pause.SHORT else 0.0
 
+    def _imported_elsewhere(self) -> bool:
+        """Tell whether a thread that a cell has started may be importing: two such imports may deadlock."""
+        threads = (thread for thread in threading.enumerate() if thread not in self._threads)
+        return any(thread.name.startswith(_USERS_THREADS) for thread in threads)
+
     def _user_has_torch(self) -> bool:
         """Tell whether a cell has imported torch, or made something of it."""
-        names = (
-            value.__name__ if isinstance(value, ModuleType) else type(value).__module__
-            for value in list(self.shell.user_ns.values())
-        )
+        names = []
+        for value in list(self.shell.user_ns.values()):
+            kind = type(value)
+            names.append(kind.__module__)
+            if kind is ModuleType:
+                names.append(vars(value).get("__name__"))
+            elif kind is FunctionType or (isinstance(kind, type) and issubclass(kind, type)):
+                names.append(value.__module__)
         return any(isinstance(name, str) and name.partition(".")[0] == "torch" for name in names)
 
     def _at_exit(self) -> None:
@@ -455,6 +472,8 @@ class Extension:
                 )
             settings = settings.with_value(name, value, origin="%nbcache config")
         self.session.settings = settings
+        if not settings.prewarm:
+            self.session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
             self.session.relocate()
         if not changes or as_json:

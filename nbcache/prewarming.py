@@ -88,13 +88,12 @@ class Prewarming:
         return None
 
     def stop(self) -> None:
-        """Do no more."""
-        steps, self._steps = self._steps, iter(())
+        """Do no more, and end what was begun; another `step` begins anew."""
+        steps, self._steps = self._steps, None
         close = getattr(steps, "close", None)
         if close is not None:
             close()
-        if self.state == "running":
-            self.state = "off"
+        self.state = "off"
 
     def to_json(self) -> dict[str, Any]:
         """Return the state and the slices as JSON values, by the names that the README documents."""

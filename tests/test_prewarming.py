@@ -69,7 +69,7 @@ def test_a_slice_that_raises_ends_it_and_is_told_once() -> None:
     assert [(what, str(error)) for what, error in warm.errors] == [("prewarming (broken)", "no")]
 
 
-def test_stopping_closes_the_steps_and_does_no_more() -> None:
+def test_stopping_closes_the_steps_and_the_next_step_begins_anew() -> None:
     closed = []
 
     def steps() -> Iterator[Slice | Pause]:
@@ -83,7 +83,7 @@ def test_stopping_closes_the_steps_and_does_no_more() -> None:
     warm.step()
     warm.stop()
     assert closed == [True] and warm.state == "off"
-    assert warm.step() is Pause.CELL
+    assert warm.step() is Pause.SHORT and warm.state == "running"  # from the beginning
 
 
 def test_idle_time_ends_with_a_cell_and_begins_after_it() -> None:

@@ -35,7 +35,10 @@ __all__ = [
 
 _NAME = "nbcache-bench"
 _START_SECONDS = 120.0
-_DISTURBING = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "TORCH", "TRITON_", "VSCODE_", "XDG_")
+_DISTURBING = (
+    *("ATEN_", "NBCACHE_", "PYTORCH_", "TORCH", "TRITON_"),
+    *("IPYTHON", "JPY_", "JUPYTER", "VSCODE_", "XDG_"),
+)
 """Beginnings of the caller's environment variables that would leak settings or caches into a kernel."""
 
 

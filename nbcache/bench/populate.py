@@ -134,15 +134,18 @@ class _NoHooks:
 
 
 def _from_store(folder: Path, environment: Environment) -> int:
-    """Have the session read ahead, and write what it provides to where the bridge would."""
+    """Have the session read ahead, and write what it provides as the bridge does: what is absent there."""
     session = Session(Settings(dir=folder / "store"), _NoHooks(), DirectoryStore(folder / "store"))
     session.start()
     session.environment_ready(environment)
     written = 0
     for key in session.named(_TYPE, timeout=60.0):
+        folder_of_key = Path(codecache.FxGraphCache._get_tmp_dir_for_key(key))
+        present = {path.name for path in folder_of_key.iterdir()} if folder_of_key.exists() else set()
         for artifact in session.provide(_TYPE, key):
-            codecache.FxGraphCache._write_to_local_cache(key, artifact.content)
-            written += 1
+            if codecache.sha256_hash(artifact.content) not in present:
+                codecache.FxGraphCache._write_to_local_cache(key, artifact.content)
+                written += 1
     session.close()
     return written
 

@@ -16,31 +16,40 @@ _BREATH = 0.002
 class IdleTime:
     """Calls `step` again and again on `loop`, the kernel's, while nothing else is to be done.
 
-    `step` returns the seconds to wait before the next call, None to wait for the end of another cell.
+    `step` returns the seconds to wait before the next call, None to wait for the end of another cell. `begin`
+    and `end` may be called on any thread: a subshell's cells run on one of their own.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, step: Callable[[], float | None]) -> None:
         self._loop = loop
         self._step = step
         self._timer: asyncio.TimerHandle | None = None
+        self._resting = False
 
     def begin(self) -> None:
         """Note that no cell runs any more."""
-        self._schedule(_SETTLE)
+        self._resting = True
+        self._on_loop(self._schedule, _SETTLE)
 
     def end(self) -> None:
         """Note that a cell begins, or that idle time is of no use any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._resting = False
+
+    def _on_loop(self, function: Callable[[float], None], seconds: float) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, seconds)
+        except RuntimeError:  # the loop is closed: the kernel ends
+            pass
 
     def _schedule(self, seconds: float) -> None:
-        self.end()
-        if not self._loop.is_closed():
-            self._timer = self._loop.call_later(seconds, self._call)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._call)
 
     def _call(self) -> None:
         self._timer = None
+        if not self._resting:
+            return
         wait = self._step()
-        if wait is not None and self._timer is None:
+        if wait is not None and self._resting:
             self._schedule(max(wait, _BREATH))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
 from nbcache.kernel_session import Session
@@ -20,8 +21,16 @@ _POLITE = 19
 _FLUSH_SECONDS = 60.0
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the kernel that started it has ended, however it did."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
 def main(device: str) -> None:
     """Compile the sample for `device`; what fails raises."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_POLITE)
     settings = Settings.from_env(os.environ)
     bridge = TorchBridge()

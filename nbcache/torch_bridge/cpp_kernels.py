@@ -38,7 +38,7 @@ _CLOCK_TICK = 0.01
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored kernels."""
 
-__all__ = ["KERNELS", "kernel_key", "provide_kernels", "provide_probes"]
+__all__ = ["KERNELS", "compiler_identity", "kernel_key", "provide_kernels", "provide_probes"]
 
 
 _BUILD_VARIABLES = (
@@ -249,7 +249,7 @@ def provide_probes(
 
     def known(self: Any, code: str) -> tuple[str | None, bool]:
         """Return the key under which to remember, None for not at all, and whether it is known to work."""
-        compiler = _compiler()
+        compiler = compiler_identity()
         if compiler is None or not serving():
             return None, False
         program = {"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())}
@@ -273,7 +273,7 @@ def provide_probes(
     patches.set(cpu_vec_isa.VecISA, "check_build", check_build)
 
 
-def _compiler() -> str | None:
+def compiler_identity() -> str | None:
     """Return the identity of the C++ compiler without running it; None where there is none."""
     path = shutil.which(os.environ.get("CXX", "g++"))
     if path is None:

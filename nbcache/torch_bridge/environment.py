@@ -11,7 +11,7 @@ from pathlib import Path
 from nbcache.key import components
 from nbcache.model import Environment
 
-__all__ = ["MINIMUM_TORCH", "current", "torch_release"]
+__all__ = ["MINIMUM_TORCH", "current", "gpu_names", "torch_release"]
 
 MINIMUM_TORCH = (2, 11)
 
@@ -64,7 +64,7 @@ def current() -> Environment:
                 "triton.version": _triton_version(),
                 "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
                 "compiler.abi": _compiler_abi(),
-                "device": ", ".join(_gpu_names()) or "cpu",
+                "device": ", ".join(gpu_names()) or "cpu",
                 "cpu.machine": platform.machine(),
                 "cpu.capability": torch.backends.cpu.get_cpu_capability(),
                 "cpu.requested": os.environ.get("ATEN_CPU_CAPABILITY", "default"),
@@ -97,7 +97,7 @@ def _compiler_abi() -> str:
     return f"{libc or sys.platform} {version} {cxx11}"
 
 
-def _gpu_names() -> list[str]:
+def gpu_names() -> list[str]:
     """Return the names of the NVIDIA GPUs, as the driver lists them: no CUDA context is made for that."""
     names = []
     for information in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):

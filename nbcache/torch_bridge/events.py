@@ -83,6 +83,8 @@ def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
     import torch
 
     heap = garbage.HeapAside()
+    session.cell_ended.append(heap.reset)  # an interrupt may have torn a span
+    patches.undo(lambda: session.cell_ended.remove(heap.reset))
     patches.undo(heap.reset)
 
     class EventLog(utils.ChromiumEventLogger):  # type: ignore[name-defined]

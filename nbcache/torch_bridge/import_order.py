@@ -2,9 +2,10 @@
 
 A key is a hash of pickled bytes, and pickle names `torch.contiguous_format`, which every tensor's metadata
 holds, after the first module in `sys.modules` that knows it as `torch.contiguous_format`. That is
-`torch._utils` where torch was imported first. It is another one where a module of the user's own that
-imports torch began before torch did, or, because a notebook's `import torch` sets `__main__.torch`, where
-`multiprocessing` came before torch: that adds `__mp_main__`. The same graph then has another key, and misses.
+`torch._utils` where torch was imported first. It is another one where a module that knows torch by now
+stands before: `multiprocessing`, imported before torch, adds `__mp_main__`, which is the notebook's own
+namespace; so does a module of the user's that compiles while it is still being imported. The same graph
+then has another key, and misses.
 
 Found on torch 2.13.0; nothing of torch is touched.
 """
@@ -33,5 +34,9 @@ def settle(torch: Any) -> list[str]:
         # The lock of this module, which whoever imports it in between waits for, and then looks again.
         with importlib._bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
             if name in sys.modules:
-                sys.modules[name] = sys.modules.pop(name)
+                module = sys.modules[name]
+                try:
+                    del sys.modules[name]
+                finally:  # also where an interrupt comes in between
+                    sys.modules[name] = module
     return before

@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest
 from nbcache.prewarming import Pause, Slice, Steps
-from nbcache.torch_bridge import garbage
+from nbcache.torch_bridge import environment, garbage
+from nbcache.torch_bridge.cpp_kernels import compiler_identity
 from nbcache.torch_bridge.events import NotStored, restoring_only
 
 if TYPE_CHECKING:
@@ -60,12 +61,22 @@ _LAZY = """
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
 """What is imported only while something is compiled."""
-_NOTICED = ("TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "ATEN_", "CUDA_", "TRITON_", "NCCL_")
+_FOR_GPU = ("CUDA_", "HIP_", "ROCR_")
+"""Beginnings of variables that count until a GPU is used."""
+_NOTICED = (*_FOR_GPU, "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ATEN_", "NPY_")
 """Beginnings of variables that torch, or a library of its, reads when it is loaded."""
-_READ_AT_USE = frozenset({"ATEN_CPU_CAPABILITY", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
+_READ_AT_USE = frozenset(
+    {"ATEN_CPU_CAPABILITY", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR"}
+)
 """Such variables that count at any time, or that nbcache watches itself."""
-_NO_SAMPLE = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
-"""Where one of these is set, someone reads what torch writes: a sample of ours would be in there."""
+_NO_SAMPLE = (
+    "TORCH_COMPILE_DEBUG",
+    "TORCH_COMPILE_DISABLE",
+    "TORCH_LOGS",
+    "TORCH_TRACE",
+    "TORCHDYNAMO_VERBOSE",
+)
+"""Where one of these is set, someone reads what torch writes, or nothing is compiled."""
 _SAMPLE_VERSION = 1
 _REST_SECONDS = 2.0
 """How long no cell must have run before a process is started: not amid cells that are run in a row."""
@@ -73,7 +84,7 @@ _REST_SECONDS = 2.0
 
 def compile_steps(session: Session, device: str) -> Steps:
     """Yield what it takes to compile and store the sample for `device`, here."""
-    yield from _imports()
+    yield from _imports(session)
     yield Slice(f"compile a sample for {device}", partial(_compile_sample, session, device))
     session.record("probe", _sample_key(device), b"1", made=True)
 
@@ -85,24 +96,24 @@ def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callabl
     torch.
     """
     imported_here = "torch" not in sys.modules
-    yield from _imports()
-    if "torch" not in sys.modules:  # it is not installed, or broken: the user's own import will tell
+    variables = _variables()
+    yield from _imports(session)
+    if "torch" not in sys.modules:  # it is not installed, or broken
         return
-    environ = _variables()
-    yield from _sample(session, serving, "cpu")
-    cuda_due = True
+    sample_due = True
     while True:
-        if imported_here and environ != (now := _variables()):
-            _warn_of_late_variables(session, environ, now)
-            environ = now
+        if imported_here and variables != (now := _variables()):
+            _warn_of_late_variables(session, variables, now)
+            variables = now
         if user_has_torch():
             imported_here = False
-            if cuda_due and _uses_cuda(session):
-                cuda_due = False
+        if sample_due and (device := _device(session, user_has_torch)) is not None:
+            sample_due = False
+            if device == "cuda":
                 yield Slice("CUDA context", _cuda_context)
-                yield from _sample(session, serving, "cuda")
-                continue
-        yield Pause.CELL
+            yield from _sample(session, serving, device)
+        else:
+            yield Pause.CELL
 
 
 def prefetch_key(codecache: Any, session: Session) -> None:
@@ -112,7 +123,7 @@ def prefetch_key(codecache: Any, session: Session) -> None:
         session.attempt("hashing torch's sources ahead", prefetch)
 
 
-def _imports() -> Iterator[Slice | Pause]:
+def _imports(session: Session) -> Iterator[Slice | Pause]:
     libraries = None
     if "torch" not in sys.modules and (folder := _torch_folder()) is not None:
         libraries = threading.Thread(
@@ -120,11 +131,11 @@ def _imports() -> Iterator[Slice | Pause]:
         )
         libraries.start()
     for name in _FIRST.split():
-        yield from _import(name)
+        yield from _import(session, name)
     while libraries is not None and libraries.is_alive():
         yield Pause.SHORT
     for name in ("torch", *_COMPILER.split(), *_LAZY.split()):
-        yield from _import(name)
+        yield from _import(session, name)
         if "torch" not in sys.modules:
             return
 
@@ -144,49 +155,77 @@ def _load_libraries(folder: Path) -> None:
         ctypes.CDLL(str(folder / "libtorch_python.so"))
 
 
-def _import(name: str) -> Iterator[Slice]:
+def _import(session: Session, name: str) -> Iterator[Slice]:
     if name not in sys.modules:
-        yield Slice(f"import {name}", partial(_quietly_import, name))
+        yield Slice(f"import {name}", partial(_quietly_import, session, name))
 
 
-def _quietly_import(name: str) -> None:
-    with garbage.paused(), contextlib.suppress(ImportError):
-        importlib.import_module(name)
+def _quietly_import(session: Session, name: str) -> None:
+    """Import a module if that works; the user's own import of it tells of what does not.
+
+    But for torch: where its import has failed once, a second one may say something else.
+    """
+    try:
+        with garbage.paused():
+            importlib.import_module(name)
+    except Exception as error:
+        if name == "torch":
+            session.notice(f"importing torch ahead failed: {error!r}")
 
 
 # --- the sample ---------------------------------------------------------------------------------
 
 
 def _sample(session: Session, serving: Callable[[], bool], device: str) -> Steps:
+    """Restore the sample; where it is not stored, have it compiled elsewhere first.
+
+    Where it was stored and is no hit, settings differ from the usual, or parts of it were evicted: another
+    compile would not help. Where it could not be compiled, it is not tried again with this compiler.
+    """
     if any(os.environ.get(name) for name in _NO_SAMPLE):
         return
-    key, tries = _sample_key(device), 2
-    while tries and serving() and _as_usual():
-        tries -= 1
-        if session.provide("probe", key):
-            compiled = _Restoring(session, device)
-            yield Slice(
-                "trace a sample", partial(_compile_sample, session, device, training=False, backend="eager")
-            )
-            for training in (False, True):
-                yield Slice(f"restore a sample for {device}", partial(compiled.run, training))
-            if compiled.stored:
-                session.record("probe", key, b"1", made=False)
-                yield Slice("vector instruction sets", partial(_choose_instruction_set, session))
-                return
-        if not (tries and session.settings.save):
+    key, failed = _sample_key(device), _sample_key(device, failed_with=compiler_identity() or "none")
+    for may_compile in (True, False):
+        if not (serving() and _as_usual()):
             return
-        yield from _compile_elsewhere(session, device)
+        if session.provide("probe", key):
+            yield from _restored_sample(session, device, key)
+            return
+        if not (may_compile and session.settings.save) or session.provide("probe", failed):
+            return
+        if not (yield from _compile_elsewhere(session, device)):
+            session.record("probe", failed, b"1", made=True)
+            return
 
 
-def _sample_key(device: str) -> str:
-    return digest(components({"sample": str(_SAMPLE_VERSION), "device": device}))
+def _restored_sample(session: Session, device: str, key: str) -> Steps:
+    sample = _Restoring(session, device)
+    yield Slice("trace a sample", partial(sample.run, training=False, backend="eager"))
+    for training in (False, True):
+        yield Slice(f"restore a sample for {device}", partial(sample.run, training=training))
+    if sample.stored:
+        session.record("probe", key, b"1", made=False)
+        yield Slice("vector instruction sets", partial(_choose_instruction_set, session))
+
+
+def _sample_key(device: str, failed_with: str | None = None) -> str:
+    """Return the key of what says that the sample is stored, or that a compiler cannot compile it."""
+    parts = {"sample": str(_SAMPLE_VERSION), "device": device}
+    if failed_with is not None:
+        parts["failed with"] = failed_with
+    return digest(components(parts))
 
 
 def _as_usual() -> bool:
-    """Tell whether the sample would be compiled as it is stored: caches on, and no mode in force."""
+    """Tell whether the sample would be compiled as it is stored, and nobody would see it.
+
+    Caches are on, and no mode, stance or log is.
+    """
+    import torch._dynamo.config
     import torch._functorch.config
     import torch._inductor.config
+    from torch._dynamo import eval_frame
+    from torch._logging._internal import log_state as logs
 
     return bool(
         torch._inductor.config.fx_graph_cache
@@ -194,6 +233,11 @@ def _as_usual() -> bool:
         and not torch._C._len_torch_function_stack()  # a default device, for one
         and not torch.is_autocast_enabled("cpu")
         and not torch.is_inference_mode_enabled()
+        and not torch._inductor.config.freezing
+        and not torch._dynamo.config.error_on_recompile
+        and torch._dynamo.config.repro_after is None
+        and eval_frame._stance.stance == "default"
+        and not (logs.artifact_names or logs.log_qname_to_level)
     )
 
 
@@ -205,27 +249,17 @@ class _Restoring:
         self._device = device
         self.stored = True
 
-    def run(self, training: bool) -> None:
+    def run(self, *, training: bool, backend: str = "inductor") -> None:
+        """Compile the sample, unless that failed before; whatever stops it is no matter for the user."""
         if not self.stored:
             return
         restoring_only.on = True
         try:
-            _compile_sample(self._session, self._device, training=training)
-        except Exception as error:
-            if not _because_of(error, NotStored):
-                raise
+            _compile_sample(self._session, self._device, training=training, backend=backend)
+        except Exception:  # most often NotStored, within an error of torch's
             self.stored = False
         finally:
             restoring_only.on = False
-
-
-def _because_of(error: BaseException | None, kind: type[BaseException]) -> bool:
-    """Tell whether `error` or what it was raised from is of this kind: torch wraps errors in its own."""
-    while error is not None:
-        if isinstance(error, kind) or isinstance(getattr(error, "inner_exception", None), kind):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _choose_instruction_set(session: Session) -> None:
@@ -249,6 +283,7 @@ def _compile_sample(
     `training` is forward and backward, or inference where False; None is both.
     """
     import torch
+    from torch._dynamo.convert_frame import compile_lock
 
     class Block(torch.nn.Module):
         def __init__(self) -> None:
@@ -275,17 +310,24 @@ def _compile_sample(
                 x = block(x)
             return x.softmax(-1).mean()
 
+    if not compile_lock.acquire(blocking=False):  # a thread of the user's compiles: that sets up as much
+        return
     devices = [torch.cuda.current_device()] if device == "cuda" else []
-    with _unnoticed(session), torch.random.fork_rng(devices):
-        sample = Sample()
-        compiled = torch.compile(sample, fullgraph=True, dynamic=False, backend=backend)
-        numbers = torch.zeros(2, 4, dtype=torch.int64, device=device)
-        if training is not True:
-            with torch.no_grad():
-                compiled(numbers)
-        if training is not False:
-            with torch.enable_grad():
-                compiled(numbers).backward()
+    try:
+        with _unnoticed(session), torch.random.fork_rng(devices):
+            for cls in (Block, Sample):  # code of its own for each compile, or it would be a recompile
+                cls.forward.__code__ = cls.forward.__code__.replace()
+            sample = Sample()
+            compiled = torch.compile(sample, fullgraph=True, dynamic=False, backend=backend)
+            numbers = torch.zeros(2, 4, dtype=torch.int64, device=device)
+            if training is not True:
+                with torch.no_grad():
+                    compiled(numbers)
+            if training is not False:
+                with torch.enable_grad():
+                    compiled(numbers).backward()
+    finally:
+        compile_lock.release()
 
 
 @contextlib.contextmanager
@@ -305,6 +347,7 @@ def _unnoticed(session: Session) -> Iterator[None]:
     profile_read = pgo._CODE_STATE is not None
     with (
         session.unnoticed(),
+        _variable("TORCH_WARM_POOL", "0"),  # torch's compile workers would be started
         CacheArtifactManager.with_fresh_cache(),
         torch.compiler.config.patch(job_id=None),
         torch._dynamo.config.patch(suppress_errors=False, automatic_dynamic_shapes=False),
@@ -332,8 +375,22 @@ def _unnoticed(session: Session) -> Iterator[None]:
                     del pgo._CODE_STATE[code]
 
 
-def _compile_elsewhere(session: Session, device: str) -> Iterator[Pause]:
-    """Have another process compile the sample and store it, once it disturbs nobody."""
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, bool]:
+    """Have another process compile the sample, once it disturbs nobody; return whether it could."""
     while session.idle_seconds() < _REST_SECONDS:
         yield Pause.SHORT
     environ = {**os.environ, **session.settings.to_env()}
@@ -348,10 +405,11 @@ def _compile_elsewhere(session: Session, device: str) -> Iterator[Pause]:
             start_new_session=True,  # an interrupt of the user's is not for it
         )
     except OSError:
-        return
+        return False
     try:
         while process.poll() is None:
             yield Pause.SHORT
+        return process.returncode == 0
     finally:
         if process.poll() is None:
             process.terminate()
@@ -362,23 +420,30 @@ def _compile_elsewhere(session: Session, device: str) -> Iterator[Pause]:
 # --- CUDA ---------------------------------------------------------------------------------------
 
 
-def _uses_cuda(session: Session) -> bool:
-    """Tell whether this notebook computes on a GPU: a cell has begun to, or one did in an earlier kernel.
+def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
+    """Return what to set up the compiler for; None where nothing tells yet.
 
-    Until a cell has imported torch the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and a
-    context takes memory there: it is not made on a mere guess.
+    Where there is a GPU, any compile makes a CUDA context, also one for the CPU. That takes memory there,
+    the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and children that are forked later cannot use
+    it. So it is not made on a mere guess, and CUDA is not even asked: a cell must have begun to use it, or
+    have imported torch in a notebook that used it before.
     """
     import torch
 
-    if not torch.cuda.is_available():
-        return False
-    return torch.cuda.is_initialized() or _sample_key("cuda") in session.named("probe", timeout=0.0)
+    if not (environment.gpu_names() or torch.version.hip):
+        return "cpu"
+    if torch.cuda.is_initialized():
+        return "cuda"
+    if user_has_torch() and _sample_key("cuda") in session.named("probe", timeout=0.0):
+        return "cuda"
+    return None
 
 
 def _cuda_context() -> None:
     import torch
 
-    torch.zeros(1, device="cuda")
+    with contextlib.suppress(RuntimeError):  # hidden by CUDA_VISIBLE_DEVICES, or full
+        torch.zeros(1, device="cuda")
 
 
 # --- environment variables ----------------------------------------------------------------------
@@ -397,7 +462,7 @@ def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[
 
     late = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     if not torch.cuda.is_initialized():
-        late = {name for name in late if not name.startswith("CUDA_")}
+        late = {name for name in late if not name.startswith(_FOR_GPU)}
     if late:
         session.notice(
             f"{', '.join(sorted(late))} changed after nbcache had imported torch ahead, which reads such "
