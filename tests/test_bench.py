@@ -544,6 +544,7 @@ def test_every_variant_of_the_users_own_model_is_measured(own: Path, isolated: d
     assert not list(Path(isolated["TMPDIR"]).iterdir())  # nothing is left behind
 
 
+@pytest.mark.compile
 def test_a_subject_that_fails_is_told_and_the_next_one_is_measured(
     own: Path, isolated: dict[str, str]
 ) -> None:
@@ -565,6 +566,7 @@ def test_a_subject_that_fails_is_told_and_the_next_one_is_measured(
     assert subjects[-1]["runs"][0]["agrees"]
 
 
+@pytest.mark.compile
 def test_an_interrupt_shows_what_was_measured_and_leaves_no_kernel(
     own: Path, isolated: dict[str, str]
 ) -> None:
@@ -662,6 +664,7 @@ print(kind, len(layers))
 """
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize(
     ("model", "layer", "expected"),
     [
@@ -713,12 +716,14 @@ print(
 """
 
 
+@pytest.mark.compile
 def test_agreement_is_of_all_results_and_gradients_within_tolerance(run_python: RunPython) -> None:
     assert run_python(AGREEMENT).stdout.split() == [
         "True", "False", "True", "False", "False", "False", "True", "True", "True", "False", "True", "False",
     ]  # fmt: skip
 
 
+@pytest.mark.compile
 def test_populating_writes_every_artifact_either_way(run_python: RunPython, tmp_path: Path) -> None:
     code = textwrap.dedent(f"""\
         import json, os, sys
