@@ -624,6 +624,8 @@ def test_an_interrupted_cell_ends_the_command(
         import os, signal, sys
         from nbcache.bench.command import run_in_notebook
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel does
+
         class Interrupting:
             def write(self, text):
                 sys.__stdout__.write(text)

@@ -34,7 +34,7 @@ def run(options: Options) -> int:
     check_packages(options)
     with (
         tempfile.TemporaryDirectory(prefix="nbcache-bench-", ignore_cleanup_errors=True) as folder,
-        _sigterm(),
+        _interruptible(),
     ):
         if options.stores:
             from nbcache.bench.stores import run_stores
@@ -137,18 +137,19 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _sigterm() -> Iterator[None]:
-    """Take a polite request to end as an interrupt, so that no kernel is left behind."""
+def _interruptible() -> Iterator[None]:
+    """Take a polite request to end as an interrupt, and interrupts also where a shell has them ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
