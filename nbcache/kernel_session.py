@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -167,13 +167,7 @@ class Session:
         removed = self.artifacts.clear()
         self.bridge.clear()
         with self._lock:
-            self._reading = object()
-            self._restored = ()
-            self._used.clear()
-            self._ahead.clear()
-            self._held = 0
-            self._origins.clear()
-            self._provided.clear()
+            self._forget_read()
             self._incomplete.clear()
             self._manifest_due = False
         return removed
@@ -280,13 +274,7 @@ class Session:
             return
         with self._lock:
             self.environment = environment
-            self._reading = object()
-            self._ahead.clear()
-            self._held = 0
-            self._origins.clear()
-            self._provided.clear()
-            self._restored = ()
-            self._used.clear()
+            self._forget_read()
             self._manifest_read.clear()
         if not self.settings.prefetch:
             self._manifest_read.set()
@@ -352,7 +340,7 @@ class Session:
         with self._lock:
             self._provided.add((type, key))
             found = self._ahead.pop((type, key), None)
-            self._held -= sum(len(artifact.content) for artifact in found or ())
+            self._held -= _bytes_of(found or ())
         if found is None:
             found = self._find(environment, type, key)
         return found
@@ -466,6 +454,16 @@ class Session:
 
     # --- ahead ----------------------------------------------------------------------------------
 
+    def _forget_read(self) -> None:
+        """Begin as if nothing had been read, provided or used; with the lock held."""
+        self._reading = object()
+        self._restored = ()
+        self._used.clear()
+        self._ahead.clear()
+        self._held = 0
+        self._origins.clear()
+        self._provided.clear()
+
     def _prefetch(self, environment: Environment) -> None:
         """Read what this notebook's manifest names, most wanted first, and hold it for `provide`."""
         notebook = self.notebook(timeout=2.0)
@@ -507,7 +505,7 @@ class Session:
                     return
                 if found and slot not in self._provided:
                     self._ahead[slot] = found
-                    self._held += sum(len(artifact.content) for artifact in found)
+                    self._held += _bytes_of(found)
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -539,6 +537,10 @@ class Session:
             self.notice(f"{what} failed: {error}")
         else:  # a bug of ours must not cost the user a cell, nor go unseen
             self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
+
+
+def _bytes_of(artifacts: Iterable[Artifact]) -> int:
+    return sum(len(artifact.content) for artifact in artifacts)
 
 
 class _Worker:

@@ -297,7 +297,7 @@ class Extension:
             names.append(kind.__module__)
             if kind is ModuleType:
                 names.append(vars(value).get("__name__"))
-            elif kind is FunctionType or (isinstance(kind, type) and issubclass(kind, type)):
+            elif kind is FunctionType or issubclass(kind, type):
                 names.append(value.__module__)
         return any(isinstance(name, str) and name.partition(".")[0] == "torch" for name in names)
 

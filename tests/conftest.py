@@ -138,6 +138,22 @@ def run_cells(tmp_path: Path, isolated: dict[str, str]) -> RunCells:
     return run_cells
 
 
+def run_interpreter(
+    arguments: Iterable[str], environ: Environ, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with these arguments in `folder`, without input, and return what it printed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=dict(environ),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
 @pytest.fixture
 def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
     """Return a function that runs code in a fresh interpreter: `run_python(code, env=None, check=True)`.
@@ -148,16 +164,7 @@ def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
     def run_python(
         code: str, env: Environ | None = None, *, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=dict(isolated if env is None else env),
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = run_interpreter(["-c", code], isolated if env is None else env, tmp_path)
         if check:
             assert done.returncode == 0, done.stderr
         return done

@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from conftest import TIMEOUT, RunPython
+from conftest import RunPython, run_interpreter
 
 from nbcache import cli
 from nbcache.artifact_store import ArtifactStore
@@ -507,16 +507,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def bench(folder: Path, environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "nbcache", "bench", *arguments],
-        cwd=folder,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return run_interpreter(["-m", "nbcache", "bench", *arguments], environ, folder)
 
 
 @pytest.mark.compile

@@ -154,8 +154,7 @@ def from_arguments(given: argparse.Namespace) -> Options:
         raise _error("--stores measures no model", "leave out MODEL and --plot")
     for name in given.models:
         if name not in MODELS and not _FUNCTION.fullmatch(name):
-            near = difflib.get_close_matches(name, MODELS, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"the models are {', '.join(MODELS)}"
+            hint = _nearest(name, MODELS, f"the models are {', '.join(MODELS)}")
             raise _error(f"there is no model {name!r}", f"{hint}; your own is named module:function")
     asked = ((Mode.INFERENCE, given.inference or not given.training), (Mode.TRAINING, given.training))
     if given.json not in (None, "-") and Path(given.json).suffix != ".json":
@@ -220,12 +219,13 @@ def _variants(text: str | None) -> tuple[Variant, ...]:
     if text is None:
         return tuple(Variant)
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    all_of_them = f"the variants are {', '.join(Variant)}"
     known = {name: variant for variant in Variant for name in (variant.value, variant.label)}
     for name in names:
         if name not in known:
-            raise _error(f"there is no variant {name!r}", _nearest(name, known))
+            raise _error(f"there is no variant {name!r}", _nearest(name, known, all_of_them))
     if not names:
-        raise _error("--variants names none", f"the variants are {', '.join(Variant)}")
+        raise _error("--variants names none", all_of_them)
     wanted = {known[name] for name in names}
     return tuple(variant for variant in Variant if variant in wanted)
 
@@ -241,9 +241,9 @@ def _python(path: str | None) -> str:
     return os.path.abspath(found)  # not resolved: it is the link that makes it that environment's
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     near = difflib.get_close_matches(name, known, n=2)
-    return f"did you mean {' or '.join(near)}?" if near else f"the variants are {', '.join(Variant)}"
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def _error(what: str, next_step: str) -> ConfigError:

@@ -24,10 +24,11 @@ from torch._inductor import codecache
 from nbcache.artifact_store import ArtifactStore
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
-from nbcache.model import Artifact, Environment, Manifest
+from nbcache.model import Artifact, Environment, Level, Manifest
 from nbcache.prewarming import Steps
 from nbcache.settings import Settings
 from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge.artifacts import populate_graph
 from nbcache.torch_bridge.environment import current
 
 __all__ = ["WAYS", "artifacts", "fill"]
@@ -134,20 +135,15 @@ class _NoHooks:
 
 
 def _from_store(folder: Path, environment: Environment) -> int:
-    """Have the session read ahead, and write what it provides as the bridge does: what is absent there."""
+    """Have the session read ahead, and the bridge write what it provides."""
     session = Session(Settings(dir=folder / "store"), _NoHooks(), DirectoryStore(folder / "store"))
     session.start()
     session.environment_ready(environment)
-    written = 0
-    for key in session.named(_TYPE, timeout=60.0):
-        folder_of_key = Path(codecache.FxGraphCache._get_tmp_dir_for_key(key))
-        present = {path.name for path in folder_of_key.iterdir()} if folder_of_key.exists() else set()
-        for artifact in session.provide(_TYPE, key):
-            if codecache.sha256_hash(artifact.content) not in present:
-                codecache.FxGraphCache._write_to_local_cache(key, artifact.content)
-                written += 1
+    keys = session.named(_TYPE, timeout=60.0)
+    for key in keys:
+        populate_graph(codecache, session, codecache.FxGraphCache, _TYPE, key)
     session.close()
-    return written
+    return sum(session.looked_up(_TYPE, key)[0] is Level.L1 for key in keys)
 
 
 def _from_bundle(folder: Path, environment: Environment) -> int:

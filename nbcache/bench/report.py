@@ -9,9 +9,9 @@ from typing import Any
 from nbcache.bench.options import FULL, Idle, Options, Variant
 from nbcache.bench.results import Result, Row, Sizes, median, rows_of
 from nbcache.model import PHASES
-from nbcache.notebook.wording import DOT, NOTHING, counted, duration, one_line, size
+from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
 
-__all__ = ["aligned", "call_text", "hot_of", "idle_text", "report_json", "report_text", "times"]
+__all__ = ["call_text", "hot_of", "idle_text", "report_json", "report_text", "times"]
 
 JSON_VERSION = 1
 _LEGEND = """\
@@ -69,18 +69,6 @@ def hot_of(rows: Sequence[Row]) -> float | None:
     return median(row.hot_seconds for row in rows if row.variant is not Variant.EAGER)
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
-    """Return rows as lines, two spaces between columns, numbers to the right; `left` names the others."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if column in left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def _heading(environment: Mapping[str, Any], options: Options) -> str:
     parts = [f"nbcache {environment.get('nbcache', '?')}", f"torch {environment.get('torch', '?')}"]
     parts += [f"Python {environment.get('python', '?')}"]
@@ -134,8 +122,7 @@ def _table(rows: Sequence[Row], runs: int) -> list[str]:
     table = [head, *body]
     if runs == 1:  # no range
         table = [[*row[:3], *row[4:]] for row in table]
-    columns = len(table[0])
-    return aligned(table, left=(0, columns - 2, columns - 1))
+    return aligned(table, right=range(1, len(table[0]) - 2))
 
 
 def _agreement(row: Row) -> str:
@@ -193,7 +180,7 @@ def _phases_lines(rows: Sequence[Row]) -> list[str]:
     for row in ours:
         spent = [f"{row.phases.get(name, 0.0):.3f}" for name in (*phases, "outside")]
         table.append([row.variant.label, idle_text(row.idle), *spent])
-    return ["", *aligned(table)]
+    return ["", *aligned(table, right=range(1, len(table[0])))]
 
 
 def _overview(results: Sequence[Result]) -> str:
@@ -218,7 +205,7 @@ def _overview(results: Sequence[Result]) -> str:
                 times(fresh.times_mega_cache if fresh else None),
             ]
         )
-    return "\n".join(aligned(table))
+    return "\n".join(aligned(table, right=range(1, len(table[0]))))
 
 
 def _longest_idle(rows: Sequence[Row]) -> dict[Variant, Row]:

@@ -21,9 +21,9 @@ from typing import Any
 
 from nbcache.bench.kernels import BenchError, Home, environment, link_package
 from nbcache.bench.options import Options
-from nbcache.bench.report import aligned, times
+from nbcache.bench.report import times
 from nbcache.bench.results import ratio
-from nbcache.notebook.wording import size
+from nbcache.notebook.wording import aligned, size
 
 __all__ = ["Population", "run_stores", "stores_json", "stores_text"]
 
@@ -107,7 +107,12 @@ def stores_text(populations: list[Population], figures: Mapping[str, Any]) -> st
     head = f"populating {figures['artifacts']:,} artifacts, {size(int(figures['content']))} of content: "
     head += "read, decompress, write into torch's folder"
     where = "torch's folder in memory, what is read in the page cache" if _memory() else "on the disk"
-    return "\n".join([head, *(f"  {line}".rstrip() for line in [*aligned(rows), f"({where})"])])
+    return "\n".join(
+        [
+            head,
+            *(f"  {line}".rstrip() for line in [*aligned(rows, right=range(1, len(rows[0]))), f"({where})"]),
+        ]
+    )
 
 
 def stores_json(

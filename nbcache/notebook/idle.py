@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 __all__ = ["IdleTime"]
@@ -29,17 +30,12 @@ class IdleTime:
     def begin(self) -> None:
         """Note that no cell runs any more."""
         self._resting = True
-        self._on_loop(self._schedule, _SETTLE)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the kernel ends
+            self._loop.call_soon_threadsafe(self._schedule, _SETTLE)
 
     def end(self) -> None:
         """Note that a cell begins, or that idle time is of no use any more."""
         self._resting = False
-
-    def _on_loop(self, function: Callable[[float], None], seconds: float) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, seconds)
-        except RuntimeError:  # the loop is closed: the kernel ends
-            pass
 
     def _schedule(self, seconds: float) -> None:
         if self._timer is not None:

@@ -19,6 +19,7 @@ from nbcache.notebook.wording import (
     DOT,
     LONG,
     NOTHING,
+    aligned,
     counted,
     duration,
     explanations,
@@ -247,8 +248,8 @@ def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures], p
     lines += _notices_text(_notices(reports))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
         table = [(str(count), duration(seconds), one_line(why, 80)) for why, count, seconds in ranked]
-        aligned = _aligned([("graphs", "time", "not hit because"), *table], right=(0, 1))
-        lines += ["", *("  " + line for line in aligned)]
+        ranked_lines = aligned([("graphs", "time", "not hit because"), *table], right=(0, 1))
+        lines += ["", *("  " + line for line in ranked_lines)]
     for report in reports:
         if report.graphs:
             lines += ["", *_joined(_label(report), totals(report.graphs))]
@@ -275,13 +276,6 @@ def settings_text(rows: Sequence[SettingRow]) -> str:
 def activity_text(now: Activity) -> str:
     """Return the live line; while `restoring`, `function` says what: `12 of 40 artifacts`."""
     return "nbcache: " + DOT.join(_activity_parts(now))
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """Return rows as aligned lines, two spaces between columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pad = [str.rjust if i in right else str.ljust for i in range(len(widths))]
-    return ["  ".join(pad[i](row[i], widths[i]) for i in range(len(widths))).rstrip() for row in rows]
 
 
 def _joined(label: str, parts: Sequence[str]) -> list[str]:
@@ -325,7 +319,7 @@ def _table_text(graphs: Sequence[GraphRecord]) -> list[str]:
         row[4] = one_line(row[4], from_width)
         placed = f"{row[0]} {short_location(graph)}".rstrip()
         row[0] = placed if len(placed) <= room - from_width else one_line(row[0], room - from_width)
-    head, *body = ("  " + line for line in _aligned([HEADERS, *rows], RIGHT))
+    head, *body = ("  " + line for line in aligned([HEADERS, *rows], RIGHT))
     lines = [head]
     for line, graph in zip(body, graphs, strict=True):
         lines.append(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from nbcache.model import PHASES, GraphRecord, Outcome
 
@@ -11,6 +11,7 @@ __all__ = [
     "DOT",
     "LONG",
     "NOTHING",
+    "aligned",
     "counted",
     "duration",
     "explanations",
@@ -178,3 +179,10 @@ def ranked_reasons(graphs: Iterable[GraphRecord]) -> list[tuple[str, int, float]
             spent[reason].append(graph.total_seconds)
     ranked = [(reason, len(seconds), sum(seconds)) for reason, seconds in spent.items()]
     return sorted(ranked, key=lambda row: (-row[1], -row[2], row[0]))
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Return rows as lines, two spaces between columns; `right` has the columns that end alike."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = [str.rjust if i in right else str.ljust for i in range(len(widths))]
+    return ["  ".join(pad[i](row[i], widths[i]) for i in range(len(widths))).rstrip() for row in rows]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["provide_autotune", "provide_graphs", "provide_profile", "record"]
+__all__ = ["populate_graph", "provide_autotune", "provide_graphs", "provide_profile", "record"]
 
 _AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
@@ -90,16 +90,7 @@ def provide_graphs(
         if (folder := codecache.cache_dir()) not in tuned:
             tuned.add(folder)
             session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
-        present = _names(cls._get_tmp_dir_for_key(key))
-        absent = [
-            artifact.content
-            for artifact in session.provide(type, key)
-            if codecache.sha256_hash(artifact.content) not in present
-        ]
-        for content in absent:
-            _populate(session, type, key, partial(cls._write_to_local_cache, key, content))
-        if absent and not present:
-            session.populated(type, key)
+        populate_graph(codecache, session, cls, type, key)
 
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
@@ -110,6 +101,20 @@ def provide_graphs(
             yield candidate
 
     patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
+
+
+def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
+    """Write those variants of a graph into the folder of `cache`, a class of torch's, that it lacks."""
+    present = _names(cache._get_tmp_dir_for_key(key))
+    absent = [
+        artifact.content
+        for artifact in session.provide(type, key)
+        if codecache.sha256_hash(artifact.content) not in present
+    ]
+    for content in absent:
+        _populate(session, type, key, partial(cache._write_to_local_cache, key, content))
+    if absent and not present:
+        session.populated(type, key)
 
 
 def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]) -> None:

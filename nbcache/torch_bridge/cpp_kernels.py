@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest, sha256
 from nbcache.model import Level
-from nbcache.torch_bridge.events import NotStored, being_looked_up, restoring_only, stamp
+from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def provide_kernels(
         if key is not None and (graph := _stored_graph(session)) is not None:
             session.attempt("dropping an incomplete graph", partial(give_up, graph))
             raise OSError(f"a C++ kernel of the stored graph {graph} is missing")
-        if getattr(restoring_only, "on", False):
-            raise NotStored(key or "a C++ kernel")
+        must_be_stored(key or "a C++ kernel")
         began, before = time.time(), set(cls.cache)
         load = original(cls, *args, **kwargs)
         if key is None:
@@ -263,8 +262,7 @@ def provide_probes(
         key, works = session.attempt("looking up a probe", partial(known, self, code)) or (None, False)
         if works:
             return True
-        if getattr(restoring_only, "on", False):
-            raise NotStored(str(self))
+        must_be_stored(str(self))
         works = bool(original(self, code))
         if works and key is not None:
             session.attempt("recording a probe", partial(session.record, "probe", key, _WORKS, made=True))

@@ -5,11 +5,12 @@ Tested on torch 2.13.0 and 2.11.0.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ __all__ = [
     "follow_kernels",
     "follow_lookups",
     "follow_spans",
+    "must_be_stored",
     "restoring_only",
     "stamp",
 ]
@@ -43,8 +45,8 @@ __all__ = [
 being_looked_up = threading.local()
 """`key`: that of the FX graph which the cache is being asked for on this thread, or None."""
 
-restoring_only = threading.local()
-"""`on`: what is not stored is not to be compiled or found out on this thread, but raises NotStored."""
+_restraint = threading.local()
+"""`on`: what is not stored is not to be compiled or found out on this thread."""
 
 _AUTOGRAD = {
     "autograd_cache_hit": Outcome.HIT,
@@ -64,6 +66,22 @@ _PASSES = "pass."
 
 class NotStored(Exception):
     """Something is not stored, and there is no time to compile it."""
+
+
+@contextlib.contextmanager
+def restoring_only() -> Iterator[None]:
+    """Have this thread raise NotStored in here, where it would compile or find out what is not stored."""
+    _restraint.on = True
+    try:
+        yield
+    finally:
+        _restraint.on = False
+
+
+def must_be_stored(what: str) -> None:
+    """Raise NotStored within `restoring_only`: `what` is not."""
+    if getattr(_restraint, "on", False):
+        raise NotStored(what)
 
 
 def stamp() -> dict[str, Any]:
@@ -255,8 +273,8 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
         finally:
             being_looked_up.key = None
             session.attempt(_FOLLOWING, partial(_looked_up, session, key, is_backward, graph, info))
-        if graph is None and getattr(restoring_only, "on", False):
-            raise NotStored(key)
+        if graph is None:
+            must_be_stored(key)
         return graph, info
 
     patches.set(codecache.FxGraphCache, "load_with_key", staticmethod(load_with_key))

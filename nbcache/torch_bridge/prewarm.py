@@ -205,7 +205,7 @@ def _restored_sample(session: Session, device: str, key: str) -> Steps:
         yield Slice(f"restore a sample for {device}", partial(sample.run, training=training))
     if sample.stored:
         session.record("probe", key, b"1", made=False)
-        yield Slice("vector instruction sets", partial(_choose_instruction_set, session))
+        yield Slice("vector instruction sets", _choose_instruction_set)
 
 
 def _sample_key(device: str, failed_with: str | None = None) -> str:
@@ -253,26 +253,19 @@ class _Restoring:
         """Compile the sample, unless that failed before; whatever stops it is no matter for the user."""
         if not self.stored:
             return
-        restoring_only.on = True
         try:
-            _compile_sample(self._session, self._device, training=training, backend=backend)
+            with restoring_only():
+                _compile_sample(self._session, self._device, training=training, backend=backend)
         except Exception:  # most often NotStored, within an error of torch's
             self.stored = False
-        finally:
-            restoring_only.on = False
 
 
-def _choose_instruction_set(session: Session) -> None:
+def _choose_instruction_set() -> None:
     """Have torch choose its vector instructions from stored answers, for what is compiled anew later."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    restoring_only.on = True
-    try:
+    with contextlib.suppress(NotStored), restoring_only():
         pick_vec_isa()
-    except NotStored:
-        pass
-    finally:
-        restoring_only.on = False
 
 
 def _compile_sample(
