@@ -61,6 +61,8 @@ _LAZY = """
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
 """What is imported only while something is compiled."""
+_LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
+"""Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
 _FOR_GPU = ("CUDA_", "HIP_", "ROCR_")
 """Beginnings of variables that count until a GPU is used."""
 _NOTICED = (*_FOR_GPU, "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ATEN_", "NPY_")
@@ -112,6 +114,8 @@ def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callabl
             if device == "cuda":
                 yield Slice("CUDA context", _cuda_context)
             yield from _sample(session, serving, device)
+            for name in _LAYERS.split():
+                yield Slice(f"read torch.nn.modules.{name}", partial(_read_layers, name))
         else:
             yield Pause.CELL
 
@@ -138,6 +142,14 @@ def _imports(session: Session) -> Iterator[Slice | Pause]:
         yield from _import(session, name)
         if "torch" not in sys.modules:
             return
+
+
+def _read_layers(name: str) -> None:
+    """Have Dynamo read the source of these layers, which takes it up to 0.06 s each."""
+    import torch
+    from torch._dynamo.funcname_cache import get_funcname
+
+    get_funcname(getattr(torch.nn.modules, name).__file__, 1)
 
 
 def _torch_folder() -> Path | None:
