@@ -145,7 +145,7 @@ class TorchBridge:
 
     def _codecache_module(self, module: ModuleType) -> None:
         if self._session is not None:
-            prewarm.prefetch_key(module, self._session)
+            prewarm.prefetch_keys(module, self._session)
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned)

@@ -35,7 +35,7 @@ from nbcache.torch_bridge.events import NotStored, restoring_only
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
 
-__all__ = ["compile_steps", "prefetch_key", "steps"]
+__all__ = ["compile_steps", "prefetch_keys", "steps"]
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
@@ -102,6 +102,7 @@ def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callabl
     yield from _imports(session)
     if "torch" not in sys.modules:  # it is not installed, or broken
         return
+    yield from _hash_sources()
     sample_due = True
     while True:
         if imported_here and variables != (now := _variables()):
@@ -120,11 +121,31 @@ def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callabl
             yield Pause.CELL
 
 
-def prefetch_key(codecache: Any, session: Session) -> None:
-    """Begin to hash torch's sources, which every key of torch holds, in a thread."""
-    prefetch = getattr(codecache.torch_key, "prefetch", None)
-    if prefetch is not None:
-        session.attempt("hashing torch's sources ahead", prefetch)
+def prefetch_keys(codecache: Any, session: Session) -> None:
+    """Begin to hash the sources of torch and Triton, which every key of torch holds, in a thread of torch's.
+
+    torch 2.11 has none for that: there `steps` does it.
+    """
+    for name in ("torch_key", "triton_key"):
+        prefetch = getattr(getattr(codecache, name, None), "prefetch", None)
+        if prefetch is not None:
+            session.attempt("hashing sources ahead", prefetch)
+
+
+def _hash_sources() -> Steps:
+    """Have the sources of torch and Triton hashed in a thread, and wait for it; a compile would not."""
+    hashing = threading.Thread(target=_source_keys, name="nbcache-hashing", daemon=True)
+    hashing.start()
+    while hashing.is_alive():
+        yield Pause.SHORT
+
+
+def _source_keys() -> None:
+    with contextlib.suppress(Exception):  # torch says itself what is wrong with them
+        sys.modules["torch._inductor.codecache"].torch_key()
+        triton = sys.modules["torch._inductor.runtime.triton_compat"]
+        if triton.HAS_TRITON:
+            triton.triton_key()
 
 
 def _imports(session: Session) -> Iterator[Slice | Pause]:
@@ -149,7 +170,8 @@ def _read_layers(name: str) -> None:
     import torch
     from torch._dynamo.funcname_cache import get_funcname
 
-    get_funcname(getattr(torch.nn.modules, name).__file__, 1)
+    with garbage.paused():
+        get_funcname(getattr(torch.nn.modules, name).__file__, 1)
 
 
 def _torch_folder() -> Path | None:
