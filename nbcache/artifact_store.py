@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 from nbcache import key as keys
@@ -30,11 +31,13 @@ from nbcache.format import (
     encode_entry,
     encode_manifest,
     encode_ref,
+    entry_of,
+    packed_of,
 )
-from nbcache.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.model import Artifact, ArtifactRef, Environment, GraphSummary, Manifest
 from nbcache.stores.base import Store
 
-__all__ = ["MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", "FaultKind"]
+__all__ = ["MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", "FaultKind", "union"]
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
@@ -110,25 +113,19 @@ class ArtifactStore:
         Content that is there already is not written again. FormatError where the artifact's key is
         no text, or its type is empty.
         """
-        digest = artifact.digest
-        artifact_key = _ARTIFACT + digest
-        prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
         now = self._clock()
         ref = ArtifactRef(
-            artifact.type, artifact.key, digest, len(artifact.content), now, now, cell, function
+            artifact.type, artifact.key, artifact.digest, len(artifact.content), now, now, cell, function
         )
-        earlier = self._read_refs(prefix, [prefix + digest], ref.type, ref.key)
-        for known in earlier.values():
-            ref = replace(
-                ref, created=known.created, cell=cell or known.cell, function=function or known.function
-            )
-        ref_entry = encode_entry(encode_ref(ref))
-        if not self._holds(artifact_key, digest):
-            self.store.put(artifact_key, encode_entry(artifact.content))
-        self.store.put(prefix + digest, ref_entry)
-        if ref.type in _GROWING_TYPES:
-            self._drop_older(prefix, ref)
-        return ref
+        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content))[0]
+
+    def adopt(self, environment_digest: str, ref: ArtifactRef, packed: bytes) -> bool:
+        """Store an artifact that came from elsewhere, `packed`; return whether its content is new here.
+
+        The content is not unpacked here: `find` and `get` check it against the reference. FormatError where
+        the artifact's key is no text, or its type is empty.
+        """
+        return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
 
     def refresh(
         self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
@@ -178,10 +175,17 @@ class ArtifactStore:
         content = self._read_content(entry, ref.digest)
         return None if content is None else Artifact(ref.type, ref.key, content)
 
+    def packed(self, ref: ArtifactRef) -> bytes | None:
+        """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
+        entry = self.store.get(_ARTIFACT + ref.digest)
+        if entry is None:
+            return None
+        return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
+
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
         """Return the union of what kernels saved for `notebook` in `environment`, or None."""
         saved = self._read_manifests(environment, notebook)
-        return _union(environment, notebook, _newest_first(saved.values())) if saved else None
+        return union(environment, notebook, _newest_first(saved.values())) if saved else None
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
         """Save the union of `manifest` and what is saved for its notebook; return that union.
@@ -192,14 +196,14 @@ class ArtifactStore:
         """
         environment, notebook = manifest.environment, manifest.notebook
         saved = self._read_manifests(environment, notebook)
-        union = _union(environment, notebook, [manifest, *_newest_first(saved.values())])
-        content = encode_manifest(union)
+        merged = union(environment, notebook, [manifest, *_newest_first(saved.values())])
+        content = encode_manifest(merged)
         name = _manifest_prefix(environment, notebook) + keys.sha256(content)
         # Greater: it has all that the other has, as new or newer, and if it has no more than that (only
         # the order differs) its name is greater. Without the last rule two kernels that hold the same
         # references in another order could each remove the other's manifest.
-        equals = {key: one for key, one in saved.items() if set(one.artifacts) == set(union.artifacts)}
-        equals[name] = union
+        equals = {key: one for key, one in saved.items() if _holdings(one) == _holdings(merged)}
+        equals[name] = merged
         greatest = max(equals)
         if greatest not in saved:
             self.store.put(greatest, encode_entry(content))
@@ -235,6 +239,30 @@ class ArtifactStore:
                 self.store.delete(key)
                 removed += 1
         return removed
+
+    def _keep(
+        self, environment_digest: str, ref: ArtifactRef, entry: Callable[[], bytes]
+    ) -> tuple[ArtifactRef, bool]:
+        """Store an entry, if it is not there, and its reference; return that, and whether it was new."""
+        artifact_key = _ARTIFACT + ref.digest
+        prefix = _ref_prefix(environment_digest, ref.type, ref.key)
+        earlier = self._read_refs(prefix, [prefix + ref.digest], ref.type, ref.key)
+        for known in earlier.values():
+            ref = replace(
+                ref,
+                created=known.created,
+                used=max(ref.used, known.used),
+                cell=ref.cell or known.cell,
+                function=ref.function or known.function,
+            )
+        ref_entry = encode_entry(encode_ref(ref))
+        new = not self._holds(artifact_key, ref.digest)
+        if new:
+            self.store.put(artifact_key, entry())
+        self.store.put(prefix + ref.digest, ref_entry)
+        if ref.type in _GROWING_TYPES:
+            self._drop_older(prefix, ref)
+        return ref, new
 
     def _holds(self, artifact_key: str, digest: str) -> bool:
         """Return whether an artifact is there; it then counts as used now, where the store can tell."""
@@ -331,17 +359,40 @@ def _recency(ref: ArtifactRef) -> tuple[float, float, str, str, str, int, str, s
     return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function)
 
 
+def _holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
+    return set(manifest.artifacts), set(manifest.graphs)
+
+
 def _newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
     """Return `manifests`, first the one that names the artifact that was used last."""
     return sorted(manifests, key=lambda one: sorted(map(_recency, one.artifacts), reverse=True), reverse=True)
 
 
-def _union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
-    """Merge manifests: each artifact where it is first named, as it was last used."""
+def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
+    """Merge manifests of one environment.
+
+    Each artifact stands where it is first named, as it was last used; each graph where it first stands, as
+    it was when compiling it took longest, with those of its artifacts that are kept.
+    """
     newest: dict[tuple[str, ...], ArtifactRef] = {}
+    longest: dict[tuple[str, ...], GraphSummary] = {}
     for manifest in manifests:
         for ref in manifest.artifacts:
             slot = ref.identity[:2] if ref.type in _GROWING_TYPES else ref.identity
             newest[slot] = max(newest.get(slot, ref), ref, key=_recency)
+        for graph in manifest.graphs:
+            longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)
     kept = set(sorted(newest.values(), key=_recency)[-MAX_MANIFEST_ARTIFACTS:])
-    return Manifest(environment, notebook, tuple(ref for ref in newest.values() if ref in kept))
+    digests = {ref.digest for ref in kept}
+    graphs = [
+        replace(graph, artifacts=tuple(digest for digest in graph.artifacts if digest in digests))
+        for graph in list(longest.values())[:MAX_MANIFEST_ARTIFACTS]
+    ]
+    return Manifest(
+        environment, notebook, tuple(ref for ref in newest.values() if ref in kept), tuple(graphs)
+    )
+
+
+def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...]]:
+    """Order summaries of one graph; total, so that all kernels agree which of two counts."""
+    return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts)

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nbcache import __version__
 from nbcache.bench import options as bench_options
 from nbcache.errors import ConfigError, NbcacheError
+from nbcache.settings import Settings
+
+if TYPE_CHECKING:
+    from nbcache.commands import Shown
+
+_Run: TypeAlias = "Callable[[Any, argparse.Namespace, Settings], Shown]"
+"""Calls a verb of `nbcache.commands`, which is passed in."""
 
 __all__ = ["main"]
 
 _FAILED, _USAGE = 1, 2
+_SOURCE = "a snapshot file, a notebook that carries one or has one beside it, or a URL"
+_BESIDE = "default: the file beside the notebook, NOTEBOOK.nbcache"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,10 +51,79 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nbcache {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def verb(name: str, help: str, run: _Run) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        made.add_argument("--json", action="store_true", help="print JSON")
+        made.set_defaults(run=partial(_show, run))
+        return made
+
+    inspect = verb(
+        "inspect",
+        "show what a snapshot holds, who signed it and whether it fits here",
+        lambda commands, given, settings: commands.inspect(given.source, settings),
+    )
+    inspect.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    verify = verb(
+        "verify",
+        "check every byte of a snapshot, its signature and its signer",
+        lambda commands, given, settings: commands.verify(given.source, settings),
+    )
+    verify.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    merge = verb(
+        "merge",
+        "write all that trusted snapshots hold into one",
+        lambda commands, given, settings: commands.merge_files(given.sources, given.output, settings),
+    )
+    merge.add_argument("sources", metavar="SOURCE", nargs="+", help=_SOURCE)
+    merge.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
+    attach = verb(
+        "attach",
+        "put a snapshot into a notebook that is not open",
+        lambda commands, given, settings: commands.attach(given.notebook, given.snapshot, settings),
+    )
+    attach.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    attach.add_argument("snapshot", metavar="SNAPSHOT", type=Path, nargs="?", help=_BESIDE)
+    detach = verb(
+        "detach",
+        "take the snapshot out of a notebook that is not open",
+        lambda commands, given, settings: commands.detach(given.notebook),
+    )
+    detach.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    extract = verb(
+        "extract",
+        "write the snapshot that a notebook carries into a file",
+        lambda commands, given, settings: commands.extract(given.notebook, given.output, settings),
+    )
+    extract.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    extract.add_argument("-o", "--output", metavar="FILE", type=Path, help=_BESIDE)
+    trust = verb("trust", "show and choose whose snapshots may run here", _trust)
+    trust.add_argument("action", choices=("list", "add", "remove", "show"), nargs="?", default="list")
+    trust.add_argument("signer", metavar="SIGNER", nargs="?", help="a fingerprint; to add, also a snapshot")
+    trust.add_argument("--name", default="", help="what you call the signer")
     bench = verbs.add_parser("bench", help="measure cold, restored and cached starts of a model")
     bench_options.add_arguments(bench)
     bench.set_defaults(run=_bench)
     return parser
+
+
+def _show(run: _Run, given: argparse.Namespace) -> int:
+    from nbcache import commands  # takes a while, and argparse's own errors need none of it
+
+    shown = run(commands, given, Settings.from_env(os.environ))
+    print(json.dumps(shown.data, indent=2) if given.json else "\n".join(shown.lines))
+    return 0 if shown.ok else _FAILED
+
+
+def _trust(commands: Any, given: argparse.Namespace, settings: Settings) -> Shown:
+    if given.action == "list":
+        return commands.signers(settings)  # type: ignore[no-any-return]
+    if not given.signer:
+        raise ConfigError(
+            f"nbcache trust {given.action} needs a signer",
+            next_step="give a fingerprint: `nbcache inspect FILE` shows the signer's",
+        )
+    return commands.trust(given.action, given.signer, given.name, settings)  # type: ignore[no-any-return]
 
 
 def _bench(given: argparse.Namespace) -> int:

@@ -6,20 +6,29 @@ A cache miss is no error. None of these reaches a user's cell, unless the user a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "ArtifactsRejected",
+    "BadSignature",
     "BridgeError",
     "ConfigError",
     "CorruptEntry",
+    "CorruptSnapshot",
+    "EnvironmentMismatch",
     "FormatError",
     "HitRequired",
     "NbcacheError",
+    "SnapshotError",
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
     "StoreUnavailable",
+    "TrustError",
+    "Unsigned",
     "UnsupportedTorch",
     "UnsupportedVersion",
+    "UntrustedSigner",
 ]
 
 
@@ -78,8 +87,44 @@ class CorruptEntry(FormatError):
     """An entry's length, digest or framing is wrong."""
 
 
+class CorruptSnapshot(FormatError):
+    """A snapshot's archive is broken, or its parts do not belong together: nothing of it is used."""
+
+
 class UnsupportedVersion(FormatError):
-    """An entry or manifest was written by a newer nbcache."""
+    """An entry, manifest or snapshot was written by a newer nbcache."""
+
+
+class TrustError(NbcacheError):
+    """Nobody whom the user trusts answers for an artifact, or keys cannot be read: nothing of it is used."""
+
+
+class Unsigned(TrustError):
+    """A snapshot has no signature."""
+
+
+class BadSignature(TrustError):
+    """A signature is not that of the contents that it stands beside."""
+
+
+class UntrustedSigner(TrustError):
+    """A snapshot was signed by someone whom the user has not named."""
+
+
+class SnapshotError(NbcacheError):
+    """A snapshot could not be taken or used."""
+
+
+class EnvironmentMismatch(SnapshotError):
+    """A snapshot holds nothing that fits this machine; `differences` says why, one line for a component."""
+
+    def __init__(self, what: str, differences: Sequence[str], *, where: str | None = None):
+        super().__init__(what, where=where, next_step="take a snapshot on a machine like this one, or here")
+        self.differences = tuple(differences)
+
+    def diagnostics(self) -> list[str]:
+        first, *rest = super().diagnostics()
+        return [first, *(f"  {line}" for line in self.differences), *rest]
 
 
 class BridgeError(NbcacheError):

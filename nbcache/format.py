@@ -1,4 +1,4 @@
-"""The bytes that nbcache stores: entries, artifact references, manifests.
+"""The bytes that nbcache stores: entries, artifact references, manifests, those of snapshots too.
 
 Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
 
@@ -19,11 +19,18 @@ sorted, no white space, no NaN (`text` holds no lone surrogates)::
     ref      = {"format": "nbcache.ref", "version": 1, *fields}
     fields   = "cell": text, "created": seconds, "digest": hex64, "function": text, "key": text,
                "size": bytes, "type": text, "used": seconds
-    manifest = {"artifacts": [*{*fields}], "environment": [*[label, value]],
-                "format": "nbcache.manifest", "notebook": text, "version": 1}
-    seconds  = a number, 0 or more        ; Unix time
+    manifest = {"format": "nbcache.manifest", "notebook": text, "version": 1, *part}
+    part     = "artifacts": [*{*fields}], "environment": [*[label, value]], "graphs": [*graph]
+    graph    = {"artifacts": [*hex64], "cell": text, "direction": text, "function": text, "key": text,
+                "outcome": text, "seconds": seconds}
+    snapshot = {"contents": {*hex64: {"packed": bytes, "packed_digest": hex64, "size": bytes}},
+                "created": seconds, "format": "nbcache.snapshot", "host": text, "made_by": text,
+                "manifests": [*{*part}], "notebook": text, "user": text, "version": 1}
+    seconds  = a number, 0 or more        ; Unix time, or a duration
     bytes    = an integer, 0 to 2^63 - 1
     hex64    = 64 of 0-9 a-f              ; SHA-256
+
+A manifest without graphs has no such field, as those that were written before there were any.
 
 Readers ignore fields that they do not know, so a field may be added without a new version, if a
 reader that ignores it does nothing wrong.
@@ -40,16 +47,31 @@ from typing import Any
 
 from nbcache.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.key import Component
-from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.model import (
+    ArtifactRef,
+    Direction,
+    Environment,
+    GraphSummary,
+    Manifest,
+    Outcome,
+    Packed,
+    Snapshot,
+)
 
 __all__ = [
     "MAX_CONTENT_BYTES",
     "decode_entry",
     "decode_manifest",
     "decode_ref",
+    "decode_snapshot",
     "encode_entry",
     "encode_manifest",
     "encode_ref",
+    "encode_snapshot",
+    "entry_of",
+    "pack",
+    "packed_of",
+    "unpack",
 ]
 
 MAX_CONTENT_BYTES = 2 << 30
@@ -67,6 +89,7 @@ What torch stores shrinks to a tenth; half of the rest are hashes of its setting
 
 _REF_FORMAT = "nbcache.ref"
 _MANIFEST_FORMAT = "nbcache.manifest"
+_SNAPSHOT_FORMAT = "nbcache.snapshot"
 _JSON_VERSION = 1
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -78,8 +101,7 @@ def encode_entry(content: bytes, *, compress: bool = True) -> bytes:
         compressed = _compress(content)
         if len(compressed) < len(content):
             codec, payload = _ZSTD, compressed
-    header = _HEADER.pack(_MAGIC, _VERSION, codec, len(content), len(payload), sha256(payload).digest())
-    return header + payload
+    return _framed(codec, len(content), payload)
 
 
 def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
@@ -114,6 +136,30 @@ def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX
     return content
 
 
+def pack(content: bytes) -> bytes:
+    """Return `content` as one zstd frame, as a snapshot holds it. The same zstd makes the same bytes."""
+    return _compress(content)
+
+
+def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
+    """Return the `size` bytes of content that a zstd frame holds, with this SHA-256; or CorruptEntry."""
+    content = _decompress(memoryview(packed), size)
+    if sha256(content).hexdigest() != digest:
+        raise _corrupt("an artifact's content does not have the digest that it is named by")
+    return content
+
+
+def packed_of(entry: bytes, *, digest: str) -> bytes:
+    """Return the content of an entry as `pack` would, verified; compressed anew only where it is not yet."""
+    content = decode_entry(entry, digest=digest)
+    return entry[_HEADER.size :] if entry[len(_MAGIC) + 1] == _ZSTD else pack(content)
+
+
+def entry_of(packed: bytes, *, size: int) -> bytes:
+    """Return the entry of the `size` bytes of content that `packed` holds, without unpacking them."""
+    return _framed(_ZSTD, size, packed)
+
+
 def encode_ref(ref: ArtifactRef) -> bytes:
     """Return `ref` as canonical JSON; FormatError where a field is out of range."""
     return _to_json(_versioned(_REF_FORMAT) | _ref_fields(ref))
@@ -129,9 +175,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return _to_json(
         _versioned(_MANIFEST_FORMAT)
         | {
-            "artifacts": [_ref_fields(ref) for ref in manifest.artifacts],
-            "environment": [[part.label, part.value] for part in manifest.environment.components],
             "notebook": manifest.notebook,
+            **_manifest_fields(manifest),
         }
     )
 
@@ -139,11 +184,63 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(content: bytes) -> Manifest:
     """Return the manifest that `content` holds; raises CorruptEntry or UnsupportedVersion."""
     fields = _from_json(content, _MANIFEST_FORMAT)
-    return Manifest(
-        environment=Environment(tuple(map(_component, fields.array("environment")))),
-        notebook=fields.text("notebook"),
-        artifacts=tuple(_ref(_Fields(value, "artifact")) for value in fields.array("artifacts")),
+    return _manifest(fields, notebook=fields.text("notebook"))
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Return a snapshot's manifest as canonical JSON; FormatError where it could not be read again."""
+    content = _to_json(
+        _versioned(_SNAPSHOT_FORMAT)
+        | {
+            "contents": {
+                digest: {"packed": each.packed_size, "packed_digest": each.packed_digest, "size": each.size}
+                for digest, each in snapshot.contents.items()
+            },
+            "created": float(snapshot.created),
+            "host": snapshot.host,
+            "made_by": snapshot.made_by,
+            "manifests": [_manifest_fields(each) for each in snapshot.manifests],
+            "notebook": snapshot.notebook,
+            "user": snapshot.user,
+        }
     )
+    decode_snapshot(content)
+    return content
+
+
+def decode_snapshot(content: bytes) -> Snapshot:
+    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion.
+
+    What its artifacts name is what it holds: every digest, no other, each of one size.
+    """
+    fields = _from_json(content, _SNAPSHOT_FORMAT)
+    contents = {
+        _hex64(digest): _packed(_Fields(value, "snapshot's content"))
+        for digest, value in fields.object("contents").items()
+    }
+    manifests = tuple(
+        _manifest(_Fields(value, "snapshot's manifest"), notebook="") for value in fields.array("manifests")
+    )
+    named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
+    if named != {(digest, packed.size) for digest, packed in contents.items()}:
+        raise _corrupt("a snapshot holds other artifacts than it names")
+    graphs = [graph for manifest in manifests for graph in manifest.graphs]
+    if any(digest not in contents for graph in graphs for digest in graph.artifacts):
+        raise _corrupt("a graph of a snapshot needs an artifact that it does not hold")
+    return Snapshot(
+        notebook=fields.text("notebook"),
+        created=fields.seconds("created"),
+        made_by=fields.text("made_by"),
+        manifests=manifests,
+        contents=contents,
+        user=fields.text("user"),
+        host=fields.text("host"),
+    )
+
+
+def _framed(codec: int, content_length: int, payload: bytes) -> bytes:
+    header = _HEADER.pack(_MAGIC, _VERSION, codec, content_length, len(payload), sha256(payload).digest())
+    return header + payload
 
 
 def _compress(content: bytes) -> bytes:
@@ -207,18 +304,73 @@ def _from_json(content: bytes, name: str) -> _Fields:
 def _ref(fields: _Fields) -> ArtifactRef:
     if not fields.text("type"):
         raise _corrupt("an artifact has no type")
-    if not _HEX64.fullmatch(fields.text("digest")):
-        raise _corrupt("an artifact's digest is not 64 hexadecimal digits")
     return ArtifactRef(
         type=fields.text("type"),
         key=fields.text("key"),
-        digest=fields.text("digest"),
+        digest=_hex64(fields.text("digest")),
         size=fields.integer("size"),
         created=fields.seconds("created"),
         used=fields.seconds("used"),
         cell=fields.text("cell"),
         function=fields.text("function"),
     )
+
+
+def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "artifacts": [_ref_fields(ref) for ref in manifest.artifacts],
+        "environment": [[part.label, part.value] for part in manifest.environment.components],
+    }
+    if manifest.graphs:
+        fields["graphs"] = [_graph_fields(graph) for graph in manifest.graphs]
+    return fields
+
+
+def _manifest(fields: _Fields, notebook: str) -> Manifest:
+    return Manifest(
+        environment=Environment(tuple(map(_component, fields.array("environment")))),
+        notebook=notebook,
+        artifacts=tuple(_ref(_Fields(value, "artifact")) for value in fields.array("artifacts")),
+        graphs=tuple(_graph(_Fields(value, "graph")) for value in fields.array("graphs", optional=True)),
+    )
+
+
+def _graph_fields(graph: GraphSummary) -> dict[str, Any]:
+    return {
+        "artifacts": list(graph.artifacts),
+        "cell": graph.cell,
+        "direction": graph.direction.value,
+        "function": graph.function,
+        "key": graph.key,
+        "outcome": graph.outcome.value,
+        "seconds": float(graph.seconds),
+    }
+
+
+def _graph(fields: _Fields) -> GraphSummary:
+    try:
+        direction, outcome = Direction(fields.text("direction")), Outcome(fields.text("outcome"))
+    except ValueError as error:
+        raise _corrupt("a graph's direction or outcome is none that there is") from error
+    return GraphSummary(
+        cell=fields.text("cell"),
+        function=fields.text("function"),
+        direction=direction,
+        outcome=outcome,
+        key=fields.text("key"),
+        seconds=fields.seconds("seconds"),
+        artifacts=tuple(map(_hex64, fields.array("artifacts"))),
+    )
+
+
+def _packed(fields: _Fields) -> Packed:
+    return Packed(fields.integer("size"), fields.integer("packed"), _hex64(fields.text("packed_digest")))
+
+
+def _hex64(value: object) -> str:
+    if not isinstance(value, str) or not _HEX64.fullmatch(value):
+        raise _corrupt("a digest is not 64 hexadecimal digits")
+    return value
 
 
 def _component(pair: object) -> Component:
@@ -255,10 +407,16 @@ class _Fields:
             return float(value)
         raise self._wrong(field, "seconds, 0 or more")
 
-    def array(self, field: str) -> list[object]:
-        value = self._value.get(field)
+    def array(self, field: str, *, optional: bool = False) -> list[object]:
+        value = self._value.get(field, [] if optional else None)
         if not isinstance(value, list):
             raise self._wrong(field, "a list")
+        return value
+
+    def object(self, field: str) -> Mapping[str, object]:
+        value = self._value.get(field)
+        if not isinstance(value, Mapping):
+            raise self._wrong(field, "an object")
         return value
 
     def _wrong(self, field: str, expected: str) -> CorruptEntry:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -31,17 +31,17 @@ from nbcache.model import (
 )
 from nbcache.prewarming import Prewarming, Steps
 from nbcache.settings import Settings
+from nbcache.snapshot import summaries
 from nbcache.stores.base import Store
+from nbcache.supply import Supply
 from nbcache.tracking import Event, Tracker
+from nbcache.trust import Policy
+from nbcache.worker import Worker
 
 __all__ = ["CompilerBridge", "Session"]
 
 T = TypeVar("T")
 
-_PREFETCH_BYTES = 256 * 2**20
-"""Artifacts read ahead are held in memory until torch asks for them, up to this much."""
-_READERS = 4
-"""Threads that read ahead: reading, hashing and decompressing leave Python's lock to others."""
 _QUIET_SECONDS = 60.0
 """How long a store that failed is left alone."""
 _EVICT_SHARE = 50
@@ -92,7 +92,7 @@ class Session:
         self._locate_notebook = locate_notebook
         self._clock = clock
         self._tracker = Tracker()
-        self._worker = _Worker(partial(self._failed, "storing what was compiled"))
+        self._worker = Worker(partial(self._failed, "storing what was compiled"))
         self._lock = threading.Lock()
         self._reports: list[CellReport] = []
         self._cell: Cell | None = None
@@ -107,15 +107,11 @@ class Session:
         self._attempting = threading.local()
         self._unnoticed: int | None = None
         self._unnoticed_ids: set[str] = set()
-        self._provided: set[tuple[str, str]] = set()
-        self._ahead: dict[tuple[str, str], list[Artifact]] = {}
-        self._held = 0
-        self._reading = object()
-        """Stands for what is being read ahead; another one says that it is of no use any more."""
+        self._supply = self._new_supply()
         self.cell_ended: list[Callable[[], None]] = []
         """Called when a cell has ended."""
-        self._restored: tuple[ArtifactRef, ...] = ()
-        self._manifest_read = threading.Event()
+        self.reading_ahead: list[Callable[[Environment], object]] = []
+        """Called, on a thread of the session's, before this notebook's manifest is read."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._manifest_due = False
         self._notebook = ""
@@ -145,6 +141,7 @@ class Session:
     def close(self, timeout: float = 5.0) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
         self.prewarm.stop()
+        self._supply.stop()
         self.bridge.uninstall()
         self.flush(timeout)
         self._closed = True
@@ -168,6 +165,7 @@ class Session:
         self.bridge.clear()
         with self._lock:
             self._forget_read()
+            self._supply.begin(None)
             self._incomplete.clear()
             self._manifest_due = False
         return removed
@@ -223,12 +221,17 @@ class Session:
         `name` is what the user calls the cell.
         """
         graphs = self._tracker.end_cell()
+        notices = []
+        if graphs and self.settings.trust is not Policy.STRICT:  # not once: for as long as it is so
+            notices.append(
+                f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
+            )
         with self._lock:
             report = CellReport(
                 cell=self._cell,
                 graphs=graphs,
                 seconds=self._clock() - self._cell_began,
-                notices=tuple(self._notices),
+                notices=(*self._notices, *notices),
                 name=name,
             )
             self._notices.clear()
@@ -275,18 +278,15 @@ class Session:
         with self._lock:
             self.environment = environment
             self._forget_read()
-            self._manifest_read.clear()
-        if not self.settings.prefetch:
-            self._manifest_read.set()
-        else:
-            thread = threading.Thread(
-                target=self._prefetch, args=(environment,), name="nbcache-prefetch", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError as error:  # no more threads for this process
-                self._failed("reading ahead", error)
-                self._manifest_read.set()
+        self._start_reading(environment)
+
+    def _start_reading(self, environment: Environment) -> None:
+        read = partial(self._read_ahead, environment, self._supply)
+        try:
+            threading.Thread(target=read, name="nbcache-prefetch", daemon=True).start()
+        except RuntimeError as error:  # no more threads for this process
+            self._failed("reading ahead", error)
+            self._supply.begin(None)
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; if it raises, make that a notice and return None.
@@ -337,28 +337,16 @@ class Session:
         environment = self.environment
         if environment is None or (type == "inductor" and key in self._incomplete):
             return ()
-        with self._lock:
-            self._provided.add((type, key))
-            found = self._ahead.pop((type, key), None)
-            self._held -= _bytes_of(found or ())
-        if found is None:
-            found = self._find(environment, type, key)
-        return found
-
-    def _find(self, environment: Environment, type: str, key: str) -> list[Artifact]:
-        self._looking_for.key = key
-        find = partial(self.artifacts.find, environment.digest, type, key)
-        return self._access("read", "reading", find) or []
+        return self._supply.take(type, key)
 
     def named(self, type: str, timeout: float) -> list[str]:
-        """Return the keys of this type in the manifest; none if reading it takes over `timeout` seconds."""
-        if not self._manifest_read.wait(timeout):
-            return []
-        return list(dict.fromkeys(ref.key for ref in self._restored if ref.type == type))
+        """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
+        return list(dict.fromkeys(ref.key for ref in self._supply.refs(timeout) if ref.type == type))
 
     def populated(self, type: str, key: str) -> None:
         """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
-        self._origins[(type, key)] = (Level.L1, self.artifacts.store.name)
+        here = (Level.L1, self.artifacts.store.name)
+        self._origins[(type, key)] = self._supply.source(type, key) or here
 
     def looked_up(self, type: str, key: str) -> tuple[Level, str]:
         """Return the level and the source, in words, of an artifact that the compiler has just hit."""
@@ -372,9 +360,46 @@ class Session:
             return "stored, but a C++ kernel of it is missing"
         if self.environment is None:
             return "nbcache does not know this environment"
-        if not any(ref.cell for ref in self._restored):  # what prewarming keeps belongs to no cell
+        if not any(ref.cell for ref in self._supply.refs()):  # what prewarming keeps belongs to no cell
             return "compiled for the first time in this notebook"
         return "not stored: code, inputs or settings differ from what is stored for this notebook"
+
+    def manifest(self) -> Manifest | None:
+        """Return all that is stored of this notebook in this environment; None before torch is imported.
+
+        StoreError where the store fails.
+        """
+        self.flush()
+        environment = self.environment
+        if environment is None:
+            return None
+        notebook = self.notebook(timeout=1.0)
+        return self.artifacts.load_manifest(environment, notebook) or Manifest(environment, notebook, ())
+
+    def adopt(
+        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: str
+    ) -> None:
+        """Provide what `source` brought, `packed` by digest, in `environment`; store it in the background.
+
+        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
+        """
+        ours = replace(manifest, environment=environment, notebook=self.notebook(timeout=2.0))
+        with self._lock:
+            if environment != self.environment:
+                return
+            self._supply.bring(ours, packed, source)
+        if self.settings.save:
+            for ref in ours.artifacts:
+                keep = partial(self._keep, environment, ref, packed[ref.digest], source)
+                self._worker.submit(partial(self._access, "write", "storing what a snapshot brought", keep))
+            save = partial(self.artifacts.save_manifest, ours)
+            self._worker.submit(partial(self._access, "write", "writing the manifest", save))
+
+    def read_again(self) -> None:
+        """Read ahead anew, with what has come since."""
+        if (environment := self.environment) is None:
+            return
+        self._start_reading(environment)
 
     def incomplete(self, key: str) -> None:
         """Give up a stored graph that cannot be used, since a kernel that it needs is not there.
@@ -430,6 +455,10 @@ class Session:
                 "write", "keeping within its bound", lambda: self.artifacts.evict(self.settings.max_bytes)
             )
 
+    def _keep(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: str) -> None:
+        if self.artifacts.adopt(environment.digest, ref, packed):
+            self._supply.came_from(ref.type, ref.key, source)
+
     def _use(self, environment: Environment, ref: ArtifactRef) -> None:
         with self._lock:
             if environment is not self.environment:
@@ -447,8 +476,9 @@ class Session:
                 return
             self._manifest_due = False
             used = dict(self._used)
-            rest = [ref for ref in self._restored if ref.identity not in used]
-        manifest = Manifest(environment, self.notebook(timeout=1.0), (*used.values(), *rest))
+            rest = [ref for ref in self._supply.refs() if ref.identity not in used]
+        refs = (*used.values(), *rest)
+        manifest = Manifest(environment, self.notebook(timeout=1.0), refs, summaries(self.graphs, refs))
         saved = self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
         self._manifest_due = self._manifest_due or saved is None
 
@@ -456,56 +486,32 @@ class Session:
 
     def _forget_read(self) -> None:
         """Begin as if nothing had been read, provided or used; with the lock held."""
-        self._reading = object()
-        self._restored = ()
+        self._supply.stop()
+        self._supply = self._new_supply()
         self._used.clear()
-        self._ahead.clear()
-        self._held = 0
         self._origins.clear()
-        self._provided.clear()
 
-    def _prefetch(self, environment: Environment) -> None:
-        """Read what this notebook's manifest names, most wanted first, and hold it for `provide`."""
+    def _new_supply(self) -> Supply:
+        return Supply(self._find, partial(self._failed, "unpacking a snapshot"))
+
+    def _find(self, type: str, key: str) -> list[Artifact]:
+        if (environment := self.environment) is None:
+            return []
+        self._looking_for.key = key
+        find = partial(self.artifacts.find, environment.digest, type, key)
+        return self._access("read", "reading", find) or []
+
+    def _read_ahead(self, environment: Environment, supply: Supply) -> None:
+        """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
         notebook = self.notebook(timeout=2.0)
-        manifest = self._access(
-            "read", "reading the manifest", lambda: self.artifacts.load_manifest(environment, notebook)
-        )
-        with self._lock:
-            if environment is not self.environment:
-                return
-            self._restored = manifest.artifacts if manifest else ()
-            self._manifest_read.set()
-        if manifest is None:
-            return
-        wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in manifest.artifacts))
-        read = partial(self._read_ahead, environment, wanted, self._reading)
-        for _ in range(_READERS - 1):
-            try:
-                threading.Thread(target=read, name="nbcache-prefetch", daemon=True).start()
-            except RuntimeError:  # no more threads for this process: this one goes on alone
-                break
-        read()
-
-    def _read_ahead(
-        self, environment: Environment, wanted: Iterator[tuple[str, str]], reading: object
-    ) -> None:
-        """Read what is `wanted` next, until all is read or held in memory; for several threads at once."""
-        while True:
-            with self._lock:
-                slot = next(wanted, None)
-                if slot is None or self._closed or reading is not self._reading:
-                    return
-                if slot in self._provided:
-                    continue
-                if self._held > _PREFETCH_BYTES:
-                    return
-            found = self._find(environment, *slot)
-            with self._lock:
-                if reading is not self._reading:
-                    return
-                if found and slot not in self._provided:
-                    self._ahead[slot] = found
-                    self._held += _bytes_of(found)
+        for hook in self.reading_ahead:
+            self._access("write", "restoring a snapshot", partial(hook, environment))
+        manifest = None
+        if self.settings.prefetch:
+            load = partial(self.artifacts.load_manifest, environment, notebook)
+            manifest = self._access("read", "reading the manifest", load)
+            manifest = manifest or Manifest(environment, notebook, ())
+        supply.begin(manifest)
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -537,48 +543,3 @@ class Session:
             self.notice(f"{what} failed: {error}")
         else:  # a bug of ours must not cost the user a cell, nor go unseen
             self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
-
-
-def _bytes_of(artifacts: Iterable[Artifact]) -> int:
-    return sum(len(artifact.content) for artifact in artifacts)
-
-
-class _Worker:
-    """One daemon thread that does tasks in order; started by the first task."""
-
-    def __init__(self, on_error: Callable[[Exception], None]) -> None:
-        self._on_error = on_error
-        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def submit(self, task: Callable[[], object]) -> None:
-        """Have `task` done after those that were submitted before it.
-
-        RuntimeError where no thread can be started: then nothing is kept either.
-        """
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
-                thread.start()
-                self._thread = thread
-        self._tasks.put(task)
-
-    def flush(self, timeout: float | None) -> bool:
-        """Wait for the tasks so far; False where `timeout` seconds were not enough."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        self._tasks.put(done.set)
-        return done.wait(timeout)
-
-    def stop(self) -> None:
-        """End the thread after the tasks so far."""
-        self._tasks.put(None)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except Exception as error:
-                self._on_error(error)

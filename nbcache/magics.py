@@ -48,10 +48,11 @@ from nbcache.notebook.render import (
 )
 from nbcache.prewarming import Pause
 from nbcache.settings import Settings
+from nbcache.share_magics import ShareMagics
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge, options
+from nbcache.torch_bridge import TorchBridge, environment, options
 
 __all__ = ["Extension", "current_session", "load", "unload"]
 
@@ -62,8 +63,11 @@ _USERS_THREADS = "Thread-"
 """Beginning of the names that Python gives threads which are given none, as people's are."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
-_COMMANDS = ("status", "config", "flush", "clear", "bench")
-_USAGE = "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | clear | flush | bench …]"
+_COMMANDS = ("status", "config", "snapshot", "restore", "trust", "flush", "clear", "bench")
+_USAGE = (
+    "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | snapshot [FILE | notebook] | "
+    "restore [SOURCE] | trust [--yes] | clear | flush | bench …]"
+)
 
 _extension: Extension | None = None
 
@@ -117,6 +121,7 @@ class Extension:
         store, problem = _open_store(settings)
         self._bridge = TorchBridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
+        self._share = ShareMagics(self.session, self._locate)
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
@@ -153,6 +158,7 @@ class Extension:
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._join_cell()
         self.session.start()
+        self._share.start(environment.foreseen)
         self._use_idle_time()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
@@ -304,6 +310,7 @@ class Extension:
     def _at_exit(self) -> None:
         self.session.prewarm.stop()
         self.session.flush(_FLUSH_SECONDS)
+        self._share.finish(_FLUSH_SECONDS)
 
     def _locate(self) -> str:
         return self._location().path
@@ -383,6 +390,8 @@ class Extension:
             self._idle.begin()
         self._scope.close()
         report = self.session.end_cell(name=chosen.name if chosen else None)
+        if report.graphs and self.session.settings.autosnapshot:
+            self._share.autosnapshot()
         line, self._line = self._line, None
         shown = self._shown(report, chosen, succeeded=bool(result.success))
         if line is not None:
@@ -425,6 +434,11 @@ class Extension:
         %nbcache status --json      the same as JSON
         %nbcache config             each setting, its value and where it comes from
         %nbcache config NAME=VALUE  change a setting for this kernel
+        %nbcache snapshot           write all that is stored of this notebook into a file beside it
+        %nbcache snapshot FILE      the same into another file
+        %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
+        %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL
+        %nbcache trust              trust who signed the snapshot that came with this notebook
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove all that is stored
         %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
@@ -488,6 +502,15 @@ class Extension:
                 SettingRow("torch folder", *self._bridge.cache_folder(), help="torch's own cache folder")
             )
             _show(render_settings(rows), as_json)
+
+    def _snapshot(self, arguments: list[str]) -> None:
+        self._share.snapshot(arguments)
+
+    def _restore(self, arguments: list[str]) -> None:
+        self._share.restore(arguments)
+
+    def _trust(self, arguments: list[str]) -> None:
+        self._share.trust(arguments)
 
     def _clear(self, arguments: list[str]) -> None:
         _nothing("clear", arguments)

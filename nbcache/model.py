@@ -21,9 +21,12 @@ __all__ = [
     "Direction",
     "Environment",
     "GraphRecord",
+    "GraphSummary",
     "Level",
     "Manifest",
     "Outcome",
+    "Packed",
+    "Snapshot",
 ]
 
 PHASES = ("dynamo", "aot", "inductor", "build", "load")
@@ -117,6 +120,29 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphSummary:
+    """What a manifest tells of one graph, without its artifacts being read."""
+
+    cell: str
+    """Digest of the source of the cell that compiled it; empty outside a notebook."""
+    function: str
+    direction: Direction
+    outcome: Outcome
+    """As it was when the manifest was written."""
+    key: str
+    """torch's FX graph key; empty where it was bypassed."""
+    seconds: float
+    """What compiling takes: measured, or, after a hit, as torch remembers it."""
+    artifacts: tuple[str, ...] = ()
+    """Digests of the artifacts of its function in that cell: it needs no others."""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What makes two summaries those of one graph."""
+        return (self.cell, self.function, self.direction, self.key)
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a notebook compiled in one environment: the union of what was restored and what is new."""
 
@@ -125,6 +151,43 @@ class Manifest:
     """Identity of the notebook, or empty for the environment's own manifest."""
     artifacts: tuple[ArtifactRef, ...]
     """In the order in which the notebook's cells need them."""
+    graphs: tuple[GraphSummary, ...] = ()
+    """In the order in which they were compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """How a snapshot holds one content."""
+
+    size: int
+    """Bytes of content."""
+    packed_size: int
+    """Bytes, compressed."""
+    packed_digest: str
+    """SHA-256 of the compressed bytes, 64 hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot's manifest: all that it says of itself, and nothing that runs."""
+
+    notebook: str
+    """File name of the notebook, without folders; empty where there was none."""
+    created: float
+    """Unix seconds."""
+    made_by: str
+    """`nbcache` and its version."""
+    manifests: tuple[Manifest, ...]
+    """One for each environment, none of them with the notebook's path."""
+    contents: Mapping[str, Packed]
+    """By digest of the content: exactly those that the manifests name."""
+    user: str = ""
+    """Who took it, by their own account; empty where that is not told."""
+    host: str = ""
+    """The machine's name; empty where that is not told."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contents", MappingProxyType(dict(self.contents)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nbcache.errors import ConfigError
+from nbcache.trust import Policy
 
 __all__ = ["Settings"]
 
@@ -47,6 +48,13 @@ def _report(text: str) -> str:
     return text
 
 
+def _policy(text: str) -> Policy:
+    try:
+        return Policy(text)
+    except ValueError:
+        raise ValueError("strict, ask or off is needed") from None
+
+
 def _setting(default: Any, parse: Callable[[str], Any], help: str) -> Any:
     return field(default=default, metadata={"parse": parse, "help": help})
 
@@ -72,12 +80,25 @@ class Settings:
         "report after each cell that compiles (always), after %%compile_cached only (magic), never",
     )
     live: bool = _setting(True, _switch, "show a live line while a cell compiles")
+    trust: Policy = _setting(
+        Policy.STRICT,
+        _policy,
+        "whose snapshots may run: yours and trusted signers' (strict), after asking (ask), any (off)",
+    )
+    trust_dir: Path = _setting(
+        Path("~/.config/nbcache"), _folder, "folder of your key and of the signers that you trust"
+    )
+    autosnapshot: bool = _setting(
+        False, _switch, "write the snapshot beside the notebook after each cell that compiles"
+    )
+    tell_origin: bool = _setting(True, _switch, "write user and host into snapshots")
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each value that is not the default came from, by setting name."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dir", self.dir.expanduser().absolute())
+        for name in ("dir", "trust_dir"):
+            object.__setattr__(self, name, getattr(self, name).expanduser().absolute())
         object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
 
     @classmethod

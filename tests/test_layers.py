@@ -12,18 +12,36 @@ import nbcache
 
 LOW = {
     "artifact_store",
+    "bundle",
+    "container",
     "errors",
+    "files",
     "format",
     "kernel_session",
     "key",
     "model",
     "prewarming",
     "settings",
+    "snapshot",
     "stores",
+    "supply",
     "tracking",
+    "trust",
+    "worker",
 }
 """Layers 0 to 2, by their first name below `nbcache`."""
-HIGH = {"__main__", "bench", "cli", "magics", "notebook", "testing", "torch_bridge"}
+HIGH = {
+    "__main__",
+    "bench",
+    "cli",
+    "commands",
+    "magics",
+    "notebook",
+    "share_magics",
+    "sharing",
+    "testing",
+    "torch_bridge",
+}
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
 
 

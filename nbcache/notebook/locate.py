@@ -7,14 +7,14 @@ import os
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-__all__ = ["Location", "locate"]
+__all__ = ["Location", "locate", "opened_by"]
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks servers of this machine without the user's proxy, which must not see their tokens."""
@@ -55,6 +55,23 @@ def locate(
         if name.endswith(".ipynb") and os.path.isfile(name) and _session_of(connection_file) == name:
             return Location(os.path.abspath(name), "JPY_SESSION_NAME")
     return Location("", "not found: reports and artifacts are kept for the environment instead")
+
+
+def opened_by(notebook: Path) -> str | None:
+    """Return the URL of a Jupyter server of this user that runs a kernel for `notebook`; None without one."""
+    wanted = os.path.realpath(notebook)
+
+    def path(server: Mapping[str, Any]) -> str | None:
+        paths = (_path(server, session) for session in _sessions(server, os.environ))
+        return next((path for path in paths if os.path.realpath(path) == wanted), None)
+
+    return next((server["url"] for server in _servers() if _answer(path, server)), None)
+
+
+def _answer(ask: Callable[[Mapping[str, Any]], str | None], server: Mapping[str, Any]) -> str | None:
+    with suppress(Exception):  # whatever listens at that port now
+        return ask(server)
+    return None
 
 
 def _servers() -> Iterator[dict[str, Any]]:
@@ -102,17 +119,24 @@ def _ask_all(
 
 def _ask(server: Mapping[str, Any], kernel_id: str, environ: Mapping[str, str]) -> str | None:
     """Return the path of the notebook that `server` runs on this kernel, or None."""
+    for session in _sessions(server, environ):
+        if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
+            return _path(server, session)
+    return None
+
+
+def _sessions(server: Mapping[str, Any], environ: Mapping[str, str]) -> list[dict[str, Any]]:
     token = server.get("token") or environ.get("JUPYTERHUB_API_TOKEN", "")
     request = urllib.request.Request(
         server["url"] + "api/sessions", headers={"Authorization": f"token {token}"}
     )
     with _DIRECT.open(request, timeout=_TIMEOUT) as answer:
-        sessions = json.load(answer)
-    for session in sessions:
-        if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
-            root = server.get("root_dir") or server.get("notebook_dir") or ""
-            return os.path.abspath(os.path.join(root, session["path"]))
-    return None
+        return json.load(answer)  # type: ignore[no-any-return]
+
+
+def _path(server: Mapping[str, Any], session: Mapping[str, Any]) -> str:
+    root = server.get("root_dir") or server.get("notebook_dir") or ""
+    return os.path.abspath(os.path.join(root, session["path"]))
 
 
 def _session_of(connection_file: str) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nbcache.key import components
 from nbcache.model import Environment
 
-__all__ = ["MINIMUM_TORCH", "current", "gpu_names", "torch_release"]
+__all__ = ["MINIMUM_TORCH", "current", "foreseen", "gpu_names", "torch_release"]
 
 MINIMUM_TORCH = (2, 11)
 
@@ -56,22 +56,38 @@ def current() -> Environment:
 
     return Environment(
         components(
-            {
+            _without_torch()
+            | {
                 "torch.version": torch.__version__,
                 "torch.git": torch.version.git_version,
                 "torch.cuda": torch.version.cuda or "none",
                 "torch.hip": torch.version.hip or "none",
-                "triton.version": _triton_version(),
-                "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
                 "compiler.abi": _compiler_abi(),
-                "device": ", ".join(gpu_names()) or "cpu",
-                "cpu.machine": platform.machine(),
                 "cpu.capability": torch.backends.cpu.get_cpu_capability(),
-                "cpu.requested": os.environ.get("ATEN_CPU_CAPABILITY", "default"),
-                "cpu.features": _cpu_features(),
             }
         )
     )
+
+
+def foreseen() -> Environment | None:
+    """Return those components of `current` that are known before torch is imported; None without torch."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return Environment(components(_without_torch() | {"torch.version": version("torch")}))
+    except PackageNotFoundError:
+        return None
+
+
+def _without_torch() -> dict[str, object]:
+    return {
+        "triton.version": _triton_version(),
+        "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
+        "device": ", ".join(gpu_names()) or "cpu",
+        "cpu.machine": platform.machine(),
+        "cpu.requested": os.environ.get("ATEN_CPU_CAPABILITY", "default"),
+        "cpu.features": _cpu_features(),
+    }
 
 
 def _triton_version() -> str:

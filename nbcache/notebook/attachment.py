@@ -1,0 +1,164 @@
+"""A snapshot inside a notebook: as an attachment of a raw cell, or as an output that the kernel displayed.
+
+An attachment of a raw cell stays when outputs are cleared, and when nbstripout, nbconvert or papermill
+rewrite the notebook; Jupyter deletes unreferenced attachments of markdown cells, and no others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nbcache.errors import CorruptSnapshot, SnapshotError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+__all__ = [
+    "MANIFEST_MIME",
+    "MIME",
+    "attach",
+    "carried",
+    "decode_notebook",
+    "detach",
+    "encode_notebook",
+    "referred",
+]
+
+MIME = "application/vnd.nbcache.snapshot"
+"""The type of a snapshot's bytes, in base64, in attachments and outputs."""
+
+MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
+"""The type of what a notebook says of the snapshot file beside it: its name and digest."""
+
+_NAME = "snapshot.nbcache"
+_MARK = "nbcache"
+"""Key of the cell's metadata that tells our cell from others."""
+_TEXT = """\
+This cell carries what torch.compile made of this notebook: nbcache restores it (`%load_ext nbcache`).
+`nbcache inspect` shows what it is and who signed it; `nbcache detach` takes it out."""
+
+
+def carried(data: bytes) -> list[bytes]:
+    """Return the snapshots in a notebook's bytes, attached ones first; none where it is no notebook.
+
+    CorruptSnapshot where one is no base64.
+    """
+    if MIME.encode() not in data:  # most carry none, and reading a large one takes a while
+        return []
+    try:
+        notebook = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    return [_decoded(text) for text in (*_attached(notebook), *_displayed(notebook))]
+
+
+def referred(data: bytes) -> set[str]:
+    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes tell of."""
+    if MANIFEST_MIME.encode() not in data:
+        return set()
+    try:
+        notebook = json.loads(data)
+    except (ValueError, RecursionError):
+        return set()
+    digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in _outputs(notebook))
+    return {digest for digest in digests if isinstance(digest, str)}
+
+
+def attach(notebook: NotebookNode, snapshot: bytes) -> None:
+    """Put `snapshot` into a raw cell at the end of the notebook, in place of what is attached already."""
+    import nbformat  # takes half a second
+
+    detach(notebook)
+    content = {MIME: base64.b64encode(snapshot).decode("ascii")}
+    cell = nbformat.v4.new_raw_cell(_TEXT, metadata={_MARK: {"snapshot": True}})  # type: ignore[no-untyped-call]
+    cell["attachments"] = {_NAME: content}
+    if (notebook["nbformat"], notebook["nbformat_minor"]) < (4, 5):
+        del cell["id"]
+    notebook["cells"].append(cell)
+
+
+def detach(notebook: NotebookNode) -> list[bytes]:
+    """Take attached snapshots out of the notebook and return them; outputs stay as they are."""
+    found = [_decoded(text) for text in _attached(notebook)]
+    kept = []
+    for cell in notebook["cells"]:
+        others = {
+            name: content
+            for name, content in _mapping(cell, "attachments").items()
+            if not (isinstance(content, Mapping) and MIME in content)
+        }
+        if "attachments" in cell:
+            cell["attachments"] = others
+        ours = _mapping(_mapping(cell, "metadata"), _MARK).get("snapshot")
+        if others or not (ours and cell.get("cell_type") == "raw"):
+            kept.append(cell)
+    notebook["cells"] = kept
+    return found
+
+
+def decode_notebook(data: bytes, where: str) -> NotebookNode:
+    """Return the notebook that `data` holds, as it is; SnapshotError where it is none of nbformat 4."""
+    import nbformat
+
+    try:
+        notebook: NotebookNode = nbformat.reads(data.decode(), as_version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
+        valid = notebook["nbformat"] == 4 and isinstance(notebook["cells"], list)
+    except Exception as error:  # nbformat raises many kinds on what is no notebook
+        raise SnapshotError("this is no notebook", where=where) from error
+    if not valid:
+        raise SnapshotError(
+            "this notebook is not of nbformat 4",
+            where=where,
+            next_step="open it in Jupyter and save it",
+        )
+    return notebook
+
+
+def encode_notebook(notebook: NotebookNode) -> bytes:
+    """Return a notebook as Jupyter writes it."""
+    import nbformat
+
+    text: str = nbformat.writes(notebook, version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
+    return f"{text}\n".encode()
+
+
+def _attached(notebook: Any) -> Iterator[Any]:
+    for cell in _cells(notebook):
+        for content in _mapping(cell, "attachments").values():
+            if isinstance(content, Mapping) and MIME in content:
+                yield content[MIME]
+
+
+def _displayed(notebook: Any) -> Iterator[Any]:
+    return (content[MIME] for content in _outputs(notebook) if MIME in content)
+
+
+def _outputs(notebook: Any) -> Iterator[Mapping[str, Any]]:
+    for cell in _cells(notebook):
+        outputs = cell.get("outputs") if isinstance(cell, Mapping) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            yield _mapping(output, "data")
+
+
+def _cells(notebook: Any) -> list[Any]:
+    cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
+    return cells if isinstance(cells, list) else []
+
+
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    """Return what `value` has under `key`; empty where either is no mapping: others have written it."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _decoded(text: Any) -> bytes:
+    try:
+        return base64.b64decode("".join(text), validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise CorruptSnapshot(
+            "a snapshot in this notebook is not base64", next_step="nbcache detach, and attach it again"
+        ) from error

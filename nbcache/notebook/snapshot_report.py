@@ -1,0 +1,203 @@
+"""Say what a snapshot is, before anything of it is used: as text and as JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nbcache.errors import TrustError
+from nbcache.key import Difference
+from nbcache.model import Environment, GraphSummary, Manifest, Snapshot
+from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
+from nbcache.snapshot import Received, differences
+from nbcache.trust import Policy, Standing, admit, short
+
+__all__ = ["arrival_line", "fit_lines", "held", "snapshot_json", "snapshot_lines"]
+
+_REMEDIES = {
+    "torch": "install that torch here, or take a snapshot with this one",
+    "triton": "install that Triton here, or take a snapshot with this one",
+    "python": "use that Python here, or take a snapshot with this one",
+    "compiler": "it was made on another Linux: C++ kernels are compiled again",
+    "device": "it was made for another device: take a snapshot on one like this",
+    "cpu": "it was made on another CPU: take a snapshot on one like this",
+}
+"""What to do where a component differs, by the first part of its label."""
+_LONGEST = 60
+"""Characters of a name or value that are shown."""
+
+
+def held(snapshot: Snapshot) -> str:
+    """Return what a snapshot holds, in a few words."""
+    graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+    full = sum(each.size for each in snapshot.contents.values())
+    packed = sum(each.packed_size for each in snapshot.contents.values())
+    parts = [
+        counted(len(graphs), "graph"),
+        f"{duration(_seconds(graphs))} of compiling",
+        counted(len(snapshot.contents), "artifact"),
+        f"{size(full)} in {size(packed)}",
+    ]
+    return DOT.join(parts)
+
+
+def snapshot_lines(received: Received, here: Environment | None = None) -> list[str]:
+    """Return a snapshot in words: what it holds, who answers for it, and whether it fits `here`, if known."""
+    snapshot = received.snapshot
+    lines = [f"{received.where}: {held(snapshot)}"]
+    by = f" by {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
+    on = f" on {one_line(snapshot.host, _LONGEST)}" if snapshot.host else ""
+    of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
+    lines.append(f"  taken {_day(snapshot.created)}{by}{on}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
+    lines.append(f"  {_signer(received)}")
+    for manifest in snapshot.manifests:
+        lines += ["", *_manifest_lines(manifest, here)]
+    return lines
+
+
+def arrival_line(received: Received, here: Environment | None, policy: Policy) -> str:
+    """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
+
+    `here` may hold only those components that are known before torch is imported; they are compared.
+    """
+    snapshot = received.snapshot
+    graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+    whose = f" of {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
+    parts = [
+        f"{received.where.rpartition('/')[2]}: {counted(len(graphs), 'graph')}{whose}",
+        _day(snapshot.created),
+        f"saves about {duration(_seconds(graphs))}",
+    ]
+    if here is not None and (differing := _least_differing(received, here)):
+        parts.append(f"does not fit: {', '.join(differing)} differ here (nbcache inspect)")
+    try:
+        admit(policy, received.standing, received.signer)
+    except TrustError as error:
+        parts.append(f"not used, {error.what}: {error.next_step}")
+    return "nbcache: " + DOT.join(parts)
+
+
+def _least_differing(received: Received, here: Environment) -> list[str]:
+    """Return the labels that keep the nearest environment of a snapshot from fitting; none where one fits."""
+    labels = {part.label for part in here.components}
+    found = [
+        [each.label for each in differences(manifest, here) if each.label in labels]
+        for manifest in received.snapshot.manifests
+    ]
+    return min(found, key=len, default=[])
+
+
+def fit_lines(found: list[Difference]) -> list[str]:
+    """Return what differs between two environments as a table, with what to do about it."""
+    if not found:
+        return ["fits this machine"]
+    rows = [("differs", "there", "here", "what to do")]
+    for each in found:
+        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
+        rows.append((each.label, _value(each.old), _value(each.new), remedy))
+    return aligned(rows, right=())
+
+
+def snapshot_json(received: Received, here: Environment | None = None) -> dict[str, Any]:
+    """Return the same as JSON values, by the names that the README documents."""
+    snapshot = received.snapshot
+    return {
+        "source": received.where,
+        "notebook": snapshot.notebook,
+        "created": snapshot.created,
+        "made_by": snapshot.made_by,
+        "user": snapshot.user,
+        "host": snapshot.host,
+        "signer": received.signer or None,
+        "standing": None if received.standing is None else received.standing.name.lower(),
+        "bytes": sum(each.size for each in snapshot.contents.values()),
+        "packed_bytes": sum(each.packed_size for each in snapshot.contents.values()),
+        "manifests": [
+            {
+                "environment": {each.label: each.value for each in manifest.environment.components},
+                "differences": None
+                if here is None
+                else [
+                    {"component": each.label, "there": each.old, "here": each.new}
+                    for each in differences(manifest, here)
+                ],
+                "graphs": [
+                    {
+                        "cell": graph.cell,
+                        "function": graph.function,
+                        "direction": graph.direction.value,
+                        "outcome": graph.outcome.value,
+                        "key": graph.key,
+                        "seconds": graph.seconds,
+                        "artifacts": list(graph.artifacts),
+                    }
+                    for graph in manifest.graphs
+                ],
+                "artifacts": [
+                    {
+                        "type": ref.type,
+                        "key": ref.key,
+                        "digest": ref.digest,
+                        "bytes": ref.size,
+                        "packed_bytes": snapshot.contents[ref.digest].packed_size,
+                        "cell": ref.cell,
+                        "function": ref.function,
+                    }
+                    for ref in manifest.artifacts
+                ],
+            }
+            for manifest in snapshot.manifests
+        ],
+    }
+
+
+def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
+    known = {each.label: each.value for each in manifest.environment.components}
+    shown = [
+        f"torch {known.get('torch.version', '?')}",
+        known.get("device", "?"),
+        known.get("cpu.capability", "?"),
+        known.get("python.abi", "?"),
+    ]
+    lines = ["  " + DOT.join(one_line(each, _LONGEST) for each in shown)]
+    if here is not None:
+        lines += ["    " + line for line in fit_lines(differences(manifest, here))]
+    rows = [("function", "direction", "cell", "when taken", "compiling", "artifacts")]
+    sizes = {ref.digest: ref.size for ref in manifest.artifacts}
+    for graph in manifest.graphs:
+        rows.append(
+            (
+                one_line(graph.function, _LONGEST) or NOTHING,
+                graph.direction.value,
+                one_line(graph.cell, _LONGEST) or NOTHING,
+                graph.outcome.value,
+                duration(graph.seconds),
+                f"{len(graph.artifacts)}, {size(sum(sizes[digest] for digest in graph.artifacts))}",
+            )
+        )
+    if manifest.graphs:
+        lines += ["    " + line for line in aligned(rows, right=(4,))]
+    return lines
+
+
+def _signer(received: Received) -> str:
+    if received.standing is None:
+        return "not signed"
+    if received.standing is Standing.OWN:
+        return f"signed by you ({short(received.signer)})"
+    return f"signed by {short(received.signer)}, {received.standing.value}"
+
+
+def _seconds(graphs: list[GraphSummary]) -> float:
+    return sum(graph.seconds for graph in graphs)
+
+
+def _day(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a year that no calendar has
+        return "at no time that there is"
+
+
+def _value(value: str | None) -> str:
+    return NOTHING if value is None else one_line(value, _LONGEST)

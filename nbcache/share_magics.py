@@ -1,0 +1,189 @@
+"""`%nbcache snapshot`, `restore` and `trust`: snapshots of the notebook that runs."""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.display import display as _display
+
+from nbcache.errors import ConfigError, NbcacheError, SnapshotError
+from nbcache.kernel_session import Session
+from nbcache.key import sha256
+from nbcache.model import Environment
+from nbcache.notebook.attachment import MANIFEST_MIME, MIME
+from nbcache.notebook.snapshot_report import arrival_line, held, snapshot_lines
+from nbcache.notebook.wording import size
+from nbcache.sharing import Sharing, Taken, beside, origin
+from nbcache.snapshot import Origin, Received, signed
+from nbcache.trust import Policy, Standing, short
+
+__all__ = ["ShareMagics"]
+
+_MAX_OUTPUT_BYTES = 5 * 10**6
+"""The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
+_LOOK_SECONDS = 0.5
+"""How long `%load_ext nbcache` waits to say what came along: the notebook may have to be asked for."""
+_MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
+
+
+class ShareMagics:
+    """The verbs, for one session; `locate` returns the notebook's path, empty where it is not to be found."""
+
+    def __init__(self, session: Session, locate: Callable[[], str]) -> None:
+        self._session = session
+        self._locate = locate
+        self._sharing = Sharing(session)
+        self._writing: threading.Thread | None = None
+
+    def start(self, foreseen: Callable[[], Environment | None]) -> None:
+        """Look for snapshots and say what came along; `foreseen` tells what is known of the environment."""
+        self._sharing.look()
+        if self._sharing.looked(_LOOK_SECONDS):
+            for line in self._arrived(foreseen):
+                print(line)
+            self._ask()
+            return
+
+        def tell_later() -> None:
+            self._sharing.looked(None)
+            for line in self._arrived(foreseen):
+                self._session.notice(line.removeprefix("nbcache: "))
+
+        threading.Thread(target=tell_later, name="nbcache-tell", daemon=True).start()
+
+    def _ask(self) -> None:
+        """Ask for each stranger's snapshot, where the policy is to ask."""
+        if self._session.settings.trust is not Policy.ASK:
+            return
+        for received in self._strangers():
+            with suppress(UsageError):  # nobody can be asked here, and the line has said what to do
+                if _confirmed(f"Use what {short(received.signer)} has signed, in this kernel? [y/N] "):
+                    self._sharing.confirm(received)
+
+    def _strangers(self) -> list[Received]:
+        return [each for each in self._sharing.known() if each.standing is Standing.UNKNOWN]
+
+    def _arrived(self, foreseen: Callable[[], Environment | None]) -> list[str]:
+        """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
+        lines = [f"nbcache: {line}" for error in self._sharing.problems() for line in error.diagnostics()]
+        for received in self._sharing.known():
+            here = self._session.environment or foreseen()
+            lines.append(arrival_line(received, here, self._session.settings.trust))
+        return lines
+
+    def autosnapshot(self) -> None:
+        """Write the snapshot beside the notebook, in the background; what stops that becomes a notice."""
+        self._writing = threading.Thread(target=self._autosnapshot, name="nbcache-snapshot", daemon=True)
+        self._writing.start()
+
+    def finish(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for what is being written."""
+        if self._writing is not None:
+            self._writing.join(timeout)
+
+    def _autosnapshot(self) -> None:
+        try:
+            if notebook := self._locate():
+                self._sharing.write(beside(Path(notebook)), self._origin(notebook))
+        except NbcacheError as error:
+            self._session.notice(f"autosnapshot: {error}")
+
+    def snapshot(self, arguments: list[str]) -> None:
+        """Take a snapshot into a file, by default the one beside the notebook, or into this output."""
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError("%nbcache snapshot takes one FILE, or `notebook`, or nothing")
+        notebook = self._locate()
+        if arguments == ["notebook"]:
+            self._into_output(notebook)
+            return
+        if not arguments and not notebook:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not where its snapshot goes",
+                where="%nbcache snapshot",
+                next_step="name a file: %nbcache snapshot FILE, or set %nbcache config notebook=PATH",
+            )
+        path = Path(arguments[0]).expanduser() if arguments else beside(Path(notebook))
+        taken = self._sharing.write(path, self._origin(notebook))
+        said = f"nbcache: {path.name} holds {held(taken.draft.snapshot)}"
+        said += "" if taken.changed else "; nothing was new"
+        if taken.draft.missing:
+            said += f"; {len(taken.draft.missing)} more are not stored any more"
+        _show(said, MANIFEST_MIME, _reference(path, taken))
+
+    def restore(self, arguments: list[str]) -> None:
+        """Use the snapshots at a SOURCE, by default those of this notebook."""
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError("%nbcache restore takes one SOURCE: a file, a notebook or a URL")
+        source = arguments[0] if arguments else self._locate()
+        if not source:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not what to restore",
+                where="%nbcache restore",
+                next_step="name a snapshot file, a notebook or a URL: %nbcache restore SOURCE",
+            )
+        for received in self._sharing.restore(source):
+            when = "" if self._session.environment is not None else ", as soon as torch is imported"
+            print(f"nbcache: restored {held(received.snapshot)} from {received.where}{when}")
+
+    def trust(self, arguments: list[str]) -> None:
+        """Show who signed what came along, and trust them if the user says so, or with --yes."""
+        if arguments not in ([], ["--yes"]):
+            raise UsageError(
+                "%nbcache trust takes --yes, or nothing; `nbcache trust` in a terminal does more"
+            )
+        strangers = self._strangers()
+        if not strangers:
+            print("nbcache: nothing came along whose signer is not trusted")
+            return
+        for received in strangers:
+            print("\n".join(snapshot_lines(received, self._session.environment)))
+            print(_MEANS)
+            if arguments or _confirmed(f"Trust {short(received.signer)} from now on? [y/N] "):
+                self._sharing.trust(received, received.snapshot.user)
+                print(f"nbcache: {short(received.signer)} is trusted")
+
+    def _into_output(self, notebook: str) -> None:
+        draft = self._sharing.take(self._origin(notebook))
+        data = signed(draft, self._sharing.keyring)
+        if len(data) > _MAX_OUTPUT_BYTES:
+            raise SnapshotError(
+                f"the snapshot takes {size(len(data))}, and an output of more than {size(_MAX_OUTPUT_BYTES)} "
+                "freezes the page",
+                where="%nbcache snapshot notebook",
+                next_step="%nbcache snapshot writes it into a file beside the notebook",
+            )
+        said = f"nbcache: this output carries {held(draft.snapshot)}. It is kept once the notebook is saved."
+        _show(said, MIME, base64.b64encode(data).decode("ascii"))
+
+    def _origin(self, notebook: str) -> Origin:
+        return origin(os.path.basename(notebook), self._session.settings)
+
+
+def _show(said: str, mime: str, content: Any) -> None:
+    _display({"text/plain": said, mime: content}, raw=True)  # type: ignore[no-untyped-call]
+
+
+def _reference(path: Path, taken: Taken) -> dict[str, Any]:
+    """Return what lets the file be found again after a rename: a small part of an output."""
+    return {
+        "file": path.name,
+        "digest": sha256(taken.data),
+        "environments": [
+            {part.label: part.value for part in manifest.environment.components}
+            for manifest in taken.draft.snapshot.manifests
+        ],
+    }
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except Exception as error:  # this frontend cannot ask
+        raise UsageError("%nbcache trust: nobody can be asked here; if you are sure, add --yes") from error

@@ -1,0 +1,267 @@
+"""Snapshots: artifacts and a signed manifest in one file. Take, check, merge, put into a store.
+
+What is read from a file passes, in this order: length, digests, signature, policy. Only then is anything
+of it decompressed, stored or handed to torch (`Received.unlock`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
+from nbcache.container import SnapshotFile, decode_file, encode_file
+from nbcache.errors import CorruptEntry, CorruptSnapshot, NbcacheError
+from nbcache.format import MAX_CONTENT_BYTES, decode_snapshot, encode_snapshot
+from nbcache.key import Difference, diff, sha256
+from nbcache.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Packed, Snapshot
+from nbcache.trust import Keyring, Policy, Signature, Standing, admit
+
+__all__ = [
+    "Draft",
+    "Origin",
+    "Received",
+    "differences",
+    "fitting",
+    "merge",
+    "receive",
+    "signed",
+    "summaries",
+    "take",
+]
+
+_MAX_MANIFEST_BYTES = 64 << 20
+_MAX_ENVIRONMENTS = 64
+_MAX_RATIO = 2000
+"""Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
+_GRAPHS = frozenset({"inductor", "aot_autograd"})
+_BOUND_TO = {
+    "inductor": frozenset({"torch", "triton", "python", "device"}),
+    "aot_autograd": frozenset({"torch", "triton", "python", "device"}),
+    "autotune": frozenset({"torch", "triton", "device"}),
+    "pgo": frozenset({"torch", "python"}),
+    "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
+}
+"""What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
+_FREE_BYTES = 1 << 20
+"""Content up to this size may be compressed as well as it can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a snapshot says of where it comes from; see `Snapshot`."""
+
+    notebook: str
+    created: float
+    made_by: str
+    user: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A snapshot whose lengths, digests and signature are right. Whose it is, the policy judges."""
+
+    snapshot: Snapshot
+    where: str
+    """What it was read from, in words: a file name."""
+    signer: str = ""
+    """Fingerprint of the key that signed it; empty where nobody did."""
+    standing: Standing | None = None
+    """Who the signer is to this user; None where nobody signed."""
+    _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def unlock(self, policy: Policy) -> Mapping[str, bytes]:
+        """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
+        try:
+            admit(policy, self.standing, self.signer)
+        except NbcacheError as error:
+            error.where = self.where
+            raise
+        return self._packed
+
+
+def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
+    """Return the snapshot that `data` holds, checked; nothing in it is decompressed or believed yet.
+
+    Raises CorruptSnapshot, UnsupportedVersion or BadSignature, whatever the bytes are.
+    """
+    try:
+        file = decode_file(data)
+        if len(file.manifest) > _MAX_MANIFEST_BYTES:
+            raise _wrong(f"its manifest has {len(file.manifest):,} bytes")
+        snapshot = decode_snapshot(file.manifest)
+        _check(snapshot, file.packed)
+        signature = None if file.signature is None else Signature.decode(file.signature)
+        if signature is None:
+            return Received(snapshot, where, _packed=file.packed)
+        signature.verify(file.manifest)
+    except CorruptEntry as error:
+        corrupt = _wrong(error.what)
+        corrupt.where = where
+        raise corrupt from error
+    except NbcacheError as error:
+        error.where = where
+        raise
+    return Received(
+        snapshot, where, signature.fingerprint, keyring.standing(signature.fingerprint), file.packed
+    )
+
+
+def differences(manifest: Manifest, here: Environment) -> list[Difference]:
+    """Return what differs between the environment of `manifest` and `here`; empty where all of it fits."""
+    return diff(manifest.environment.components, here.components)
+
+
+def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:
+    """Return what of a snapshot may be used here: the manifest of this environment, or most of another's.
+
+    None where nothing fits. What an artifact depends on, `_BOUND_TO` says; what runs on a GPU only does not
+    depend on the CPU.
+    """
+    found = [each for each in (_fitting(manifest, here) for manifest in manifests) if each.artifacts]
+    return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
+
+
+def _fitting(manifest: Manifest, here: Environment) -> Manifest:
+    differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
+    if not differing:
+        return manifest
+    known = {part.label: part.value for part in manifest.environment.components}
+    on_cpu = {(ref.cell, ref.function) for ref in manifest.artifacts if ref.type == "cpp_kernel"}
+
+    def fits(ref: ArtifactRef) -> bool:
+        bound = _BOUND_TO.get(ref.type)
+        if bound is None:
+            return False
+        if ref.type in _GRAPHS and (known.get("device") == "cpu" or (ref.cell, ref.function) in on_cpu):
+            bound = bound | {"cpu"}
+        return not bound & differing
+
+    kept = {ref.digest for ref in manifest.artifacts if fits(ref)}
+    return replace(
+        manifest,
+        artifacts=tuple(ref for ref in manifest.artifacts if fits(ref)),
+        graphs=tuple(graph for graph in manifest.graphs if kept.issuperset(graph.artifacts)),
+    )
+
+
+def _check(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
+    """Raise CorruptSnapshot unless `packed` is what the manifest says, and within bounds."""
+    if len(snapshot.manifests) > _MAX_ENVIRONMENTS or any(
+        max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
+    ):
+        raise _wrong("it names more artifacts than a snapshot may")
+    if snapshot.contents.keys() != packed.keys():
+        raise _wrong("it holds other artifacts than its manifest names")
+    if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
+        raise _wrong("its artifacts are longer than a snapshot's may be")
+    for digest, expected in snapshot.contents.items():
+        if len(packed[digest]) != expected.packed_size:
+            raise _wrong(f"the artifact {digest[:16]} is not as long as the manifest says")
+        if expected.size > max(_FREE_BYTES, _MAX_RATIO * expected.packed_size):
+            raise _wrong(f"the artifact {digest[:16]} would be more than {_MAX_RATIO} times its bytes")
+    for digest, expected in snapshot.contents.items():
+        if sha256(packed[digest]) != expected.packed_digest:
+            raise _wrong(f"the artifact {digest[:16]} does not have the digest that the manifest says")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A snapshot in the making: what it will say, and the compressed artifacts."""
+
+    snapshot: Snapshot
+    packed: Mapping[str, bytes] = field(repr=False)
+    missing: tuple[ArtifactRef, ...] = ()
+    """What was to be in it and is not there any more."""
+
+
+def take(
+    artifacts: ArtifactStore,
+    manifest: Manifest,
+    origin: Origin,
+    known: Mapping[str, bytes] = MappingProxyType({}),
+) -> Draft:
+    """Return a snapshot of what `manifest` names: read from `artifacts`, but for what is `known` already.
+
+    Raises StoreError where the store fails.
+    """
+    packed: dict[str, bytes] = {}
+    kept, missing = [], []
+    for ref in manifest.artifacts:
+        content = packed.get(ref.digest) or known.get(ref.digest) or artifacts.packed(ref)
+        if content is None:
+            missing.append(ref)
+            continue
+        packed[ref.digest] = content
+        kept.append(ref)
+    held = replace(manifest, artifacts=tuple(kept))
+    return Draft(_snapshot(origin, [union(manifest.environment, "", [held])], packed), packed, tuple(missing))
+
+
+def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
+    """Return all that `drafts` hold, losing nothing of any.
+
+    Only of torch's profile of dynamic shapes, which grows, the newest is kept.
+    """
+    by_environment: dict[Environment, list[Manifest]] = {}
+    held: dict[str, bytes] = {}
+    for draft in drafts:
+        held = {**draft.packed, **held}
+        for manifest in draft.snapshot.manifests:
+            by_environment.setdefault(manifest.environment, []).append(manifest)
+    manifests = [union(environment, "", every) for environment, every in by_environment.items()]
+    packed = {ref.digest: held[ref.digest] for manifest in manifests for ref in manifest.artifacts}
+    missing = tuple(ref for draft in drafts for ref in draft.missing)
+    return Draft(_snapshot(origin, manifests, packed), packed, missing)
+
+
+def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
+    """Return what a manifest tells of `graphs`, each with those of `refs` that belong to its function."""
+    artifacts: dict[tuple[str, str], dict[str, None]] = {}
+    for ref in refs:
+        artifacts.setdefault((ref.cell, ref.function), {})[ref.digest] = None
+    found = []
+    for graph in graphs:
+        cell = graph.cell.digest if graph.cell else ""
+        found.append(
+            GraphSummary(
+                cell=cell,
+                function=graph.function,
+                direction=graph.direction,
+                outcome=graph.outcome,
+                key=graph.key or "",
+                seconds=max(0.0, graph.total_seconds + (graph.saved_seconds or 0.0)),
+                artifacts=tuple(artifacts.get((cell, graph.function), ())),
+            )
+        )
+    return tuple(found)
+
+
+def signed(draft: Draft, keyring: Keyring) -> bytes:
+    """Return the file of a snapshot, signed with the user's own key."""
+    manifest = encode_snapshot(draft.snapshot)
+    return encode_file(SnapshotFile(manifest, keyring.sign(manifest).encode(), draft.packed))
+
+
+def _snapshot(origin: Origin, manifests: Sequence[Manifest], packed: Mapping[str, bytes]) -> Snapshot:
+    sizes = {ref.digest: ref.size for manifest in manifests for ref in manifest.artifacts}
+    return Snapshot(
+        notebook=origin.notebook,
+        created=origin.created,
+        made_by=origin.made_by,
+        manifests=tuple(manifests),
+        contents={
+            digest: Packed(size, len(packed[digest]), sha256(packed[digest]))
+            for digest, size in sizes.items()
+        },
+        user=origin.user,
+        host=origin.host,
+    )
+
+
+def _wrong(what: str) -> CorruptSnapshot:
+    return CorruptSnapshot(
+        f"the snapshot is refused whole: {what}", next_step="get the file again from who made it"
+    )

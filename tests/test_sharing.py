@@ -1,0 +1,292 @@
+"""Sharing through the front door: one person's notebook, opened by another on another machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from conftest import (
+    CALL,
+    DEFINE,
+    LOAD,
+    REPORTS,
+    SET_UP,
+    environ_below,
+    execute,
+    graphs,
+    outcomes,
+    printed,
+    run_interpreter,
+    shown,
+)
+
+pytestmark = pytest.mark.compile
+
+CELLS = [LOAD, SET_UP, DEFINE, CALL]
+MIME = "application/vnd.nbcache.snapshot"
+MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
+
+
+class Machine:
+    """One person's machine: a home, a store, a temp folder, and a folder with the notebook."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.notebook = folder / "work" / "model.ipynb"
+        self.notebook.parent.mkdir()
+        self.snapshot = self.notebook.with_suffix(".nbcache")
+        self.environ = environ_below(folder) | {"NBCACHE_NOTEBOOK": str(self.notebook)}
+
+    def run(self, *cells: str, allow_errors: bool = False) -> nbformat.NotebookNode:
+        return execute(cells, self.environ, self.folder, allow_errors=allow_errors)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder)
+
+    def said(self, *arguments: str) -> str:
+        done = self.command(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.said(*arguments, "--json"))
+
+    def save(self, notebook: nbformat.NotebookNode) -> None:
+        nbformat.write(notebook, self.notebook)
+
+
+@pytest.fixture(scope="session")
+def ada(
+    cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Machine, nbformat.NotebookNode]:
+    """Return a machine whose notebook was run, saved, and has a snapshot beside it and one in an output."""
+    with pytest.MonkeyPatch.context() as patch:
+        machine = Machine(tmp_path_factory.mktemp("ada") / "machine")
+        for name, value in machine.environ.items():
+            if name.startswith("JUPYTER_"):
+                patch.setenv(name, value)
+        shutil.copytree(cold[0] / "store", machine.environ["NBCACHE_DIR"])
+        notebook = machine.run(*CELLS, "%nbcache snapshot", "%nbcache snapshot notebook")
+    machine.save(notebook)
+    return machine, notebook
+
+
+@pytest.fixture
+def bob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path / "bob")
+    for name, value in machine.environ.items():
+        if name.startswith("JUPYTER_"):
+            monkeypatch.setenv(name, value)
+    return machine
+
+
+@pytest.fixture
+def signer(ada: tuple[Machine, nbformat.NotebookNode]) -> str:
+    return str(ada[0].json("trust")["own"])
+
+
+def plain(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return a notebook without outputs."""
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.source) for cell in notebook.cells])
+
+
+def bring_file(ada: Machine, bob: Machine, notebook: nbformat.NotebookNode) -> None:
+    bob.save(plain(notebook))
+    shutil.copy(ada.snapshot, bob.snapshot)
+
+
+def bring_output(ada: Machine, bob: Machine, notebook: nbformat.NotebookNode) -> None:
+    shutil.copy(ada.notebook, bob.notebook)
+
+
+def bring_attachment(ada: Machine, bob: Machine, notebook: nbformat.NotebookNode) -> None:
+    bob.save(plain(notebook))
+    bob.said("attach", str(bob.notebook), str(ada.snapshot))
+
+
+@pytest.mark.parametrize("bring", [bring_file, bring_output, bring_attachment])
+def test_a_notebook_runs_warm_on_another_machine_once_its_signer_is_trusted(
+    ada: tuple[Machine, nbformat.NotebookNode],
+    bob: Machine,
+    signer: str,
+    bring: Callable[[Machine, Machine, nbformat.NotebookNode], None],
+) -> None:
+    bring(ada[0], bob, ada[1])
+    bob.said("trust", "add", signer, "--name", "Ada")
+
+    notebook = bob.run(*CELLS, REPORTS)
+
+    assert "4 graphs" in printed(notebook, 0) and "saves about" in printed(notebook, 0)
+    assert "not used" not in printed(notebook, 0) and "does not fit" not in printed(notebook, 0)
+    assert outcomes(notebook) == ["hit"] * 4
+    assert {graph["level"] for graph in graphs(notebook)} == {"L2"}
+    assert {graph["source"] for graph in graphs(notebook)} <= {"model.nbcache", "model.ipynb"}
+    assert printed(notebook, 3).splitlines()[-1] == printed(ada[1], 3).splitlines()[-1]
+
+
+def test_nothing_of_a_strangers_snapshot_is_used_until_it_is_trusted(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    look = "import os; print(sum(len(files) for _, _, files in os.walk(os.environ['NBCACHE_DIR'])))"
+
+    notebook = bob.run(
+        LOAD, SET_UP, look, "%nbcache trust", "%nbcache trust --yes", DEFINE, CALL, REPORTS, allow_errors=True
+    )
+
+    assert "not trusted here: if you know whose it is: %nbcache trust" in printed(notebook, 0)
+    assert printed(notebook, 2) == "0\n"
+    assert "loss_of" in printed(notebook, 3) and "runs as you" in printed(notebook, 3)
+    assert "add --yes" in str(notebook.cells[3].outputs)
+    assert "is trusted" in printed(notebook, 4)
+    assert outcomes(notebook) == ["hit"] * 4
+
+
+def test_a_weaker_policy_is_said_under_every_report(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    bob.environ["NBCACHE_TRUST"] = "off"
+    notebook = bob.run(*CELLS, "torch._dynamo.reset()", CALL, REPORTS)
+    assert outcomes(notebook)[:4] == ["hit"] * 4
+    for cell in (3, 5):
+        assert "trust=off" in shown(notebook, cell)
+
+
+def test_where_the_policy_is_to_ask_the_answer_counts_for_this_kernel_only(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    bob.environ["NBCACHE_TRUST"] = "ask"
+    for answer, expected in (("y", True), ("n", False), ("", False)):
+        shutil.rmtree(bob.environ["NBCACHE_DIR"], ignore_errors=True)
+        load = "get_ipython().run_line_magic('load_ext', 'nbcache')"
+        say = f"import builtins; builtins.input = lambda question: print(question) or {answer!r}; {load}"
+        used = "import nbcache, torch; print(nbcache.session().named('inductor', 20) != [])"
+        notebook = bob.run(say, used)
+        assert "in this kernel? [y/N]" in printed(notebook, 0)
+        assert printed(notebook, 1) == f"{expected}\n"
+    assert bob.json("trust")["trusted"] == []
+
+
+def test_a_changed_snapshot_is_refused_whole_and_the_cells_run(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    bob.save(plain(ada[1]))
+    data = bytearray(ada[0].snapshot.read_bytes())
+    data[len(data) // 2] ^= 1
+    bob.snapshot.write_bytes(data)
+    bob.said("trust", "add", signer)
+
+    notebook = bob.run(LOAD, SET_UP, "%nbcache status")
+    verified = bob.command("verify", str(bob.snapshot))
+
+    assert "refused whole" in printed(notebook, 0) and "0 entries" in shown(notebook, 2)
+    assert verified.returncode == 1 and "refused whole" in verified.stdout
+
+
+def test_inspect_tells_what_a_snapshot_is_before_it_is_trusted(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    text = bob.said("inspect", str(ada[0].snapshot))
+    assert "4 graphs" in text and "loss_of" in text and "not trusted" in text and "fits this machine" in text
+    (found,) = bob.json("inspect", str(ada[0].snapshot))
+    assert (found["signer"], found["standing"]) == (signer, "unknown")
+    (manifest,) = found["manifests"]
+    assert manifest["differences"] == []
+    assert len(manifest["graphs"]) == 4
+    assert all(graph["seconds"] > 0.1 and graph["artifacts"] for graph in manifest["graphs"])
+    assert {artifact["type"] for artifact in manifest["artifacts"]} >= {
+        "inductor",
+        "aot_autograd",
+        "cpp_kernel",
+    }
+    assert found["packed_bytes"] < found["bytes"] / 3
+
+
+def test_another_snapshot_writes_only_what_is_new(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    bob.said("trust", "add", signer)
+
+    notebook = bob.run(*CELLS, "%nbcache snapshot", "%nbcache snapshot")
+
+    assert "4 graphs" in shown(notebook, 4)
+    assert "nothing was new" in shown(notebook, 5)
+    (found,) = bob.json("inspect", str(bob.snapshot))
+    (before,) = bob.json("inspect", str(ada[0].snapshot))
+    assert {each["digest"] for each in before["manifests"][0]["artifacts"]} <= {
+        each["digest"] for each in found["manifests"][0]["artifacts"]
+    }
+
+
+def test_a_snapshot_that_was_renamed_is_found_by_its_digest(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    notebook = nbformat.read(ada[0].notebook, as_version=4)
+    del notebook.cells[5:]  # the output that carries it all
+    assert MANIFEST_MIME in str(notebook)
+    bob.save(notebook)
+    shutil.copy(ada[0].snapshot, bob.notebook.with_name("another name.nbcache"))
+    bob.said("trust", "add", signer)
+    assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4
+
+
+def test_autosnapshot_writes_as_soon_as_compiling_ends(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    bring_output(ada[0], bob, ada[1])
+    bob.said("trust", "add", signer)
+    bob.environ["NBCACHE_AUTOSNAPSHOT"] = "on"
+
+    bob.run(*CELLS)
+
+    (found,) = bob.json("inspect", str(bob.snapshot))
+    assert found["standing"] == "own"
+    assert {graph["function"] for graph in found["manifests"][0]["graphs"]} >= {"loss_of"}
+
+
+@pytest.mark.parametrize("tool", ["clear", "nbconvert", "nbstripout", "papermill"])
+def test_an_attached_snapshot_survives_what_tools_do(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, tool: str
+) -> None:
+    bring_attachment(ada[0], bob, ada[1])
+    after = bob.notebook.with_name("after.ipynb")
+    shutil.copy(bob.notebook, after)
+    convert = [sys.executable, "-m", "jupyter", "nbconvert", "--to", "notebook", str(bob.notebook)]
+    commands = {
+        "clear": [*convert, "--clear-output", "--output", after.name],
+        "nbconvert": [*convert, "--output", after.name],
+        "nbstripout": [sys.executable, "-m", "nbstripout", str(after)],
+        "papermill": [sys.executable, "-m", "papermill", "--prepare-only", str(bob.notebook), str(after)],
+    }
+    subprocess.run(commands[tool], env=bob.environ, check=True, capture_output=True, cwd=bob.notebook.parent)
+    bob.said("extract", str(after), "-o", str(bob.folder / "extracted.nbcache"))
+    assert (bob.folder / "extracted.nbcache").read_bytes() == ada[0].snapshot.read_bytes()
+
+
+def test_attaching_and_detaching_leaves_the_notebook_as_it_was(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    bob.save(plain(ada[1]))
+    before = bob.notebook.read_bytes()
+    bob.said("attach", str(bob.notebook), str(ada[0].snapshot))
+    nbformat.validate(nbformat.read(bob.notebook, as_version=4))
+    assert base64.b64encode(ada[0].snapshot.read_bytes()) in bob.notebook.read_bytes()
+    bob.said("attach", str(bob.notebook), str(ada[0].snapshot))
+    assert bob.notebook.read_bytes().count(MIME.encode()) == 1
+    bob.said("detach", str(bob.notebook))
+    assert bob.notebook.read_bytes() == before
+    assert bob.command("detach", str(bob.notebook)).returncode == 1
+    assert os.listdir(bob.notebook.parent) == [bob.notebook.name]

@@ -1,0 +1,251 @@
+"""Keys, signatures and policy: whose artifacts may run."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from nbcache.errors import (
+    BadSignature,
+    ConfigError,
+    TrustError,
+    Unsigned,
+    UnsupportedVersion,
+    UntrustedSigner,
+)
+from nbcache.key import sha256
+from nbcache.trust import Keyring, Policy, Signature, Standing, admit, message, short
+
+SEED = bytes(range(32))
+KEY = Ed25519PrivateKey.from_private_bytes(SEED)
+PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"
+FINGERPRINT = "56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c"
+OF_ABC = (
+    "6c015f3c5f08c684d1e9c90586888a04485b8ae5cc1fd3b7a83cf20e5d051f6c"
+    "c9180b6c69c57e999976749d9f40828bfa8745bd64c1e243f9918ca0747cdd0e"
+)
+SIGNED = (
+    '{"algorithm":"ed25519","format":"nbcache.signature",'
+    f'"public_key":"{PUBLIC}","signature":"SIGNATURE","version":1}}'
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "config" / "nbcache"
+
+
+@pytest.fixture
+def keyring(folder: Path) -> Keyring:
+    return Keyring(folder, clock=lambda: 1700000000.0)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- signatures ---------------------------------------------------------------------------------
+
+
+def test_what_is_signed_states_purpose_and_length() -> None:
+    assert message(b"{}") == b"18:nbcache snapshot 12:{}"
+
+
+def test_the_bytes_of_a_signature_are_frozen() -> None:
+    signature = Signature(KEY.public_key().public_bytes_raw(), KEY.sign(message(b"abc")))
+    assert signature.signature.hex() == OF_ABC  # Ed25519 has no randomness
+    assert signature.encode().decode() == SIGNED.replace("SIGNATURE", OF_ABC)
+    assert Signature.decode(signature.encode()) == signature
+    assert signature.fingerprint == FINGERPRINT == sha256(bytes.fromhex(PUBLIC))
+
+
+def test_a_signature_is_right_for_its_contents_and_no_others(keyring: Keyring) -> None:
+    signature = keyring.sign(b"contents")
+    signature.verify(b"contents")
+    others = Keyring(keyring.folder / "of somebody else").sign(b"contents")
+    for wrong, content in (
+        (signature, b"content"),
+        (signature, b"contents "),
+        (replace(signature, public_key=others.public_key), b"contents"),
+        (replace(signature, signature=others.signature), b"contents"),
+        (replace(signature, public_key=bytes(32)), b"contents"),
+    ):
+        with pytest.raises(BadSignature):
+            wrong.verify(content)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"[" * 5000,
+        SIGNED.encode(),  # no hexadecimal digits
+        SIGNED.replace("SIGNATURE", "0" * 126).encode(),
+        SIGNED.replace("SIGNATURE", "0" * 128).replace("ed25519", "none").encode(),
+        SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":1', '"version":0').encode(),
+        SIGNED.replace("SIGNATURE", "0" * 128).encode() + b" " * 5000,
+    ],
+)
+def test_what_is_no_signature_is_refused(data: bytes) -> None:
+    with pytest.raises(BadSignature):
+        Signature.decode(data)
+
+
+def test_a_signature_of_a_later_version_says_so() -> None:
+    data = SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":1', '"version":2')
+    with pytest.raises(UnsupportedVersion, match="version 2"):
+        Signature.decode(data.encode())
+
+
+# --- one's own key ------------------------------------------------------------------------------
+
+
+def test_a_key_is_made_at_the_first_signature_and_kept(keyring: Keyring, folder: Path) -> None:
+    assert keyring.own() is None
+    assert keyring.trusted() == []
+    assert not folder.exists()
+
+    signature = keyring.sign(b"one")
+
+    again = Keyring(folder)
+    assert again.own() == keyring.own() == signature.fingerprint
+    assert again.sign(b"one") == signature
+    assert again.standing(signature.fingerprint) is Standing.OWN
+    key = serialization.load_pem_private_key((folder / "key").read_bytes(), password=None)
+    assert isinstance(key, Ed25519PrivateKey)
+
+
+def test_nobody_else_can_read_the_key_whatever_the_umask(folder: Path) -> None:
+    code = "import os, sys; os.umask(0); from pathlib import Path; from nbcache.trust import Keyring; "
+    code += "ring = Keyring(Path(sys.argv[1])); ring.sign(b''); ring.add('0' * 64)"
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    assert (mode(folder), mode(folder / "key")) == (0o700, 0o600)
+    assert (mode(folder / "trusted"), mode(folder / "trusted" / ("0" * 64))) == (0o700, 0o600)
+    assert sorted(path.name for path in folder.iterdir()) == ["key", "trusted"]
+
+
+def test_two_processes_that_make_a_key_at_once_get_the_same_one(folder: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        rings = [Keyring(folder) for _ in range(8)]
+        assert len({signature.fingerprint for signature in pool.map(lambda ring: ring.sign(b""), rings)}) == 1
+    assert [path.name for path in folder.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("permissions", [0o640, 0o604, 0o622])
+def test_a_key_that_others_can_read_or_write_is_not_used(
+    keyring: Keyring, folder: Path, permissions: int
+) -> None:
+    keyring.sign(b"")
+    (folder / "key").chmod(permissions)
+    with pytest.raises(TrustError, match="others can read or write") as caught:
+        Keyring(folder).sign(b"")
+    assert f"chmod 600 {folder / 'key'}" in (caught.value.next_step or "")
+
+
+def test_a_folder_that_others_can_enter_is_not_used(keyring: Keyring, folder: Path) -> None:
+    keyring.add(FINGERPRINT)
+    folder.chmod(0o755)
+    with pytest.raises(TrustError, match="others can read or write"):
+        keyring.standing(FINGERPRINT)
+
+
+def test_a_link_in_place_of_the_key_is_not_followed(keyring: Keyring, folder: Path, tmp_path: Path) -> None:
+    keyring.sign(b"")
+    (folder / "key").rename(tmp_path / "elsewhere")
+    (folder / "key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TrustError, match="not yours alone"):
+        Keyring(folder).sign(b"")
+
+
+def test_a_file_that_is_no_such_key_says_so_and_is_kept(folder: Path) -> None:
+    Keyring(folder).sign(b"")
+    other = X25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for content in (b"", b"no key", other):
+        (folder / "key").write_bytes(content)
+        with pytest.raises(TrustError, match="not an Ed25519 key"):
+            Keyring(folder).sign(b"")
+        assert (folder / "key").read_bytes() == content
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(TrustError, match="cannot be written"):
+        Keyring(tmp_path / "nbcache").sign(b"")
+
+
+def test_a_path_that_is_a_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "nbcache").write_text("")
+    with pytest.raises(TrustError, match="not yours alone"):
+        Keyring(tmp_path / "nbcache").sign(b"")
+
+
+# --- who is trusted -----------------------------------------------------------------------------
+
+
+def test_a_signer_is_trusted_until_removed(keyring: Keyring, folder: Path) -> None:
+    assert keyring.standing(FINGERPRINT) is Standing.UNKNOWN
+    keyring.add(short(FINGERPRINT)[:0] + FINGERPRINT.upper(), "Ada")
+    assert Keyring(folder).standing(FINGERPRINT) is Standing.TRUSTED
+    (signer,) = keyring.trusted()
+    assert (signer.fingerprint, signer.name, signer.added) == (FINGERPRINT, "Ada", 1700000000.0)
+    assert keyring.remove(short(FINGERPRINT)) == signer
+    assert keyring.standing(FINGERPRINT) is Standing.UNKNOWN
+    assert keyring.trusted() == []
+
+
+def test_a_beginning_finds_a_signer_only_where_it_tells_one(keyring: Keyring) -> None:
+    keyring.add("a" * 64, "one")
+    keyring.add("a" * 32 + "b" * 32, "other")
+    assert keyring.find("aaaa-" * 8 + "b").name == "other"
+    for wrong, said in (("a" * 32, "2 trusted"), ("c" * 8, "no trusted"), ("", "2 trusted"), ("a" * 7, "2")):
+        with pytest.raises(ConfigError, match=said):
+            keyring.find(wrong)
+
+
+@pytest.mark.parametrize("text", ["", "a" * 63, "g" * 64, "../" + "a" * 61, "a" * 65])
+def test_only_a_whole_fingerprint_is_trusted(keyring: Keyring, folder: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="no fingerprint"):
+        keyring.add(text)
+    assert not folder.exists()
+
+
+def test_what_is_said_of_a_signer_and_cannot_be_read_is_no_trust(keyring: Keyring, folder: Path) -> None:
+    keyring.add(FINGERPRINT)
+    path = folder / "trusted" / FINGERPRINT
+    for content in ("", "[]", json.dumps({"name": 1, "added": 2})):
+        path.write_text(content)
+        with pytest.raises(TrustError, match="cannot be read"):
+            keyring.standing(FINGERPRINT)
+
+
+# --- policy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("standing", [Standing.OWN, Standing.TRUSTED, Standing.CONFIRMED])
+def test_ones_own_and_those_who_are_trusted_may_always(policy: Policy, standing: Standing) -> None:
+    admit(policy, standing, FINGERPRINT)
+
+
+@pytest.mark.parametrize("policy", [Policy.STRICT, Policy.ASK])
+def test_nobody_else_may_unless_the_policy_is_off(policy: Policy) -> None:
+    with pytest.raises(UntrustedSigner, match=short(FINGERPRINT)):
+        admit(policy, Standing.UNKNOWN, FINGERPRINT)
+    with pytest.raises(Unsigned, match="not signed"):
+        admit(policy, None)
+    admit(Policy.OFF, Standing.UNKNOWN, FINGERPRINT)
+    admit(Policy.OFF, None)
