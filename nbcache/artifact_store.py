@@ -125,6 +125,8 @@ class ArtifactStore:
         The content is not unpacked here: `find` and `get` check it against the reference. FormatError where
         the artifact's key is no text, or its type is empty.
         """
+        now = self._clock()  # another clock may be ahead, or lie
+        ref = replace(ref, created=min(ref.created, now), used=min(ref.used, now))
         return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
 
     def refresh(
@@ -186,6 +188,17 @@ class ArtifactStore:
         """Return the union of what kernels saved for `notebook` in `environment`, or None."""
         saved = self._read_manifests(environment, notebook)
         return union(environment, notebook, _newest_first(saved.values())) if saved else None
+
+    def everything(self, environment: Environment) -> Manifest:
+        """Return the union of all notebooks' manifests in `environment`."""
+        prefix = f"{_MANIFEST}{environment.digest}/"
+        entries = self.store.get_many(list(self.store.keys(prefix)))
+
+        def decode(entry: bytes) -> Manifest:
+            return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
+
+        found = (self._decoded(key, entry, decode) for key, entry in entries.items())
+        return union(environment, "", _newest_first(manifest for manifest in found if manifest is not None))
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
         """Save the union of `manifest` and what is saved for its notebook; return that union.

@@ -77,6 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     merge.add_argument("sources", metavar="SOURCE", nargs="+", help=_SOURCE)
     merge.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
+    export = verb(
+        "export-mega",
+        "write the bundle that plain torch.compiler.load_cache_artifacts takes",
+        lambda commands, given, settings: commands.export_mega(given.file, given.source, settings),
+    )
+    export.add_argument("file", metavar="FILE", type=Path)
+    export.add_argument(
+        "--from", dest="source", metavar="SOURCE", help=f"{_SOURCE}; default: all that is stored here"
+    )
     attach = verb(
         "attach",
         "put a snapshot into a notebook that is not open",
@@ -97,6 +106,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     extract.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     extract.add_argument("-o", "--output", metavar="FILE", type=Path, help=_BESIDE)
+    warm = verb(
+        "warm",
+        "run a notebook without a person and write the snapshot beside it",
+        lambda commands, given, settings: commands.warm(given.notebook, settings),
+    )
+    warm.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    run = verb(
+        "run",
+        "run a notebook without a person and show what hit and what was compiled",
+        lambda commands, given, settings: commands.run(given.notebook, given.require_hit, settings),
+    )
+    run.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    run.add_argument("--require-hit", action="store_true", help="exit with 1 where a graph did not hit")
     trust = verb("trust", "show and choose whose snapshots may run here", _trust)
     trust.add_argument("action", choices=("list", "add", "remove", "show"), nargs="?", default="list")
     trust.add_argument("signer", metavar="SIGNER", nargs="?", help="a fingerprint; to add, also a snapshot")

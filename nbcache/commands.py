@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nbcache.artifact_store import ArtifactStore
+from nbcache.bundle import TYPES, encode_bundle
 from nbcache.container import MAX_SNAPSHOT_BYTES
 from nbcache.errors import NbcacheError, SnapshotError
 from nbcache.files import read, update
 from nbcache.format import unpack
-from nbcache.model import Environment
-from nbcache.notebook import attachment
+from nbcache.model import Artifact, Environment
+from nbcache.notebook import attachment, headless
 from nbcache.notebook.locate import opened_by
 from nbcache.notebook.snapshot_report import snapshot_json, snapshot_lines
-from nbcache.notebook.wording import NOTHING, aligned, counted, size
+from nbcache.notebook.wording import NOTHING, aligned, counted, one_line, size
 from nbcache.settings import Settings
 from nbcache.sharing import MAX_NOTEBOOK_BYTES, beside, origin, sources
-from nbcache.snapshot import Draft, Received, merge, receive, signed
-from nbcache.trust import Keyring, Policy, Standing, TrustedSigner
+from nbcache.snapshot import Draft, Received, fitting, merge, receive, signed
+from nbcache.stores.directory import DirectoryStore
+from nbcache.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint
 
-__all__ = ["Shown", "attach", "detach", "extract", "inspect", "merge_files", "signers", "trust", "verify"]
+__all__ = [
+    "Shown",
+    "attach",
+    "detach",
+    "export_mega",
+    "extract",
+    "inspect",
+    "merge_files",
+    "run",
+    "signers",
+    "trust",
+    "verify",
+    "warm",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +69,17 @@ def verify(source: str, settings: Settings) -> Shown:
     data = []
     for content, where in sources(source):
         problem: NbcacheError | None = None
+        standing: Standing | None = None
         try:
             received = _receive(content, where, settings)
-            _unpack_all(received, settings.trust)
+            standing = received.standing
+            received.unpack_all(settings.trust)
         except NbcacheError as error:
             problem = error
         data.append({"source": where, "sound": problem is None, "problem": problem and str(problem)})
-        lines += [f"{where}: sound and trusted"] if problem is None else problem.diagnostics()
+        signer = "nobody" if standing is None else standing.value
+        sound = f"{one_line(where)}: sound; its signer: {signer}"
+        lines += [sound] if problem is None else problem.diagnostics()
     return Shown(lines, data, ok=all(each["sound"] for each in data))
 
 
@@ -68,7 +89,8 @@ def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Show
     for place in places:
         for data, where in sources(place):
             received = _receive(data, where, settings)
-            drafts.append(Draft(received.snapshot, received.unlock(settings.trust)))
+            received.unpack_all(Policy.STRICT)  # what is signed anew is answered for
+            drafts.append(Draft(received.snapshot, received.unlock(Policy.STRICT)))
     names = {draft.snapshot.notebook for draft in drafts}
     merged = merge(drafts, origin(names.pop() if len(names) == 1 else "", settings))
     data = signed(merged, Keyring(settings.trust_dir))
@@ -77,12 +99,50 @@ def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Show
     return Shown([f"{said}, {size(len(data))}"], {"path": str(target), "artifacts": len(merged.packed)})
 
 
+def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
+    """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
+    here = _here()
+    if here is None:
+        raise SnapshotError(
+            "a bundle is for one environment, and torch, which tells it, is not installed here"
+        )
+    artifacts = []
+    if source is None:
+        stored = ArtifactStore(DirectoryStore(settings.dir))
+        artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
+    else:
+        for data, where in sources(source):
+            received = _receive(data, where, settings)
+            packed = received.unlock(settings.trust)
+            manifest = fitting(received.snapshot.manifests, here)
+            for ref in manifest.artifacts if manifest is not None else ():
+                content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)
+                artifacts.append(Artifact(ref.type, ref.key, content))
+    held = [artifact for artifact in artifacts if artifact.type in TYPES]
+    if not held:
+        raise SnapshotError(
+            "there is nothing for a bundle: no graph there fits this machine",
+            where=source or str(settings.dir),
+        )
+    data = encode_bundle(held)
+    update(path, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
+    return Shown(
+        [f"{path}: {counted(len(held), 'artifact')}, {size(len(data))}"],
+        {"path": str(path), "artifacts": len(held), "bytes": len(data)},
+    )
+
+
 def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
     """Put a snapshot, by default the one beside the notebook, into a notebook that is not open."""
     source = snapshot or beside(notebook)
     data = read(source, max_bytes=MAX_SNAPSHOT_BYTES)
     _receive(data, str(source), settings)  # what is broken is not attached
-    _change(notebook, lambda opened: attachment.attach(opened, data))
+
+    def change(opened: Any) -> bool:
+        attachment.attach(opened, data)
+        return True
+
+    _change(notebook, change)
     return Shown(
         [f"{notebook}: carries {source.name} now ({size(len(data))})"],
         {"notebook": str(notebook), "snapshot": str(source), "bytes": len(data)},
@@ -91,18 +151,24 @@ def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
 
 def detach(notebook: Path) -> Shown:
     """Take attached snapshots out of a notebook that is not open."""
-    taken: list[bytes] = []
-    _change(notebook, lambda opened: taken.extend(attachment.detach(opened)))
+    taken = 0
+
+    def change(opened: Any) -> bool:
+        nonlocal taken
+        taken = attachment.detach(opened)
+        return taken > 0
+
+    _change(notebook, change)
     return Shown(
-        [f"{notebook}: {counted(len(taken), 'snapshot')} taken out"],
-        {"notebook": str(notebook), "snapshots": len(taken)},
-        ok=bool(taken),
+        [f"{notebook}: {counted(taken, 'snapshot')} taken out"],
+        {"notebook": str(notebook), "snapshots": taken},
+        ok=taken > 0,
     )
 
 
 def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
     """Write the snapshot that a notebook carries into a file, by default the one beside the notebook."""
-    found = attachment.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
+    found, _ = attachment.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
     if not found:
         raise SnapshotError(
             "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
@@ -117,6 +183,33 @@ def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
         )
     update(target, lambda before: found[0], max_bytes=MAX_SNAPSHOT_BYTES)
     return Shown([f"{target}: {size(len(found[0]))}"], {"path": str(target), "bytes": len(found[0])})
+
+
+def warm(notebook: Path, settings: Settings) -> Shown:
+    """Run a notebook without a person, and write the snapshot beside it."""
+    target = beside(notebook)
+    done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=_say)
+    lines = [done.error] if done.error is not None else [f"{done.snapshot}".strip()]
+    data = {"snapshot": str(target), "error": done.error, "graphs": done.graphs}
+    return Shown(lines, data, ok=done.error is None)
+
+
+def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
+    """Run a notebook without a person, and show what hit; with `require_hit`, any miss is a failure."""
+    done = headless.run(notebook, settings.to_env(), say=_say)
+    missed = [graph for graph in done.graphs if graph["outcome"] != "hit"]
+    lines = [f"{notebook}: {len(done.graphs) - len(missed)} of {counted(len(done.graphs), 'graph')} hit"]
+    for graph in missed:
+        cell = graph["cell"] and graph["cell"]["execution_count"]
+        where = f"In[{cell}] " if cell is not None else ""
+        lines.append(
+            f"  {where}{graph['function']} {graph['compile_id']} {graph['direction']}: "
+            f"{graph['outcome']}, {one_line(graph['reason'] or NOTHING)}"
+        )
+    if done.error is not None:
+        lines.append(done.error)
+    data = {"hits": len(done.graphs) - len(missed), "error": done.error, "graphs": done.graphs}
+    return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
 
 
 def signers(settings: Settings) -> Shown:
@@ -144,17 +237,16 @@ def trust(action: str, signer: str, name: str, settings: Settings) -> Shown:
     return Shown([said + (f" ({found.name})" if found.name else "")], _signer_json(found))
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _receive(data: bytes, where: str, settings: Settings) -> Received:
     return receive(data, Keyring(settings.trust_dir), where=where)
 
 
-def _unpack_all(received: Received, policy: Policy) -> None:
-    packed = received.unlock(policy)
-    for digest, each in received.snapshot.contents.items():
-        unpack(packed[digest], size=each.size, digest=digest)
-
-
-def _change(notebook: Path, change: Any) -> None:
+def _change(notebook: Path, change: Callable[[Any], bool]) -> None:
+    """Write a notebook that is not open as `change` leaves it; as it was where that returns False."""
     if (server := opened_by(notebook)) is not None:
         raise SnapshotError(
             f"this notebook is open, and what is on screen would be saved over it ({server})",
@@ -164,8 +256,8 @@ def _change(notebook: Path, change: Any) -> None:
 
     def changed(before: bytes | None) -> bytes:
         opened = attachment.decode_notebook(before or b"", str(notebook))
-        change(opened)
-        return attachment.encode_notebook(opened)
+        changed = change(opened)
+        return attachment.encode_notebook(opened) if changed or before is None else before
 
     if not notebook.exists():
         raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
@@ -183,7 +275,8 @@ def _here() -> Environment | None:
 
 
 def _is_source(text: str) -> bool:
-    return "://" in text or Path(text).expanduser().is_file()
+    """Tell a place from a fingerprint; what could be one is one, whatever files there are."""
+    return not is_fingerprint(text) and ("://" in text or Path(text).is_file())
 
 
 def _signer_of(source: str, settings: Settings) -> str:

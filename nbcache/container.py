@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
 _PACKED = re.compile(r"artifacts/([0-9a-f]{64})\.zst", re.ASCII)
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
+_END = struct.Struct("<10xH10x")
+"""The archive's last record: how many members there are; it has no comment, and no zip64 part before it."""
+_MAX_MEMBERS = 20_002
 _FILE_MODE = 0o100644 << 16
 
 
@@ -73,6 +77,11 @@ def decode_file(data: bytes) -> SnapshotFile:
     """Return the members of a snapshot file. CorruptSnapshot, and nothing else, where it is none."""
     if len(data) > MAX_SNAPSHOT_BYTES:
         raise _corrupt(f"it has {len(data):,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
+    end = data[-_END.size :]
+    if data[:4] != b"PK\x03\x04" or len(end) != _END.size or not end.startswith(b"PK\x05\x06"):
+        raise _corrupt("it is no zip archive, or has something before or after it")
+    if _END.unpack(end)[0] > _MAX_MEMBERS:  # before zipfile reads them all
+        raise _corrupt("it has more members than a snapshot may")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = _members(archive, len(data))
@@ -94,6 +103,8 @@ def decode_file(data: bytes) -> SnapshotFile:
 def _members(archive: zipfile.ZipFile, length: int) -> dict[str, bytes]:
     """Return the archive's members in order, each stored and named once, and together no longer than it."""
     infos = archive.infolist()
+    if len(infos) > _MAX_MEMBERS or (infos and infos[0].header_offset):
+        raise _corrupt("it has other members than its end says, or something before them")
     if sum(info.file_size for info in infos) > length:
         raise _corrupt("its members overlap")
     members: dict[str, bytes] = {}

@@ -29,7 +29,13 @@ __all__ = [
     "UnsupportedTorch",
     "UnsupportedVersion",
     "UntrustedSigner",
+    "printable",
 ]
+
+
+def printable(text: str) -> str:
+    """Return `text` without what could steer a terminal or begin a line: others may have written it."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 class NbcacheError(Exception):
@@ -46,7 +52,8 @@ class NbcacheError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        return f"{self.what} ({self.where})" if self.where else self.what
+        what = "\n".join(map(printable, self.what.split("\n")))
+        return f"{what} ({printable(self.where)})" if self.where else what
 
     def diagnostics(self) -> list[str]:
         """Return the lines to show a person: what and where, then what next."""
@@ -124,7 +131,7 @@ class EnvironmentMismatch(SnapshotError):
 
     def diagnostics(self) -> list[str]:
         first, *rest = super().diagnostics()
-        return [first, *(f"  {line}" for line in self.differences), *rest]
+        return [first, *(f"  {printable(line)}" for line in self.differences), *rest]
 
 
 class BridgeError(NbcacheError):

@@ -16,6 +16,9 @@ from nbcache.errors import SnapshotError
 
 __all__ = ["read", "update"]
 
+_LOCK_SECONDS = 30.0
+"""How long another writer is waited for: any user who can read the folder can hold its lock."""
+_LOCK_PAUSE = 0.01
 _ABANDONED_SECONDS = 3600.0
 """After this time a temporary file belongs to a writer that was killed."""
 
@@ -23,11 +26,16 @@ _ABANDONED_SECONDS = 3600.0
 def read(path: Path, *, max_bytes: int) -> bytes:
     """Return the bytes of the file at `path`; SnapshotError where it cannot be read, or is longer."""
     try:
-        with path.open("rb") as stream:
+        descriptor = os.open(
+            path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )  # a pipe would wait for a writer
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SnapshotError("this is no file", where=str(path), next_step="check the path")
             data = stream.read(max_bytes + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise SnapshotError(
-            f"the file cannot be read: {error.strerror or error}",
+            f"the file cannot be read: {getattr(error, 'strerror', None) or error}",
             where=str(path),
             next_step="check the path, and that it is yours to read",
         ) from error
@@ -42,9 +50,14 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
     One process of this machine at a time; whoever reads meanwhile, and whoever dies, leaves the old file or
     the new one whole. Returns whether anything changed. Raises SnapshotError where it cannot be written.
     """
-    path = path.resolve()
+    try:
+        path = path.resolve()
+        there = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name too long, a NUL
+        raise SnapshotError(f"the path cannot be used: {error}", where=str(path)) from error
     with _alone(path.parent):
-        before = read(path, max_bytes=max_bytes) if path.exists() else None
+        there = there or path.exists()
+        before = read(path, max_bytes=max_bytes) if there else None
         after = change(before)
         if after == before:
             return False
@@ -71,11 +84,29 @@ def _alone(folder: Path) -> Iterator[None]:
             next_step="choose a folder that exists and is yours",
         ) from error
     try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, folder)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Lock a folder, unless its filesystem has no locks; SnapshotError where another holds it too long."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise SnapshotError(
+                    f"another process has been writing there for {_LOCK_SECONDS:g} s",
+                    where=str(folder),
+                    next_step="try again, or choose another folder",
+                ) from None
+            time.sleep(_LOCK_PAUSE)
+        except OSError:
+            return
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -224,9 +224,10 @@ def decode_snapshot(content: bytes) -> Snapshot:
     named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
     if named != {(digest, packed.size) for digest, packed in contents.items()}:
         raise _corrupt("a snapshot holds other artifacts than it names")
-    graphs = [graph for manifest in manifests for graph in manifest.graphs]
-    if any(digest not in contents for graph in graphs for digest in graph.artifacts):
-        raise _corrupt("a graph of a snapshot needs an artifact that it does not hold")
+    for manifest in manifests:
+        held = {ref.digest for ref in manifest.artifacts}
+        if any(digest not in held for graph in manifest.graphs for digest in graph.artifacts):
+            raise _corrupt("a graph of a snapshot needs an artifact that its manifest does not name")
     return Snapshot(
         notebook=fields.text("notebook"),
         created=fields.seconds("created"),

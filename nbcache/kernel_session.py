@@ -65,6 +65,9 @@ class CompilerBridge(Protocol):
     def clear(self) -> None:
         """Empty the compiler's own cache folder, if it is one of ours."""
 
+    def isolate(self) -> None:
+        """Give the compiler a cache folder of this process's own, which goes with it."""
+
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
 
@@ -112,6 +115,10 @@ class Session:
         """Called when a cell has ended."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of the session's, before this notebook's manifest is read."""
+        self._isolated = False
+        """Whether something is in use that only this kernel may use."""
+        self._to_keep: list[tuple[Manifest, Mapping[str, bytes], str]] = []
+        """What snapshots have brought and is not stored yet: storing can wait, and the compiler cannot."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._manifest_due = False
         self._notebook = ""
@@ -377,23 +384,35 @@ class Session:
         return self.artifacts.load_manifest(environment, notebook) or Manifest(environment, notebook, ())
 
     def adopt(
-        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: str
+        self,
+        environment: Environment,
+        manifest: Manifest,
+        packed: Mapping[str, bytes],
+        source: str,
+        *,
+        keep: bool,
     ) -> None:
-        """Provide what `source` brought, `packed` by digest, in `environment`; store it in the background.
+        """Provide what `source` brought, `packed` by digest, in `environment`; with `keep`, store it later.
 
-        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
+        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits. What is not to
+        be kept is for this kernel alone: from now on torch's cache folder is one of its own, which goes with
+        it, and nothing is recorded.
         """
-        ours = replace(manifest, environment=environment, notebook=self.notebook(timeout=2.0))
+        now = time.time()  # whoever wrote it may have had another clock
+        refs = [
+            replace(ref, created=min(ref.created, now), used=min(ref.used, now)) for ref in manifest.artifacts
+        ]
+        notebook = self.notebook(timeout=2.0)
+        ours = replace(manifest, environment=environment, notebook=notebook, artifacts=tuple(refs))
+        if not keep:
+            self._isolated = True
+            self.bridge.isolate()
         with self._lock:
             if environment != self.environment:
                 return
             self._supply.bring(ours, packed, source)
-        if self.settings.save:
-            for ref in ours.artifacts:
-                keep = partial(self._keep, environment, ref, packed[ref.digest], source)
-                self._worker.submit(partial(self._access, "write", "storing what a snapshot brought", keep))
-            save = partial(self.artifacts.save_manifest, ours)
-            self._worker.submit(partial(self._access, "write", "writing the manifest", save))
+            if keep and self.settings.save:
+                self._to_keep += [(ours, packed, source)]
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""
@@ -425,7 +444,7 @@ class Session:
         where reading it can wait.
         """
         environment = self.environment
-        if environment is None or not (self._saving and self.settings.save):
+        if environment is None or self._isolated or not (self._saving and self.settings.save):
             return
         if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
             return
@@ -455,9 +474,19 @@ class Session:
                 "write", "keeping within its bound", lambda: self.artifacts.evict(self.settings.max_bytes)
             )
 
-    def _keep(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: str) -> None:
-        if self.artifacts.adopt(environment.digest, ref, packed):
-            self._supply.came_from(ref.type, ref.key, source)
+    def _keep(self) -> None:
+        """Store what snapshots have brought, so that it is here without them."""
+        with self._lock:
+            arrived, self._to_keep = self._to_keep, []
+        for manifest, packed, source in arrived:
+            keep = partial(self._adopt, manifest, packed, source)
+            self._access("write", "storing what a snapshot brought", keep)
+
+    def _adopt(self, manifest: Manifest, packed: Mapping[str, bytes], source: str) -> None:
+        for ref in manifest.artifacts:
+            if self.artifacts.adopt(manifest.environment.digest, ref, packed[ref.digest]):
+                self._supply.came_from(ref.type, ref.key, source)
+        self.artifacts.save_manifest(manifest)
 
     def _use(self, environment: Environment, ref: ArtifactRef) -> None:
         with self._lock:
@@ -470,9 +499,10 @@ class Session:
             self._manifest_due = True
 
     def _save_manifest(self) -> None:
+        self._keep()
         with self._lock:
             environment = self.environment
-            if environment is None or not self._manifest_due:
+            if environment is None or self._isolated or not self._manifest_due:
                 return
             self._manifest_due = False
             used = dict(self._used)
@@ -505,7 +535,7 @@ class Session:
         """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
         notebook = self.notebook(timeout=2.0)
         for hook in self.reading_ahead:
-            self._access("write", "restoring a snapshot", partial(hook, environment))
+            self.attempt("restoring a snapshot", partial(hook, environment))
         manifest = None
         if self.settings.prefetch:
             load = partial(self.artifacts.load_manifest, environment, notebook)

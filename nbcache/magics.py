@@ -172,6 +172,7 @@ class Extension:
             self._line.finish(None)
             self._line = None
         self._scope.close()
+        self._share.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)
 
     def _listed(self, transformers: list[Any], transformer: Any) -> None:
@@ -490,6 +491,7 @@ class Extension:
             self.session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
             self.session.relocate()
+            self._share.look_again()
         if not changes or as_json:
             rows = [
                 SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
@@ -514,6 +516,7 @@ class Extension:
 
     def _clear(self, arguments: list[str]) -> None:
         _nothing("clear", arguments)
+        self._share.forget()
         removed = self.session.clear()
         print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}")
 

@@ -132,7 +132,7 @@ class GraphSummary:
     key: str
     """torch's FX graph key; empty where it was bypassed."""
     seconds: float
-    """What compiling takes: measured, or, after a hit, as torch remembers it."""
+    """What a hit saves: what compiling took, without tracing."""
     artifacts: tuple[str, ...] = ()
     """Digests of the artifacts of its function in that cell: it needs no others."""
 

@@ -19,7 +19,7 @@ from nbcache.key import sha256
 from nbcache.model import Environment
 from nbcache.notebook.attachment import MANIFEST_MIME, MIME
 from nbcache.notebook.snapshot_report import arrival_line, held, snapshot_lines
-from nbcache.notebook.wording import size
+from nbcache.notebook.wording import counted, one_line, size
 from nbcache.sharing import Sharing, Taken, beside, origin
 from nbcache.snapshot import Origin, Received, signed
 from nbcache.trust import Policy, Standing, short
@@ -72,7 +72,7 @@ class ShareMagics:
 
     def _arrived(self, foreseen: Callable[[], Environment | None]) -> list[str]:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
-        lines = [f"nbcache: {line}" for error in self._sharing.problems() for line in error.diagnostics()]
+        lines = [f"nbcache: {error}" for error in self._sharing.problems()]
         for received in self._sharing.known():
             here = self._session.environment or foreseen()
             lines.append(arrival_line(received, here, self._session.settings.trust))
@@ -81,12 +81,22 @@ class ShareMagics:
     def autosnapshot(self) -> None:
         """Write the snapshot beside the notebook, in the background; what stops that becomes a notice."""
         self._writing = threading.Thread(target=self._autosnapshot, name="nbcache-snapshot", daemon=True)
-        self._writing.start()
+        with suppress(RuntimeError):  # no more threads for this process
+            self._writing.start()
 
     def finish(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for what is being written."""
-        if self._writing is not None:
+        if self._writing is not None and self._writing.is_alive():
             self._writing.join(timeout)
+
+    def look_again(self) -> None:
+        """Look for the snapshots of another notebook."""
+        self._sharing.forget()
+        self._sharing.look()
+
+    def forget(self) -> None:
+        """Forget the snapshots that came along: they are restored no more."""
+        self._sharing.forget()
 
     def _autosnapshot(self) -> None:
         try:
@@ -94,6 +104,8 @@ class ShareMagics:
                 self._sharing.write(beside(Path(notebook)), self._origin(notebook))
         except NbcacheError as error:
             self._session.notice(f"autosnapshot: {error}")
+        except Exception as error:  # in a thread of its own nobody else would see it
+            self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
 
     def snapshot(self, arguments: list[str]) -> None:
         """Take a snapshot into a file, by default the one beside the notebook, or into this output."""
@@ -128,9 +140,15 @@ class ShareMagics:
                 where="%nbcache restore",
                 next_step="name a snapshot file, a notebook or a URL: %nbcache restore SOURCE",
             )
-        for received in self._sharing.restore(source):
-            when = "" if self._session.environment is not None else ", as soon as torch is imported"
-            print(f"nbcache: restored {held(received.snapshot)} from {received.where}{when}")
+        taken_in = self._sharing.receive(source)
+        self._ask()
+        for received, manifest in self._sharing.restore(taken_in):
+            if manifest is None:
+                print(f"nbcache: {one_line(received.where)} is restored as soon as torch is imported")
+            else:
+                artifacts = counted(len(manifest.artifacts), "artifact")
+                graphs = counted(len(manifest.graphs), "graph")
+                print(f"nbcache: restored {graphs}, {artifacts}, of {one_line(received.where)}")
 
     def trust(self, arguments: list[str]) -> None:
         """Show who signed what came along, and trust them if the user says so, or with --yes."""
@@ -144,8 +162,8 @@ class ShareMagics:
             return
         for received in strangers:
             print("\n".join(snapshot_lines(received, self._session.environment)))
-            print(_MEANS)
-            if arguments or _confirmed(f"Trust {short(received.signer)} from now on? [y/N] "):
+            print(f"\n{_MEANS}\nSigner: {received.signer}")
+            if arguments or _confirmed("Trust this signer from now on? [y/N] "):
                 self._sharing.trust(received, received.snapshot.user)
                 print(f"nbcache: {short(received.signer)} is trusted")
 
@@ -185,5 +203,7 @@ def _reference(path: Path, taken: Taken) -> dict[str, Any]:
 def _confirmed(question: str) -> bool:
     try:
         return input(question).strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        return False
     except Exception as error:  # this frontend cannot ask
         raise UsageError("%nbcache trust: nobody can be asked here; if you are sure, add --yes") from error

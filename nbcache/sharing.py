@@ -6,14 +6,14 @@ import getpass
 import platform
 import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit, urlunsplit
 
 from nbcache import __version__
 from nbcache.container import MAX_SNAPSHOT_BYTES
@@ -21,7 +21,7 @@ from nbcache.errors import EnvironmentMismatch, NbcacheError, SnapshotError, Tru
 from nbcache.files import read, update
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
-from nbcache.model import Environment
+from nbcache.model import Environment, Manifest
 from nbcache.notebook import attachment
 from nbcache.settings import Settings
 from nbcache.snapshot import (
@@ -35,7 +35,7 @@ from nbcache.snapshot import (
     signed,
     take,
 )
-from nbcache.trust import Keyring, Standing
+from nbcache.trust import Keyring, Policy, Standing
 
 __all__ = ["MAX_NOTEBOOK_BYTES", "Sharing", "Taken", "beside", "origin", "sources"]
 
@@ -43,6 +43,8 @@ MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
 _URL_SECONDS = 20.0
 _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
+_MOST_SHOWN, _LONGEST = 4, 200
+"""Environments, and characters of one difference, that an error shows."""
 _LOOK_SECONDS = 5.0
 """How long reading ahead waits until snapshots have been looked for."""
 
@@ -58,12 +60,14 @@ def sources(source: str) -> list[tuple[bytes, str]]:
     A notebook's are those that it carries, and the one beside it.
     """
     if source.startswith(("https://", "http://")):
-        return [(_fetch(source), source.partition("?")[0])]
-    path = Path(source).expanduser()
+        return [(_fetch(source), _without_secrets(source))]
+    path = _path(source)
     if path.suffix != ".ipynb":
         return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))]
     read(path, max_bytes=MAX_NOTEBOOK_BYTES)  # says what is wrong with the path
-    found = _of(str(path))
+    found, problems = _of(path)
+    if problems and not found:
+        raise problems[0]
     if not found:
         raise SnapshotError(
             "there is no snapshot in this notebook, nor beside it",
@@ -92,6 +96,9 @@ class Sharing:
         self._looked = threading.Event()
         self._lock = threading.Lock()
         self._received: dict[str, Received] = {}
+        """By SHA-256 of the file's bytes."""
+        self._confirmed: set[str] = set()
+        """Fingerprints of signers who are confirmed for this kernel."""
         self._problems: list[NbcacheError] = []
         session.reading_ahead.append(self._restore_known)
 
@@ -102,51 +109,83 @@ class Sharing:
 
     def look(self) -> None:
         """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
-        threading.Thread(target=self._look, name="nbcache-look", daemon=True).start()
-
-    def problems(self) -> list[NbcacheError]:
-        """Return what was wrong with snapshots that were found, and are not used."""
-        return list(self._problems)
+        self._looked.clear()
+        try:
+            threading.Thread(target=self._look, name="nbcache-look", daemon=True).start()
+        except RuntimeError:  # no more threads for this process
+            self._looked.set()
 
     def looked(self, timeout: float | None) -> bool:
         """Wait until snapshots have been looked for; False where `timeout` seconds are too few."""
         return self._looked.wait(timeout)
 
+    def problems(self) -> list[NbcacheError]:
+        """Return what was wrong with snapshots that were found, and are not used."""
+        return list(self._problems)
+
     def known(self) -> list[Received]:
-        """Return the snapshots that are here, whoever signed them."""
+        """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
         with self._lock:
-            return list(self._received.values())
+            received = list(self._received.values())
+        return [replace(each, standing=self._standing(each)) for each in received]
 
-    def restore(self, source: str) -> list[Received]:
-        """Take in the snapshots at `source`, and restore them: at once, or when torch is imported.
+    def forget(self) -> None:
+        """Forget the snapshots that are here: nothing of them is restored any more."""
+        with self._lock:
+            self._received.clear()
+            self._confirmed.clear()
 
-        Raises NbcacheError where one is broken, is not to be trusted, or does not fit.
-        """
-        taken_in = [self._take_in(data, where) for data, where in sources(source)]
-        environment = self._session.environment
-        for received in taken_in:
-            received.unlock(self._session.settings.trust)
-            if environment is not None:
-                self._adopt(received, environment)
-        self._session.read_again()
+    def receive(self, source: str) -> list[Received]:
+        """Take in the snapshots at `source`, without using them; NbcacheError where none is whole."""
+        taken_in: list[Received] = []
+        problems: list[NbcacheError] = []
+        for data, where in sources(source):
+            try:
+                taken_in.append(self._take_in(data, where))
+            except NbcacheError as error:
+                problems.append(error)
+        if problems and not taken_in:
+            raise problems[0]
         return taken_in
+
+    def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
+        """Restore what may be restored of these: at once, or when torch is imported.
+
+        Returns each that is, with what of it fits; None before torch is imported. NbcacheError where none is.
+        """
+        environment = self._session.environment
+        restored: list[tuple[Received, Manifest | None]] = []
+        problems: list[NbcacheError] = []
+        for received in taken_in:
+            received = replace(received, standing=self._standing(received))
+            try:
+                received.unlock(self._session.settings.trust)
+                fits = None if environment is None else self._adopt(received, environment)
+                restored.append((received, fits))
+            except NbcacheError as error:
+                problems.append(error)
+        if problems and not restored:
+            raise problems[0]
+        self._session.read_again()
+        return restored
 
     def trust(self, received: Received, name: str) -> None:
         """Trust the signer of `received` from now on, and restore what they have signed."""
         self.keyring.add(received.signer, name)
-        self._restand(received, Standing.TRUSTED)
+        self._session.read_again()
 
     def confirm(self, received: Received) -> None:
         """Restore what the signer of `received` has signed, in this kernel only."""
-        self._restand(received, Standing.CONFIRMED)
-
-    def _restand(self, received: Received, standing: Standing) -> None:
         with self._lock:
-            self._received = {
-                where: replace(each, standing=standing) if each.signer == received.signer else each
-                for where, each in self._received.items()
-            }
+            self._confirmed.add(received.signer)
         self._session.read_again()
+
+    def _standing(self, received: Received) -> Standing | None:
+        if not received.signer:
+            return None
+        standing = self.keyring.standing(received.signer)
+        confirmed = standing is Standing.UNKNOWN and received.signer in self._confirmed
+        return Standing.CONFIRMED if confirmed else standing
 
     def take(self, origin: Origin, known: Mapping[str, bytes] = MappingProxyType({})) -> Draft:
         """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
@@ -161,7 +200,7 @@ class Sharing:
     def write(self, path: Path, origin: Origin) -> Taken:
         """Write a snapshot to `path`, with all that is in the file already.
 
-        Raises TrustError where that is a stranger's: signing it anew would be to answer for it.
+        Raises TrustError where that is a stranger's, whatever the policy: signing it is to answer for it.
         """
         taken: list[Taken] = []
 
@@ -169,7 +208,10 @@ class Sharing:
             earlier = []
             if before is not None:
                 received = receive(before, self.keyring, where=str(path))
-                earlier = [Draft(received.snapshot, received.unlock(self._session.settings.trust))]
+                packed = received.unlock(Policy.STRICT)
+                if received.standing is not Standing.OWN:
+                    received.unpack_all(Policy.STRICT)
+                earlier = [Draft(received.snapshot, packed)]
             new = self.take(origin, earlier[0].packed if earlier else {})
             draft = merge([*earlier, new], origin)
             changed = not earlier or draft.snapshot.manifests != earlier[0].snapshot.manifests
@@ -181,21 +223,24 @@ class Sharing:
         return taken[-1]
 
     def _look(self) -> None:
-        session = self._session
         try:
-            if notebook := session.notebook(timeout=2.0):
-                for data, where in session.attempt("looking for snapshots", partial(_of, notebook)) or ():
+            if notebook := self._session.notebook(timeout=2.0):
+                found, problems = _of(Path(notebook))
+                self._problems += problems
+                for data, where in found:
                     try:
                         self._take_in(data, where)
                     except NbcacheError as error:
                         self._problems.append(error)
+        except Exception as error:  # whatever lies in that folder, the user's cells run
+            self._session.notice(f"looking for snapshots failed: {error!r}")
         finally:
             self._looked.set()
 
     def _take_in(self, data: bytes, where: str) -> Received:
         received = receive(data, self.keyring, where=where)
         with self._lock:
-            self._received[where] = received
+            self._received[sha256(data)] = received
         return received
 
     def _restore_known(self, environment: Environment) -> None:
@@ -204,38 +249,61 @@ class Sharing:
             with suppress(TrustError, EnvironmentMismatch):  # said when the extension was loaded
                 self._adopt(received, environment)
 
-    def _adopt(self, received: Received, here: Environment) -> None:
+    def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)
         manifest = fitting(received.snapshot.manifests, here)
         if manifest is None:
             differing = [
-                f"{each.label}: there {each.old or '-'}, here {each.new or '-'}"
-                for manifest in received.snapshot.manifests
+                f"{each.label}: there {each.old or '-'}, here {each.new or '-'}"[:_LONGEST]
+                for manifest in received.snapshot.manifests[:_MOST_SHOWN]
                 for each in differences(manifest, here)
             ]
             raise EnvironmentMismatch(
                 "nothing in this snapshot fits this machine", differing, where=received.where
             )
-        self._session.adopt(here, manifest, packed, Path(received.where).name)
+        keep = received.standing in (Standing.OWN, Standing.TRUSTED)
+        self._session.adopt(here, manifest, packed, Path(received.where).name, keep=keep)
+        return manifest
 
 
-def _of(notebook: str) -> list[tuple[bytes, str]]:
-    """Return the snapshots that a notebook carries, and the one that lies beside it, if any.
+def _of(notebook: Path) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+    """Return the snapshots that a notebook carries, and the one that lies beside it; and what is wrong.
 
     One that was renamed, or whose notebook was, is found by the digest that an output tells.
     """
-    path = Path(notebook)
-    data = read(path, max_bytes=MAX_NOTEBOOK_BYTES) if path.exists() else b""
-    found = [(each, notebook) for each in attachment.carried(data)]
-    if beside(path).exists():
-        return [*found, (read(beside(path), max_bytes=MAX_SNAPSHOT_BYTES), str(beside(path)))]
-    wanted = attachment.referred(data)
-    for file in sorted(path.parent.glob("*.nbcache"))[:_MOST_FILES] if wanted else ():
+    found: list[tuple[bytes, str]] = []
+    problems: list[NbcacheError] = []
+    data = b""
+    try:
+        if notebook.exists():
+            data = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
+    except NbcacheError as error:
+        problems.append(error)
+    inside, broken = attachment.carried(data)
+    found += [(each, str(notebook)) for each in inside]
+    problems += broken
+    near = beside(notebook)
+    if near.exists():
+        try:
+            found.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
+        except NbcacheError as error:
+            problems.append(error)
+        return found, problems
+    wanted, left = attachment.referred(data), MAX_SNAPSHOT_BYTES
+    for file in sorted(notebook.parent.glob("*.nbcache"))[:_MOST_FILES] if wanted else ():
         with suppress(SnapshotError):
-            content = read(file, max_bytes=MAX_SNAPSHOT_BYTES)
+            content = read(file, max_bytes=left)
+            left -= len(content)
             if sha256(content) in wanted:
                 found.append((content, str(file)))
-    return found
+    return found, problems
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # `~somebody` who is nobody here
+        raise SnapshotError(f"the path cannot be used: {error}", where=text) from error
 
 
 def origin(notebook: str, settings: Settings) -> Origin:
@@ -252,10 +320,16 @@ def _fetch(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=_URL_SECONDS) as answer:
             data: bytes = answer.read(MAX_SNAPSHOT_BYTES + 1)
-    except (OSError, urllib.error.URLError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise SnapshotError(
             f"the snapshot cannot be fetched: {getattr(error, 'reason', error)}",
-            where=url.partition("?")[0],
+            where=_without_secrets(url),
             next_step="check the URL, or download the file",
         ) from error
     return data
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL without user, password and query, any of which may hold a secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -12,8 +12,14 @@ from types import MappingProxyType
 
 from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
 from nbcache.container import SnapshotFile, decode_file, encode_file
-from nbcache.errors import CorruptEntry, CorruptSnapshot, NbcacheError
-from nbcache.format import MAX_CONTENT_BYTES, decode_snapshot, encode_snapshot
+from nbcache.errors import (
+    BadSignature,
+    CorruptEntry,
+    CorruptSnapshot,
+    NbcacheError,
+    UnsupportedVersion,
+)
+from nbcache.format import MAX_CONTENT_BYTES, decode_snapshot, encode_snapshot, unpack
 from nbcache.key import Difference, diff, sha256
 from nbcache.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Packed, Snapshot
 from nbcache.trust import Keyring, Policy, Signature, Standing, admit
@@ -32,6 +38,8 @@ __all__ = [
 ]
 
 _MAX_MANIFEST_BYTES = 64 << 20
+_MAX_STRANGERS_BYTES = 4 << 20
+"""Reading a manifest takes time and memory that nobody has agreed to yet."""
 _MAX_ENVIRONMENTS = 64
 _MAX_RATIO = 2000
 """Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
@@ -44,7 +52,7 @@ _BOUND_TO = {
     "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
 }
 """What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
-_FREE_BYTES = 1 << 20
+_FREE_BYTES = 64 << 20
 """Content up to this size may be compressed as well as it can be."""
 
 
@@ -81,6 +89,17 @@ class Received:
             raise
         return self._packed
 
+    def unpack_all(self, policy: Policy) -> None:
+        """As `unlock`, and check every content against its digest: CorruptSnapshot where one is another."""
+        packed = self.unlock(policy)
+        for digest, each in self.snapshot.contents.items():
+            try:
+                unpack(packed[digest], size=each.size, digest=digest)
+            except CorruptEntry as error:
+                wrong = _wrong(error.what)
+                wrong.where = self.where
+                raise wrong from error
+
 
 def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
     """Return the snapshot that `data` holds, checked; nothing in it is decompressed or believed yet.
@@ -89,14 +108,14 @@ def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
     """
     try:
         file = decode_file(data)
-        if len(file.manifest) > _MAX_MANIFEST_BYTES:
+        signer, standing, forged = _signer(file, keyring)
+        vouched = standing in (Standing.OWN, Standing.TRUSTED)
+        if len(file.manifest) > (_MAX_MANIFEST_BYTES if vouched else _MAX_STRANGERS_BYTES):
             raise _wrong(f"its manifest has {len(file.manifest):,} bytes")
         snapshot = decode_snapshot(file.manifest)
         _check(snapshot, file.packed)
-        signature = None if file.signature is None else Signature.decode(file.signature)
-        if signature is None:
-            return Received(snapshot, where, _packed=file.packed)
-        signature.verify(file.manifest)
+        if forged is not None:
+            raise forged
     except CorruptEntry as error:
         corrupt = _wrong(error.what)
         corrupt.where = where
@@ -104,9 +123,21 @@ def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
     except NbcacheError as error:
         error.where = where
         raise
-    return Received(
-        snapshot, where, signature.fingerprint, keyring.standing(signature.fingerprint), file.packed
-    )
+    return Received(snapshot, where, signer, standing, file.packed)
+
+
+def _signer(
+    file: SnapshotFile, keyring: Keyring
+) -> tuple[str, Standing | None, BadSignature | UnsupportedVersion | None]:
+    """Return who signed a file and who that is to the user; or what is wrong with the signature."""
+    if file.signature is None:
+        return "", None, None
+    try:
+        signature = Signature.decode(file.signature)
+        signature.verify(file.manifest)
+    except (BadSignature, UnsupportedVersion) as error:
+        return "", None, error
+    return signature.fingerprint, keyring.standing(signature.fingerprint), None
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
@@ -120,7 +151,8 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     None where nothing fits. What an artifact depends on, `_BOUND_TO` says; what runs on a GPU only does not
     depend on the CPU.
     """
-    found = [each for each in (_fitting(manifest, here) for manifest in manifests) if each.artifacts]
+    fits = [_fitting(manifest, here) for manifest in manifests]
+    found = [each for each in fits if any(ref.type != "pgo" for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 
@@ -129,13 +161,14 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     if not differing:
         return manifest
     known = {part.label: part.value for part in manifest.environment.components}
-    on_cpu = {(ref.cell, ref.function) for ref in manifest.artifacts if ref.type == "cpp_kernel"}
+    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all count as such.
+    on_cpu = known.get("device") == "cpu" or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
 
     def fits(ref: ArtifactRef) -> bool:
         bound = _BOUND_TO.get(ref.type)
         if bound is None:
             return False
-        if ref.type in _GRAPHS and (known.get("device") == "cpu" or (ref.cell, ref.function) in on_cpu):
+        if ref.type in _GRAPHS and on_cpu:
             bound = bound | {"cpu"}
         return not bound & differing
 
@@ -160,7 +193,7 @@ def _check(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     for digest, expected in snapshot.contents.items():
         if len(packed[digest]) != expected.packed_size:
             raise _wrong(f"the artifact {digest[:16]} is not as long as the manifest says")
-        if expected.size > max(_FREE_BYTES, _MAX_RATIO * expected.packed_size):
+        if _is_bomb(expected.size, expected.packed_size):
             raise _wrong(f"the artifact {digest[:16]} would be more than {_MAX_RATIO} times its bytes")
     for digest, expected in snapshot.contents.items():
         if sha256(packed[digest]) != expected.packed_digest:
@@ -174,7 +207,7 @@ class Draft:
     snapshot: Snapshot
     packed: Mapping[str, bytes] = field(repr=False)
     missing: tuple[ArtifactRef, ...] = ()
-    """What was to be in it and is not there any more."""
+    """What was to be in it, and is not there any more, or cannot be in a snapshot."""
 
 
 def take(
@@ -191,7 +224,7 @@ def take(
     kept, missing = [], []
     for ref in manifest.artifacts:
         content = packed.get(ref.digest) or known.get(ref.digest) or artifacts.packed(ref)
-        if content is None:
+        if content is None or _is_bomb(ref.size, len(content)):
             missing.append(ref)
             continue
         packed[ref.digest] = content
@@ -212,6 +245,8 @@ def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
         for manifest in draft.snapshot.manifests:
             by_environment.setdefault(manifest.environment, []).append(manifest)
     manifests = [union(environment, "", every) for environment, every in by_environment.items()]
+    newest = sorted(manifests, key=_last_used)[-_MAX_ENVIRONMENTS:]
+    manifests = [manifest for manifest in manifests if manifest in newest]
     packed = {ref.digest: held[ref.digest] for manifest in manifests for ref in manifest.artifacts}
     missing = tuple(ref for draft in drafts for ref in draft.missing)
     return Draft(_snapshot(origin, manifests, packed), packed, missing)
@@ -225,6 +260,8 @@ def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tup
     found = []
     for graph in graphs:
         cell = graph.cell.digest if graph.cell else ""
+        if (cell, graph.function) not in artifacts:
+            continue  # not cached, not to be saved, or of another environment
         found.append(
             GraphSummary(
                 cell=cell,
@@ -232,17 +269,33 @@ def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tup
                 direction=graph.direction,
                 outcome=graph.outcome,
                 key=graph.key or "",
-                seconds=max(0.0, graph.total_seconds + (graph.saved_seconds or 0.0)),
-                artifacts=tuple(artifacts.get((cell, graph.function), ())),
+                seconds=max(0.0, _compiling(graph)),
+                artifacts=tuple(artifacts[cell, graph.function]),
             )
         )
     return tuple(found)
 
 
+def _compiling(graph: GraphRecord) -> float:
+    """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
+    if graph.saved_seconds is not None:
+        return graph.saved_seconds
+    return graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
+
+
 def signed(draft: Draft, keyring: Keyring) -> bytes:
-    """Return the file of a snapshot, signed with the user's own key."""
+    """Return the file of a snapshot, signed with the user's key; CorruptSnapshot where it breaks a bound."""
     manifest = encode_snapshot(draft.snapshot)
+    _check(draft.snapshot, draft.packed)
     return encode_file(SnapshotFile(manifest, keyring.sign(manifest).encode(), draft.packed))
+
+
+def _last_used(manifest: Manifest) -> float:
+    return max((ref.used for ref in manifest.artifacts), default=0.0)
+
+
+def _is_bomb(size: int, packed_size: int) -> bool:
+    return size > max(_FREE_BYTES, _MAX_RATIO * packed_size)
 
 
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], packed: Mapping[str, bytes]) -> Snapshot:

@@ -57,6 +57,8 @@ class Supply:
         with self._lock:
             self._reading = object()
             self._taken.clear()
+            self._ahead.clear()
+            self._held = 0
             if manifest is not None:
                 known = [*self._brought, manifest]
                 self._refs = union(manifest.environment, manifest.notebook, known).artifacts

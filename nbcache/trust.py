@@ -39,13 +39,24 @@ from nbcache.errors import (
     Unsigned,
     UnsupportedVersion,
     UntrustedSigner,
+    printable,
 )
 from nbcache.key import sha256
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Keyring", "Policy", "Signature", "Standing", "TrustedSigner", "admit", "message", "short"]
+__all__ = [
+    "Keyring",
+    "Policy",
+    "Signature",
+    "Standing",
+    "TrustedSigner",
+    "admit",
+    "is_fingerprint",
+    "message",
+    "short",
+]
 
 _PURPOSE = b"nbcache snapshot 1"
 _ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 1
@@ -53,6 +64,7 @@ _MAX_SIGNATURE_BYTES = 4096
 _KEY = "key"
 _TRUSTED = "trusted"
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_LONGEST_NAME = 100
 _SHORTEST = 8
 """Digits of a fingerprint that a user must give at least."""
 _SHOWN = 16
@@ -222,6 +234,7 @@ class Keyring:
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
         """Trust the signer with this fingerprint; who is trusted already gets the new name."""
         fingerprint = _fingerprint(fingerprint)
+        name = printable(name)[:_LONGEST_NAME]
         signer = TrustedSigner(fingerprint, name, self._clock())
         text = json.dumps({"added": signer.added, "name": name})
         self._write(self.folder / _TRUSTED / fingerprint, text.encode(), replace=True)
@@ -241,10 +254,14 @@ class Keyring:
         digits = _digits(fingerprint)
         found = [signer for signer in self.trusted() if signer.fingerprint.startswith(digits)]
         if len(digits) < _SHORTEST or len(found) != 1:
-            count = f"{len(found)} trusted signers begin so" if found else "no trusted signer begins so"
+            count = (
+                f"{len(found)} trusted signers begin so" if len(found) > 1 else "no trusted signer begins so"
+            )
+            if len(digits) < _SHORTEST:
+                count = f"at least {_SHORTEST} digits are needed"
             raise ConfigError(
                 f"{fingerprint!r} does not tell one signer: {count}",
-                next_step=f"`nbcache trust list` has them; give {_SHORTEST} digits or more",
+                next_step="`nbcache trust list` has them",
             )
         return found[0]
 
@@ -337,7 +354,10 @@ class Keyring:
             raise self._unusable("cannot be read", path, error) from error
         wanted = stat.S_ISDIR if path in (self.folder, self.folder / _TRUSTED) else stat.S_ISREG
         if stat.S_ISLNK(status.st_mode) and path == self.folder:  # one's own link to one's own folder is fine
-            status = path.stat()
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise self._unusable("cannot be read", path, error) from error
         if not wanted(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
                 "this is not yours alone, so what it says of keys is not believed",
@@ -362,6 +382,11 @@ class Keyring:
 
 def _digits(fingerprint: str) -> str:
     return re.sub(r"[\s:-]", "", fingerprint).lower()
+
+
+def is_fingerprint(text: str) -> bool:
+    """Tell whether `text` is a whole fingerprint, grouped or not."""
+    return _HEX64.fullmatch(_digits(text)) is not None
 
 
 def _fingerprint(text: str) -> str:

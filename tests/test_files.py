@@ -42,9 +42,9 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "quickstart.nbcache"
     path.write_text("before ")
     line = "x" * 100_000
-    for number in range(10):
+    for number in range(6):
         writer = adding(path, line, 1000)
-        time.sleep(0.15 + number / 50)
+        time.sleep(0.15 + number / 30)
         writer.send_signal(signal.SIGKILL)
         writer.communicate(timeout=60)
         text = path.read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pkgutil
 
-import pytest
 from conftest import RunPython
 
 import nbcache
@@ -62,14 +61,7 @@ def test_every_module_is_assigned_to_a_layer() -> None:
     assert names >= LOW
 
 
-@pytest.mark.parametrize("module", low_modules())
-def test_a_low_module_loads_neither_torch_nor_anything_of_jupyter_nor_redis(
-    module: str, run_python: RunPython
-) -> None:
-    assert not loaded_by(run_python, module) & FORBIDDEN
-
-
-def test_all_low_modules_together_load_none_of_them_either(run_python: RunPython) -> None:
+def test_low_modules_load_neither_torch_nor_anything_of_jupyter_nor_redis(run_python: RunPython) -> None:
     assert not loaded_by(run_python, *low_modules()) & FORBIDDEN
 
 

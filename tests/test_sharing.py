@@ -144,7 +144,7 @@ def test_nothing_of_a_strangers_snapshot_is_used_until_it_is_trusted(
         LOAD, SET_UP, look, "%nbcache trust", "%nbcache trust --yes", DEFINE, CALL, REPORTS, allow_errors=True
     )
 
-    assert "not trusted here: if you know whose it is: %nbcache trust" in printed(notebook, 0)
+    assert "is not trusted here (%nbcache trust)" in printed(notebook, 0)
     assert printed(notebook, 2) == "0\n"
     assert "loss_of" in printed(notebook, 3) and "runs as you" in printed(notebook, 3)
     assert "add --yes" in str(notebook.cells[3].outputs)
@@ -161,6 +161,11 @@ def test_a_weaker_policy_is_said_under_every_report(
     assert outcomes(notebook)[:4] == ["hit"] * 4
     for cell in (3, 5):
         assert "trust=off" in shown(notebook, cell)
+    # A kernel that trusts less must not meet it: neither in the store nor in torch's folder.
+    left = [path for path in Path(bob.environ["TMPDIR"]).rglob("*") if path.is_file()]
+    assert not [path for path in left if {"fxgraph", "aotautograd", "kernels"} & set(path.parts)], left
+    assert not [*Path(bob.environ["TMPDIR"]).glob("nbcache_private_*")]
+    assert not [*Path(bob.environ["NBCACHE_DIR"]).rglob("artifact/*/*")]
 
 
 def test_where_the_policy_is_to_ask_the_answer_counts_for_this_kernel_only(
@@ -195,6 +200,17 @@ def test_a_changed_snapshot_is_refused_whole_and_the_cells_run(
     assert verified.returncode == 1 and "refused whole" in verified.stdout
 
 
+def test_a_file_named_as_a_fingerprint_is_not_trusted_in_its_place(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    friend = "a1" * 32
+    shutil.copy(ada[0].snapshot, bob.folder / friend)
+    assert friend in bob.said("trust", "add", friend)
+    assert [each["fingerprint"] for each in bob.json("trust")["trusted"]] == [friend]
+    assert signer in bob.said("trust", "add", str(ada[0].snapshot), "--name", "Ada")
+    assert "Ada" in bob.said("trust", "remove", signer[:8])
+
+
 def test_inspect_tells_what_a_snapshot_is_before_it_is_trusted(
     ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
 ) -> None:
@@ -212,6 +228,53 @@ def test_inspect_tells_what_a_snapshot_is_before_it_is_trusted(
         "cpp_kernel",
     }
     assert found["packed_bytes"] < found["bytes"] / 3
+
+
+def test_plain_torch_loads_an_exported_bundle_and_hits(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    path = bob.folder / "bundle"
+    refused = bob.command("export-mega", str(path), "--from", str(ada[0].snapshot))
+    assert refused.returncode == 1 and "not trusted here" in refused.stderr and not path.exists()
+    bob.said("trust", "add", signer)
+    bob.said("export-mega", str(path), "--from", str(ada[0].snapshot))
+    mine = ada[0].folder / "bundle"
+    ada[0].said("export-mega", str(mine))
+    load = f"torch.compiler.load_cache_artifacts(open({str(path)!r}, 'rb').read())"
+    define = DEFINE.replace("%%compile_cached loss_of\n", "@torch.compile\n")
+    hits = "from torch._dynamo.utils import counters; print(counters['aot_autograd']['autograd_cache_hit'])"
+    for each in (path, mine):
+        bob.environ["TMPDIR"] = str(bob.folder / f"tmp-{each.parent.name}")
+        Path(bob.environ["TMPDIR"]).mkdir()
+        notebook = bob.run("import torch", load.replace(str(path), str(each)), SET_UP, define, CALL, hits)
+        assert printed(notebook, 5) == "2\n"
+
+
+def test_a_notebook_is_warmed_and_then_required_to_hit_without_a_person(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    notebook = nbformat.read(bob.notebook, as_version=4)
+    notebook.cells = notebook.cells[1:4]  # without `%load_ext`
+    bob.save(notebook)
+    before = bob.notebook.read_bytes()
+
+    bob.snapshot.unlink()
+    missed = bob.command("run", str(bob.notebook), "--require-hit")
+    assert missed.returncode == 1
+    assert "0 of 4 graphs hit" in missed.stdout and "loss_of 0/0 forward: miss, " in missed.stdout
+
+    assert "4 graphs" in bob.said("warm", str(bob.notebook))
+    shutil.rmtree(bob.environ["NBCACHE_DIR"])
+    shutil.rmtree(bob.environ["TMPDIR"])
+    Path(bob.environ["TMPDIR"]).mkdir()
+    assert bob.json("run", str(bob.notebook), "--require-hit")["hits"] == 4
+    assert bob.notebook.read_bytes() == before
+
+    notebook.cells[-1].source = "1 / 0"
+    bob.save(notebook)
+    failed = bob.command("run", str(bob.notebook))
+    assert failed.returncode == 1 and "cell 4: ZeroDivisionError" in failed.stdout
 
 
 def test_another_snapshot_writes_only_what_is_new(

@@ -211,7 +211,12 @@ def test_a_beginning_finds_a_signer_only_where_it_tells_one(keyring: Keyring) ->
     keyring.add("a" * 64, "one")
     keyring.add("a" * 32 + "b" * 32, "other")
     assert keyring.find("aaaa-" * 8 + "b").name == "other"
-    for wrong, said in (("a" * 32, "2 trusted"), ("c" * 8, "no trusted"), ("", "2 trusted"), ("a" * 7, "2")):
+    for wrong, said in (
+        ("a" * 32, "2 trusted"),
+        ("c" * 8, "no trusted"),
+        ("", "8 digits"),
+        ("a" * 7, "8 digits"),
+    ):
         with pytest.raises(ConfigError, match=said):
             keyring.find(wrong)
 

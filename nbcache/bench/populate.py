@@ -12,21 +12,26 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch._inductor import codecache
 
-from nbcache.artifact_store import ArtifactStore
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
-from nbcache.model import Artifact, Environment, Level, Manifest
+from nbcache.model import Artifact, Environment, Manifest
 from nbcache.prewarming import Steps
 from nbcache.settings import Settings
+from nbcache.sharing import Sharing
+from nbcache.snapshot import Origin
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.artifacts import populate_graph
 from nbcache.torch_bridge.environment import current
@@ -36,6 +41,7 @@ __all__ = ["WAYS", "artifacts", "fill"]
 ARTIFACTS = 1_000
 TOTAL_BYTES = 100_000_000
 _TYPE = "inductor"
+_SNAPSHOT = "bench.nbcache"
 _OPERATIONS = ("mul", "add", "sub", "maximum", "sigmoid", "tanh", "exp", "rsqrt", "where", "to_dtype")
 
 
@@ -97,27 +103,39 @@ def _source_text(source: random.Random, length: int) -> str:
     return "\n".join(parts)[:length].ljust(length)
 
 
-def fill(folder: Path) -> dict[str, int]:
-    """Store the artifacts below `folder` as nbcache and as torch's bundle does; return the bytes of each."""
+def fill(folder: Path) -> dict[str, Any]:
+    """Store the artifacts below `folder` in all forms; return the bytes of each, and how long saving took."""
     from torch.compiler._cache import CacheArtifactManager
 
     environment = current()
-    store = DirectoryStore(folder / "store")
-    kept = ArtifactStore(store)
+    session = _session(folder, "store")
+    store, kept = session.artifacts.store, session.artifacts
+    assert isinstance(store, DirectoryStore)
     refs, content = [], 0
     for artifact in artifacts():
         refs.append(kept.put(environment.digest, artifact))
         CacheArtifactManager.record_artifact(artifact.type, artifact.key, artifact.content)
         content += len(artifact.content)
     kept.save_manifest(Manifest(environment, "", tuple(refs)))
+    session.start()
+    session.environment_ready(environment)
+    began = time.perf_counter()
+    taken = Sharing(session).write(folder / _SNAPSHOT, Origin("", 0.0, "nbcache bench"))
+    snapshot_seconds = time.perf_counter() - began
+    session.close()
+    began = time.perf_counter()
     saved = torch.compiler.save_cache_artifacts()
     assert saved is not None
     (folder / "bundle").write_bytes(saved[0])
     return {
         "artifacts": len(refs),
         "content": content,
-        "nbcache": store.size("artifact/") + store.size("manifest/"),
-        "mega-cache": len(saved[0]),
+        "bytes": {
+            "nbcache": store.size("artifact/") + store.size("manifest/"),
+            "snapshot": len(taken.data),
+            "mega-cache": len(saved[0]),
+        },
+        "save_seconds": {"snapshot": snapshot_seconds, "mega-cache": time.perf_counter() - began},
     }
 
 
@@ -130,33 +148,52 @@ class _NoHooks:
 
     def clear(self) -> None: ...
 
+    def isolate(self) -> None: ...
+
     def prewarm(self) -> Steps:
         return iter(())
 
 
-def _from_store(folder: Path, environment: Environment) -> int:
+def _session(folder: Path, store: str) -> Session:
+    settings = Settings(dir=folder / store, trust_dir=folder / "keys")
+    return Session(settings, _NoHooks(), DirectoryStore(settings.dir))
+
+
+def _from_store(folder: Path, environment: Environment, closing: ExitStack) -> None:
     """Have the session read ahead, and the bridge write what it provides."""
-    session = Session(Settings(dir=folder / "store"), _NoHooks(), DirectoryStore(folder / "store"))
+    _populate(_session(folder, "store"), environment, closing)
+
+
+def _from_snapshot(folder: Path, environment: Environment, closing: ExitStack) -> None:
+    """Have a session whose store is empty restore a snapshot, its signature and digests checked."""
+    store = f"store-{secrets.token_hex(4)}"
+    closing.callback(shutil.rmtree, folder / store)
+    session = _session(folder, store)
+    sharing = Sharing(session)
+    sharing.look()
+    sharing.restore(sharing.receive(str(folder / _SNAPSHOT)))
+    _populate(session, environment, closing)
+
+
+def _populate(session: Session, environment: Environment, closing: ExitStack) -> None:
+    closing.callback(session.close, 60.0)  # storing what a snapshot brought is waited for by nobody
     session.start()
     session.environment_ready(environment)
-    keys = session.named(_TYPE, timeout=60.0)
-    for key in keys:
+    for key in session.named(_TYPE, timeout=60.0):
         populate_graph(codecache, session, codecache.FxGraphCache, _TYPE, key)
-    session.close()
-    return sum(session.looked_up(_TYPE, key)[0] is Level.L1 for key in keys)
 
 
-def _from_bundle(folder: Path, environment: Environment) -> int:
+def _from_bundle(folder: Path, environment: Environment, closing: ExitStack) -> None:
     """Have torch load its bundle."""
-    info = torch.compiler.load_cache_artifacts((folder / "bundle").read_bytes())
-    return 0 if info is None else len(info.inductor_artifacts)
+    torch.compiler.load_cache_artifacts((folder / "bundle").read_bytes())
 
 
-WAYS: Mapping[str, Callable[[Path, Environment], int]] = {
+WAYS: Mapping[str, Callable[[Path, Environment, ExitStack], None]] = {
     "nbcache": _from_store,
+    "snapshot": _from_snapshot,
     "mega-cache": _from_bundle,
 }
-"""Ways to populate: each returns how many artifacts it has written into torch's folder."""
+"""Ways to populate torch's folder; what is left to do afterwards is put on the stack."""
 
 
 def main(way: str, folder: Path, output: Path) -> None:
@@ -166,11 +203,12 @@ def main(way: str, folder: Path, output: Path) -> None:
         return
     environment = current()
     torch.compiler._cache.CacheArtifactManager._ensure_cache_artifacts_registered()  # its imports
-    began = time.perf_counter()
-    written = WAYS[way](folder, environment)
-    seconds = time.perf_counter() - began
+    with ExitStack() as closing:
+        began = time.perf_counter()
+        WAYS[way](folder, environment, closing)
+        seconds = time.perf_counter() - began
     present = sum(len(list(leaf.iterdir())) for leaf in Path(codecache.cache_dir(), "fxgraph").glob("*/*"))
-    output.write_text(json.dumps({"seconds": seconds, "written": written, "present": present}))
+    output.write_text(json.dumps({"seconds": seconds, "present": present}))
 
 
 if __name__ == "__main__":

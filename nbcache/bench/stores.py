@@ -29,6 +29,7 @@ __all__ = ["Population", "run_stores", "stores_json", "stores_text"]
 
 _TITLES: Mapping[str, str] = {
     "nbcache": "nbcache, from its local store",
+    "snapshot": "nbcache, from a snapshot",
     "mega-cache": "Mega-Cache, from its bundle",
 }
 _MEMORY = Path("/dev/shm")
@@ -41,7 +42,7 @@ class Population:
 
     way: str
     bytes: int
-    """What it reads: entries and manifest, or the bundle."""
+    """What it reads: entries and manifest, the snapshot, or the bundle."""
     seconds: tuple[float, ...]
     """Of each run."""
     written: int
@@ -73,7 +74,7 @@ def run_stores(options: Options, folder: Path, say: Callable[[str], None]) -> in
     populations = [
         Population(
             way,
-            int(figures[way]),
+            int(figures["bytes"][way]),
             tuple(float(run["seconds"]) for run in runs),
             min(int(run["present"]) for run in runs),
         )
@@ -106,11 +107,14 @@ def stores_text(populations: list[Population], figures: Mapping[str, Any]) -> st
         )
     head = f"populating {figures['artifacts']:,} artifacts, {size(int(figures['content']))} of content: "
     head += "read, decompress, write into torch's folder"
+    save = figures["save_seconds"]
+    saving = f"writing the snapshot took {save['snapshot']:.3f} s, the bundle {save['mega-cache']:.3f} s"
     where = "torch's folder in memory, what is read in the page cache" if _memory() else "on the disk"
     return "\n".join(
         [
             head,
-            *(f"  {line}".rstrip() for line in [*aligned(rows, right=range(1, len(rows[0]))), f"({where})"]),
+            *(f"  {line}".rstrip() for line in aligned(rows, right=range(1, len(rows[0])))),
+            f"  ({where}; {saving})",
         ]
     )
 
@@ -130,6 +134,7 @@ def stores_json(
         "environment": dict(machine),
         "artifacts": figures["artifacts"],
         "content_bytes": figures["content"],
+        "save_seconds": dict(figures["save_seconds"]),
         "ways": [{**asdict(each), "median_seconds": each.median_seconds} for each in populations],
     }
 

@@ -42,18 +42,24 @@ This cell carries what torch.compile made of this notebook: nbcache restores it 
 `nbcache inspect` shows what it is and who signed it; `nbcache detach` takes it out."""
 
 
-def carried(data: bytes) -> list[bytes]:
-    """Return the snapshots in a notebook's bytes, attached ones first; none where it is no notebook.
+def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
+    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others.
 
-    CorruptSnapshot where one is no base64.
+    None where it is no notebook.
     """
     if MIME.encode() not in data:  # most carry none, and reading a large one takes a while
-        return []
+        return [], []
     try:
         notebook = json.loads(data)
     except (ValueError, RecursionError):
-        return []
-    return [_decoded(text) for text in (*_attached(notebook), *_displayed(notebook))]
+        return [], []
+    found, problems = [], []
+    for text in (*_attached(notebook), *_displayed(notebook)):
+        try:
+            found.append(_decoded(text))
+        except CorruptSnapshot as error:
+            problems.append(error)
+    return found, problems
 
 
 def referred(data: bytes) -> set[str]:
@@ -81,9 +87,9 @@ def attach(notebook: NotebookNode, snapshot: bytes) -> None:
     notebook["cells"].append(cell)
 
 
-def detach(notebook: NotebookNode) -> list[bytes]:
-    """Take attached snapshots out of the notebook and return them; outputs stay as they are."""
-    found = [_decoded(text) for text in _attached(notebook)]
+def detach(notebook: NotebookNode) -> int:
+    """Take attached snapshots out of the notebook; return how many there were. Outputs stay as they are."""
+    found = len(list(_attached(notebook)))
     kept = []
     for cell in notebook["cells"]:
         others = {
@@ -106,7 +112,11 @@ def decode_notebook(data: bytes, where: str) -> NotebookNode:
 
     try:
         notebook: NotebookNode = nbformat.reads(data.decode(), as_version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
-        valid = notebook["nbformat"] == 4 and isinstance(notebook["cells"], list)
+        valid = (
+            notebook["nbformat"] == 4
+            and isinstance(notebook["nbformat_minor"], int)
+            and isinstance(notebook["cells"], list)
+        )
     except Exception as error:  # nbformat raises many kinds on what is no notebook
         raise SnapshotError("this is no notebook", where=where) from error
     if not valid:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,20 +58,35 @@ def locate(
 
 
 def opened_by(notebook: Path) -> str | None:
-    """Return the URL of a Jupyter server of this user that runs a kernel for `notebook`; None without one."""
+    """Return the URL of a Jupyter server of this user that runs a kernel for `notebook`; None without one.
+
+    A server that is alive and does not answer may: it counts.
+    """
     wanted = os.path.realpath(notebook)
-
-    def path(server: Mapping[str, Any]) -> str | None:
-        paths = (_path(server, session) for session in _sessions(server, os.environ))
-        return next((path for path in paths if os.path.realpath(path) == wanted), None)
-
-    return next((server["url"] for server in _servers() if _answer(path, server)), None)
-
-
-def _answer(ask: Callable[[Mapping[str, Any]], str | None], server: Mapping[str, Any]) -> str | None:
-    with suppress(Exception):  # whatever listens at that port now
-        return ask(server)
+    for server in _servers():
+        try:
+            sessions = _sessions(server, os.environ)
+        except Exception:  # whatever listens at that port now
+            if _is_alive(server.get("pid")):
+                return f"{server['url']}, which does not answer"
+            continue
+        for session in sessions:
+            with suppress(Exception):  # of a kind that we do not know
+                if os.path.realpath(_path(server, session)) == wanted:
+                    return str(server["url"])
     return None
+
+
+def _is_alive(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's now
+    return True
 
 
 def _servers() -> Iterator[dict[str, Any]]:

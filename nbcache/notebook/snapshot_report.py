@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nbcache.errors import TrustError
+from nbcache.errors import TrustError, UntrustedSigner
 from nbcache.key import Difference
 from nbcache.model import Environment, GraphSummary, Manifest, Snapshot
 from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
@@ -23,6 +24,7 @@ _REMEDIES = {
     "cpu": "it was made on another CPU: take a snapshot on one like this",
 }
 """What to do where a component differs, by the first part of its label."""
+_MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _LONGEST = 60
 """Characters of a name or value that are shown."""
 
@@ -44,14 +46,16 @@ def held(snapshot: Snapshot) -> str:
 def snapshot_lines(received: Received, here: Environment | None = None) -> list[str]:
     """Return a snapshot in words: what it holds, who answers for it, and whether it fits `here`, if known."""
     snapshot = received.snapshot
-    lines = [f"{received.where}: {held(snapshot)}"]
+    lines = [f"{one_line(received.where)}: {held(snapshot)}"]
     by = f" by {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
     on = f" on {one_line(snapshot.host, _LONGEST)}" if snapshot.host else ""
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
     lines.append(f"  taken {_day(snapshot.created)}{by}{on}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
     lines.append(f"  {_signer(received)}")
-    for manifest in snapshot.manifests:
+    for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
         lines += ["", *_manifest_lines(manifest, here)]
+    if (more := len(snapshot.manifests) - _MOST_ENVIRONMENTS) > 0:
+        lines.append(f"  and {counted(more, 'more environment')} (--json has all)")
     return lines
 
 
@@ -61,30 +65,48 @@ def arrival_line(received: Received, here: Environment | None, policy: Policy) -
     `here` may hold only those components that are known before torch is imported; they are compared.
     """
     snapshot = received.snapshot
-    graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+    manifest, differing = _nearest(snapshot.manifests, here)
+    graphs = manifest.graphs if manifest is not None else ()
     whose = f" of {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
+    name = one_line(received.where.rpartition("/")[2], _LONGEST)
     parts = [
-        f"{received.where.rpartition('/')[2]}: {counted(len(graphs), 'graph')}{whose}",
+        f"{name}: {counted(len(graphs), 'graph')}{whose}",
         _day(snapshot.created),
         f"saves about {duration(_seconds(graphs))}",
     ]
-    if here is not None and (differing := _least_differing(received, here)):
-        parts.append(f"does not fit: {', '.join(differing)} differ here (nbcache inspect)")
+    if differing:
+        parts.append(f"not all fits here: {', '.join(map(one_line, differing[:4]))} differ (nbcache inspect)")
     try:
         admit(policy, received.standing, received.signer)
+    except UntrustedSigner:
+        signer = short(received.signer)
+        parts.append(f"not used yet: {signer}, who signed it, is not trusted here (%nbcache trust)")
     except TrustError as error:
-        parts.append(f"not used, {error.what}: {error.next_step}")
+        parts.append(f"not used: {error.what}")
     return "nbcache: " + DOT.join(parts)
 
 
-def _least_differing(received: Received, here: Environment) -> list[str]:
-    """Return the labels that keep the nearest environment of a snapshot from fitting; none where one fits."""
+def _nearest(manifests: Sequence[Manifest], here: Environment | None) -> tuple[Manifest | None, list[str]]:
+    """Return the manifest whose environment is nearest to `here`, and the labels in which it differs."""
+    if here is None:
+        return (manifests[0] if manifests else None), []
     labels = {part.label for part in here.components}
-    found = [
-        [each.label for each in differences(manifest, here) if each.label in labels]
-        for manifest in received.snapshot.manifests
-    ]
-    return min(found, key=len, default=[])
+
+    def differing(manifest: Manifest) -> list[str]:
+        return [
+            each.label
+            for each in differences(manifest, here)
+            if each.label in labels and not (each.label == "torch.version" and _same_release(each))
+        ]
+
+    nearest = min(manifests, key=lambda manifest: len(differing(manifest)), default=None)
+    return nearest, [] if nearest is None else differing(nearest)
+
+
+def _same_release(version: Difference) -> bool:
+    """Tell whether two versions differ only in that one names no build: wheels' metadata often do not."""
+    there, here = version.old or "", version.new or ""
+    return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
 
 
 def fit_lines(found: list[Difference]) -> list[str]:
@@ -94,7 +116,7 @@ def fit_lines(found: list[Difference]) -> list[str]:
     rows = [("differs", "there", "here", "what to do")]
     for each in found:
         remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
-        rows.append((each.label, _value(each.old), _value(each.new), remedy))
+        rows.append((_value(each.label), _value(each.old), _value(each.new), remedy))
     return aligned(rows, right=())
 
 
@@ -164,7 +186,7 @@ def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
         lines += ["    " + line for line in fit_lines(differences(manifest, here))]
     rows = [("function", "direction", "cell", "when taken", "compiling", "artifacts")]
     sizes = {ref.digest: ref.size for ref in manifest.artifacts}
-    for graph in manifest.graphs:
+    for graph in manifest.graphs[:_MOST_GRAPHS]:
         rows.append(
             (
                 one_line(graph.function, _LONGEST) or NOTHING,
@@ -177,6 +199,8 @@ def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
         )
     if manifest.graphs:
         lines += ["    " + line for line in aligned(rows, right=(4,))]
+    if (more := len(manifest.graphs) - _MOST_GRAPHS) > 0:
+        lines.append(f"    and {counted(more, 'more graph')} (--json has all)")
     return lines
 
 
@@ -184,11 +208,11 @@ def _signer(received: Received) -> str:
     if received.standing is None:
         return "not signed"
     if received.standing is Standing.OWN:
-        return f"signed by you ({short(received.signer)})"
-    return f"signed by {short(received.signer)}, {received.standing.value}"
+        return f"signed by you: {received.signer}"
+    return f"signed by {received.signer}, {received.standing.value}"
 
 
-def _seconds(graphs: list[GraphSummary]) -> float:
+def _seconds(graphs: Iterable[GraphSummary]) -> float:
     return sum(graph.seconds for graph in graphs)
 
 

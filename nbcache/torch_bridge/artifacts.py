@@ -109,7 +109,7 @@ def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: st
     absent = [
         artifact.content
         for artifact in session.provide(type, key)
-        if codecache.sha256_hash(artifact.content) not in present
+        if not present or codecache.sha256_hash(artifact.content) not in present
     ]
     for content in absent:
         _populate(session, type, key, partial(cache._write_to_local_cache, key, content))

@@ -1,0 +1,308 @@
+"""Sharing without torch: what a session does with snapshots of people who are trusted more or less."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from nbcache.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, TrustError, UntrustedSigner
+from nbcache.files import read
+from nbcache.kernel_session import Session
+from nbcache.key import components, sha256
+from nbcache.model import Environment, Level, Outcome
+from nbcache.notebook import attachment
+from nbcache.notebook.snapshot_report import arrival_line, snapshot_lines
+from nbcache.settings import Settings
+from nbcache.sharing import Sharing, beside
+from nbcache.snapshot import Draft, Origin, Received, fitting, receive, signed
+from nbcache.stores.memory import MemoryStore
+from nbcache.testing import FakeBridge
+from nbcache.trust import Keyring, Policy, Standing
+
+HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX2"}))
+ORIGIN = Origin("model.ipynb", 1700000000.0, "nbcache 0.1.0", "ada", "engine")
+
+
+class Person:
+    """Somebody's folder, keys and store; each `session` is a new kernel of theirs."""
+
+    def __init__(self, folder: Path, environment: Environment = HERE) -> None:
+        folder.mkdir()
+        self.notebook = folder / "model.ipynb"
+        self.snapshot = beside(self.notebook)
+        self.keys = folder / "keys"
+        self.store = MemoryStore()
+        self.environment = environment
+
+    def session(self, policy: Policy = Policy.STRICT) -> tuple[Session, FakeBridge, Sharing]:
+        settings = replace(Settings(), trust=policy, trust_dir=self.keys)
+        bridge = FakeBridge(self.environment)
+        session = Session(settings, bridge, self.store, locate_notebook=lambda: str(self.notebook))
+        sharing = Sharing(session)
+        session.start()
+        sharing.look()
+        assert sharing.looked(10)
+        session.named("inductor", 10)
+        return session, bridge, sharing
+
+    def make(self, *keys: str) -> bytes:
+        """Compile `keys`, write the snapshot, and return its bytes."""
+        session, bridge, sharing = self.session()
+        for key in keys:
+            bridge.compile(key)
+        data = sharing.write(self.snapshot, ORIGIN).data
+        session.close()
+        return data
+
+
+def outcomes(session: Session) -> list[Outcome]:
+    return [graph.outcome for graph in session.graphs]
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Callable[..., Person]:
+    return lambda name, environment=HERE: Person(tmp_path / name, environment)
+
+
+@pytest.fixture
+def ada(person: Callable[..., Person]) -> Person:
+    return person("ada")
+
+
+@pytest.fixture
+def bob(person: Callable[..., Person]) -> Person:
+    return person("bob")
+
+
+def unsigned(data: bytes, keyring: Keyring) -> bytes:
+    from nbcache.container import SnapshotFile, decode_file, encode_file
+
+    file = decode_file(data)
+    return encode_file(SnapshotFile(file.manifest, None, file.packed))
+
+
+def carrying(*snapshots: bytes | str) -> str:
+    notebook = nbformat.v4.new_notebook()
+    for data in snapshots:
+        cell = nbformat.v4.new_raw_cell("", metadata={})
+        text = data if isinstance(data, str) else base64.b64encode(data).decode()
+        cell["attachments"] = {"snapshot.nbcache": {attachment.MIME: text}}
+        notebook.cells.append(cell)
+    return str(nbformat.writes(notebook))
+
+
+def test_what_a_trusted_signer_made_is_a_hit_and_stored(ada: Person, bob: Person) -> None:
+    bob.snapshot.write_bytes(ada.make("one", "two"))
+    Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
+
+    session, bridge, _ = bob.session()
+    bridge.compile("one")
+    session.end_cell()
+    session.flush()
+    assert outcomes(session) == [Outcome.HIT]
+    assert session.graphs[0].level is Level.L2
+    assert session.graphs[0].source == "model.nbcache"
+
+    bob.snapshot.unlink()
+    again, bridge, _ = bob.session()
+    bridge.compile("two")
+    assert outcomes(again) == [Outcome.HIT]
+    assert again.graphs[0].level is Level.L1
+
+
+@pytest.mark.parametrize("policy", [Policy.ASK, Policy.OFF])
+def test_what_a_stranger_made_is_for_this_kernel_alone(ada: Person, bob: Person, policy: Policy) -> None:
+    bob.snapshot.write_bytes(ada.make("one"))
+
+    session, bridge, sharing = bob.session(policy)
+    if policy is Policy.ASK:
+        bridge.compile("other")
+        assert outcomes(session) == [Outcome.MISS]
+        (received,) = sharing.known()
+        sharing.confirm(received)
+        session.named("inductor", 10)
+    before = session.manifest()
+    bridge.compile("one")
+    bridge.compile("new")
+    session.end_cell()
+    session.flush()
+    assert outcomes(session)[-2:] == [Outcome.HIT, Outcome.MISS]
+    assert bridge.isolated
+    assert session.manifest() == before  # neither that nor what was compiled beside it
+    with pytest.raises(TrustError):
+        sharing.write(bob.snapshot, ORIGIN)  # would be to sign it
+    session.close()
+
+    bob.snapshot.unlink()
+    strict, bridge, _ = bob.session()
+    bridge.compile("one")
+    assert outcomes(strict) == [Outcome.MISS]
+
+
+def test_an_unsigned_file_is_not_signed_by_adding_to_it(ada: Person, bob: Person) -> None:
+    data = unsigned(ada.make("one"), Keyring(ada.keys))
+    bob.snapshot.write_bytes(data)
+    session, bridge, sharing = bob.session(Policy.OFF)
+    bridge.compile("mine")
+    with pytest.raises((TrustError, SnapshotError)):
+        sharing.write(bob.snapshot, ORIGIN)
+    assert bob.snapshot.read_bytes() == data
+    session.close()
+
+
+def test_trust_that_is_taken_back_counts_at_once(ada: Person, bob: Person) -> None:
+    bob.snapshot.write_bytes(ada.make("one"))
+    keys = Keyring(bob.keys)
+    keys.add(Keyring(ada.keys).own() or "")
+    session, bridge, sharing = bob.session()
+    (received,) = sharing.known()
+    assert received.standing is Standing.TRUSTED
+    keys.remove(received.signer)
+    sharing.forget()
+    session.clear()
+    with pytest.raises(UntrustedSigner):
+        sharing.restore([received])
+    session.read_again()
+    session.named("inductor", 10)
+    bridge.compile("one")
+    assert outcomes(session) == [Outcome.MISS]
+
+
+def test_of_several_snapshots_in_a_notebook_the_good_ones_count(
+    ada: Person, bob: Person, person: Callable[..., Person]
+) -> None:
+    own = bob.make("mine")
+    strangers = person("mallory").make("theirs")
+    bob.store = MemoryStore()
+    bob.notebook.write_text(carrying(strangers, "no base64!", own, strangers))
+    bob.snapshot.unlink()
+    bob.snapshot.mkdir()  # nor does that hide them
+
+    session, bridge, sharing = bob.session()
+    bridge.compile("mine")
+    assert outcomes(session) == [Outcome.HIT]
+    assert len(sharing.known()) == 2
+    assert len(sharing.problems()) == 2
+    restored = sharing.restore(sharing.receive(str(bob.notebook)))
+    assert [received.standing for received, _ in restored] == [Standing.OWN]
+
+
+def test_a_broken_attachment_can_be_taken_out(tmp_path: Path) -> None:
+    notebook = attachment.decode_notebook(carrying("no base64!").encode(), "here")
+    assert attachment.detach(notebook) == 1
+    assert attachment.MIME not in json.dumps(notebook)
+    attachment.attach(notebook, b"sound")
+    assert attachment.carried(attachment.encode_notebook(notebook)) == ([b"sound"], [])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [1, {"outputs": [2, {"data": 3}]}]}']
+)
+def test_what_is_no_notebook_carries_nothing(text: str) -> None:
+    data = (text + " " * 10 + attachment.MIME + attachment.MANIFEST_MIME).encode()
+    assert attachment.carried(data) == ([], [])
+    assert attachment.referred(data) == set()
+    for broken in (text.encode(), data):
+        with pytest.raises(SnapshotError):
+            attachment.decode_notebook(broken, "here")
+
+
+def test_a_pipe_in_place_of_a_snapshot_does_not_hang(bob: Person) -> None:
+    os.mkfifo(bob.snapshot)
+    with pytest.raises(SnapshotError, match="no file"):
+        read(bob.snapshot, max_bytes=10)
+    session, _, sharing = bob.session()
+    assert len(sharing.problems()) == 1
+    session.close()
+
+
+def test_nothing_that_a_snapshot_says_can_steer_a_terminal(ada: Person, tmp_path: Path) -> None:
+    evil = "x\x1b[2J\nfaked: signed by you\r\u202e"
+    environment = Environment(components({evil: evil, "cpu.capability": evil, "device": "cpu"}))
+    received = receive(ada.make("one"), Keyring(tmp_path / "nobody"), where=f"/tmp/{evil}.nbcache")
+    (manifest,) = received.snapshot.manifests
+    graphs = tuple(replace(graph, function=evil, cell=evil) for graph in manifest.graphs)
+    refs = tuple(replace(ref, function=evil, cell=evil) for ref in manifest.artifacts)
+    snapshot = replace(
+        received.snapshot,
+        manifests=(replace(manifest, environment=environment, graphs=graphs, artifacts=refs),),
+        user=evil,
+        host=evil,
+        notebook=evil,
+        made_by=evil,
+    )
+    received = replace(received, snapshot=snapshot)
+    lines = [*snapshot_lines(received, HERE), arrival_line(received, HERE, Policy.STRICT)]
+    error = EnvironmentMismatch("nothing fits", [evil], where=evil)
+    keys = Keyring(tmp_path / "keys")
+    keys.add("0" * 64, evil)
+    lines += [*str(error).split("\n"), *(line for line in error.diagnostics()), keys.trusted()[0].name]
+    assert all(line.isprintable() for text in lines for line in text.split("\n")), lines
+    assert not any(line.startswith("faked") for line in lines[:-1])
+
+
+def test_a_graph_for_one_cpu_never_fits_another(ada: Person, tmp_path: Path) -> None:
+    gpu = {"torch.version": "2.13.0", "device": "H200", "python.abi": "cp311"}
+    there = Environment(components(gpu | {"cpu.capability": "AVX512", "compiler.abi": "glibc 2.36"}))
+    here = Environment(components(gpu | {"cpu.capability": "AVX2", "compiler.abi": "glibc 2.40"}))
+    received = receive(ada.make("one", "two"), Keyring(tmp_path / "nobody"), where="")
+    (manifest,) = received.snapshot.manifests
+    manifest = replace(manifest, environment=there)
+    assert fitting([manifest], there) == manifest
+    assert fitting([manifest], here) == replace(manifest)  # nothing of it runs on the CPU
+    one, two = manifest.artifacts
+    shared = replace(two, type="cpp_kernel", function="another")
+    assert fitting([replace(manifest, artifacts=(one, shared))], here) is None
+    other_gpu = Environment(components(gpu | {"device": "B200"}))
+    assert fitting([manifest], other_gpu) is None
+
+
+def test_what_is_signed_can_be_read_again(ada: Person, tmp_path: Path) -> None:
+    received: Received = receive(ada.make("one"), Keyring(ada.keys), where="")
+    (manifest,) = received.snapshot.manifests
+    many = tuple(
+        replace(manifest, environment=Environment(components({"cpu": str(number)}))) for number in range(65)
+    )
+    draft = Draft(replace(received.snapshot, manifests=many), received.unlock(Policy.STRICT))
+    with pytest.raises(CorruptSnapshot):
+        signed(draft, Keyring(ada.keys))
+
+
+def test_a_graph_belongs_to_the_manifest_that_names_its_artifacts(ada: Person) -> None:
+    from nbcache.errors import CorruptEntry
+    from nbcache.format import encode_snapshot
+
+    received = receive(ada.make("one", "two"), Keyring(ada.keys), where="")
+    (manifest,) = received.snapshot.manifests
+    one, two = manifest.artifacts
+    apart = (
+        replace(manifest, artifacts=(one,)),
+        replace(manifest, environment=Environment(()), artifacts=(two,), graphs=()),
+    )
+    with pytest.raises(CorruptEntry, match="its manifest does not name"):
+        encode_snapshot(replace(received.snapshot, manifests=apart))
+
+
+def test_a_snapshot_that_was_renamed_is_found_only_by_its_digest(ada: Person, bob: Person) -> None:
+    data = ada.make("one")
+    Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
+    told = {"digest": sha256(data), "file": "model.nbcache"}
+    output = nbformat.v4.new_output("display_data", {attachment.MANIFEST_MIME: told})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[output])])
+    nbformat.write(notebook, bob.notebook)
+    bob.notebook.with_name("another.nbcache").write_bytes(data + b" ")
+    bob.notebook.with_name("yet another.nbcache").write_bytes(data)
+    shutil.copy(bob.notebook, bob.notebook.with_name("copy.ipynb"))
+    session, _, sharing = bob.session()
+    assert [received.where for received in sharing.known()] == [
+        str(bob.notebook.with_name("yet another.nbcache"))
+    ]
+    session.close()
