@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
 from conftest import REPORTS, Environ, RunCells, outcomes, printed
 
@@ -53,6 +54,19 @@ def test_the_demo_restores_the_quickstart(isolated: dict[str, str], tmp_path: Pa
     faults = [line for line in done.stderr.splitlines() if line.startswith("FAILED")]
     # The demo asks for a ratio, too: for people to see, since on a busy machine it says little.
     assert all("times less time" in fault for fault in faults), done.stdout + done.stderr
+
+
+@pytest.mark.compile
+def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    notebook = nbformat.read(ROOT / "notebooks" / "sharing.ipynb", as_version=4)
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+    done = run_cells(cells, with_headers)
+
+    assert "is not trusted here" in printed(done, 7)
+    assert "1 of 1 graph hit" in printed(done, -1)
 
 
 def test_the_readme_names_every_json_field_and_no_other() -> None:
