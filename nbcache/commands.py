@@ -113,7 +113,7 @@ def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
     else:
         for data, where in sources(source):
             received = _receive(data, where, settings)
-            packed = received.unlock(settings.trust)
+            packed = received.unlock(Policy.STRICT)
             manifest = fitting(received.snapshot.manifests, here)
             for ref in manifest.artifacts if manifest is not None else ():
                 content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)

@@ -65,9 +65,6 @@ class CompilerBridge(Protocol):
     def clear(self) -> None:
         """Empty the compiler's own cache folder, if it is one of ours."""
 
-    def isolate(self) -> None:
-        """Give the compiler a cache folder of this process's own, which goes with it."""
-
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
 
@@ -115,8 +112,6 @@ class Session:
         """Called when a cell has ended."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of the session's, before this notebook's manifest is read."""
-        self._isolated = False
-        """Whether something is in use that only this kernel may use."""
         self._to_keep: list[tuple[Manifest, Mapping[str, bytes], str]] = []
         """What snapshots have brought and is not stored yet: storing can wait, and the compiler cannot."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
@@ -384,19 +379,11 @@ class Session:
         return self.artifacts.load_manifest(environment, notebook) or Manifest(environment, notebook, ())
 
     def adopt(
-        self,
-        environment: Environment,
-        manifest: Manifest,
-        packed: Mapping[str, bytes],
-        source: str,
-        *,
-        keep: bool,
+        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: str
     ) -> None:
-        """Provide what `source` brought, `packed` by digest, in `environment`; with `keep`, store it later.
+        """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
 
-        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits. What is not to
-        be kept is for this kernel alone: from now on torch's cache folder is one of its own, which goes with
-        it, and nothing is recorded.
+        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
         """
         now = time.time()  # whoever wrote it may have had another clock
         refs = [
@@ -404,14 +391,11 @@ class Session:
         ]
         notebook = self.notebook(timeout=2.0)
         ours = replace(manifest, environment=environment, notebook=notebook, artifacts=tuple(refs))
-        if not keep:
-            self._isolated = True
-            self.bridge.isolate()
         with self._lock:
-            if environment != self.environment:
+            if self._closed or environment != self.environment:
                 return
             self._supply.bring(ours, packed, source)
-            if keep and self.settings.save:
+            if self.settings.save:
                 self._to_keep += [(ours, packed, source)]
 
     def read_again(self) -> None:
@@ -444,7 +428,7 @@ class Session:
         where reading it can wait.
         """
         environment = self.environment
-        if environment is None or self._isolated or not (self._saving and self.settings.save):
+        if environment is None or not (self._saving and self.settings.save):
             return
         if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
             return
@@ -502,7 +486,7 @@ class Session:
         self._keep()
         with self._lock:
             environment = self.environment
-            if environment is None or self._isolated or not self._manifest_due:
+            if environment is None or not self._manifest_due:
                 return
             self._manifest_due = False
             used = dict(self._used)

@@ -83,7 +83,7 @@ class Settings:
     trust: Policy = _setting(
         Policy.STRICT,
         _policy,
-        "whose snapshots may run: yours and trusted signers' (strict), after asking (ask), any (off)",
+        "whose snapshots may run: yours and trusted signers' (strict), others' after asking (ask), any (off)",
     )
     trust_dir: Path = _setting(
         Path("~/.config/nbcache"), _folder, "folder of your key and of the signers that you trust"

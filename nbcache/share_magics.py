@@ -62,10 +62,14 @@ class ShareMagics:
         """Ask for each stranger's snapshot, where the policy is to ask."""
         if self._session.settings.trust is not Policy.ASK:
             return
-        for received in self._strangers():
-            with suppress(UsageError):  # nobody can be asked here, and the line has said what to do
-                if _confirmed(f"Use what {short(received.signer)} has signed, in this kernel? [y/N] "):
-                    self._sharing.confirm(received)
+        try:
+            for received in self._strangers():
+                if _confirmed(f"{_MEANS} Trust {short(received.signer)} from now on? [y/N] "):
+                    self._sharing.trust(received, received.snapshot.user)
+        except UsageError:
+            pass  # nobody can be asked here, and the line has said what to do
+        except NbcacheError as error:  # keys cannot be read or written
+            print("\n".join(error.diagnostics()))
 
     def _strangers(self) -> list[Received]:
         return [each for each in self._sharing.known() if each.standing is Standing.UNKNOWN]
@@ -73,9 +77,12 @@ class ShareMagics:
     def _arrived(self, foreseen: Callable[[], Environment | None]) -> list[str]:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
         lines = [f"nbcache: {error}" for error in self._sharing.problems()]
-        for received in self._sharing.known():
-            here = self._session.environment or foreseen()
-            lines.append(arrival_line(received, here, self._session.settings.trust))
+        try:
+            for received in self._sharing.known():
+                here = self._session.environment or foreseen()
+                lines.append(arrival_line(received, here, self._session.settings.trust))
+        except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
+            lines += [f"nbcache: {line}" for line in error.diagnostics()]
         return lines
 
     def autosnapshot(self) -> None:

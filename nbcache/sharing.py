@@ -97,8 +97,6 @@ class Sharing:
         self._lock = threading.Lock()
         self._received: dict[str, Received] = {}
         """By SHA-256 of the file's bytes."""
-        self._confirmed: set[str] = set()
-        """Fingerprints of signers who are confirmed for this kernel."""
         self._problems: list[NbcacheError] = []
         session.reading_ahead.append(self._restore_known)
 
@@ -133,7 +131,6 @@ class Sharing:
         """Forget the snapshots that are here: nothing of them is restored any more."""
         with self._lock:
             self._received.clear()
-            self._confirmed.clear()
 
     def receive(self, source: str) -> list[Received]:
         """Take in the snapshots at `source`, without using them; NbcacheError where none is whole."""
@@ -172,20 +169,12 @@ class Sharing:
     def trust(self, received: Received, name: str) -> None:
         """Trust the signer of `received` from now on, and restore what they have signed."""
         self.keyring.add(received.signer, name)
-        self._session.read_again()
-
-    def confirm(self, received: Received) -> None:
-        """Restore what the signer of `received` has signed, in this kernel only."""
-        with self._lock:
-            self._confirmed.add(received.signer)
-        self._session.read_again()
+        if (environment := self._session.environment) is not None:
+            self._restore_known(environment)
+            self._session.read_again()
 
     def _standing(self, received: Received) -> Standing | None:
-        if not received.signer:
-            return None
-        standing = self.keyring.standing(received.signer)
-        confirmed = standing is Standing.UNKNOWN and received.signer in self._confirmed
-        return Standing.CONFIRMED if confirmed else standing
+        return self.keyring.standing(received.signer) if received.signer else None
 
     def take(self, origin: Origin, known: Mapping[str, bytes] = MappingProxyType({})) -> Draft:
         """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
@@ -261,8 +250,7 @@ class Sharing:
             raise EnvironmentMismatch(
                 "nothing in this snapshot fits this machine", differing, where=received.where
             )
-        keep = received.standing in (Standing.OWN, Standing.TRUSTED)
-        self._session.adopt(here, manifest, packed, Path(received.where).name, keep=keep)
+        self._session.adopt(here, manifest, packed, Path(received.where).name)
         return manifest
 
 

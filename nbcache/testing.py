@@ -357,8 +357,6 @@ class FakeBridge:
         """Bytes of what it compiles; they do not compress."""
         self.folder: dict[str, bytes] = {}
         """What a session has provided or it has compiled itself."""
-        self.isolated = False
-        """Whether a session has asked for a folder that goes with the process."""
         self._session: Session | None = None
         self._compiles = 0
 
@@ -374,10 +372,6 @@ class FakeBridge:
     def clear(self) -> None:
         """Empty the cache folder."""
         self.folder.clear()
-
-    def isolate(self) -> None:
-        """Take note: its cache folder is its own in any case."""
-        self.isolated = True
 
     def prewarm(self) -> Steps:
         """Return nothing to be done ahead."""

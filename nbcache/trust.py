@@ -77,9 +77,9 @@ class Policy(enum.StrEnum):
     STRICT = "strict"
     """Signed by oneself, or by a signer who is trusted."""
     ASK = "ask"
-    """As strict; the user is asked when a snapshot of an unknown signer comes along, for this kernel only."""
+    """As strict, and the user is asked to trust an unknown signer whose snapshot comes along."""
     OFF = "off"
-    """Anyone's, unsigned as well. A signature that is there must be right all the same."""
+    """Anyone's, unsigned as well, used and kept as one's own. A signature that is there must be right."""
 
 
 class Standing(enum.StrEnum):
@@ -87,7 +87,6 @@ class Standing(enum.StrEnum):
 
     OWN = "you"
     TRUSTED = "trusted"
-    CONFIRMED = "confirmed for this kernel"
     UNKNOWN = "not trusted"
 
 
@@ -177,7 +176,7 @@ def short(fingerprint: str) -> str:
 
 def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> None:
     """Raise Unsigned (`standing` None) or UntrustedSigner unless `policy` lets such artifacts run."""
-    if policy is Policy.OFF or standing in (Standing.OWN, Standing.TRUSTED, Standing.CONFIRMED):
+    if policy is Policy.OFF or standing in (Standing.OWN, Standing.TRUSTED):
         return
     if standing is None:
         raise Unsigned(

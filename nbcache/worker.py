@@ -17,6 +17,7 @@ class Worker:
         self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._stopped = False
 
     def submit(self, task: Callable[[], object]) -> None:
         """Have `task` done after those that were submitted before it.
@@ -34,12 +35,15 @@ class Worker:
         """Wait for the tasks so far; False where `timeout` seconds were not enough."""
         if self._thread is None:
             return True
+        if self._stopped:
+            return True
         done = threading.Event()
         self._tasks.put(done.set)
         return done.wait(timeout)
 
     def stop(self) -> None:
         """End the thread after the tasks so far."""
+        self._stopped = True
         self._tasks.put(None)
 
     def _run(self) -> None:

@@ -118,33 +118,29 @@ def test_what_a_trusted_signer_made_is_a_hit_and_stored(ada: Person, bob: Person
     assert again.graphs[0].level is Level.L1
 
 
-@pytest.mark.parametrize("policy", [Policy.ASK, Policy.OFF])
-def test_what_a_stranger_made_is_for_this_kernel_alone(ada: Person, bob: Person, policy: Policy) -> None:
+def test_a_stranger_is_used_as_soon_as_they_are_trusted(ada: Person, bob: Person) -> None:
     bob.snapshot.write_bytes(ada.make("one"))
-
-    session, bridge, sharing = bob.session(policy)
-    if policy is Policy.ASK:
-        bridge.compile("other")
-        assert outcomes(session) == [Outcome.MISS]
-        (received,) = sharing.known()
-        sharing.confirm(received)
-        session.named("inductor", 10)
-    before = session.manifest()
+    session, bridge, sharing = bob.session()
+    bridge.compile("other")
+    (received,) = sharing.known()
+    assert received.standing is Standing.UNKNOWN
+    sharing.trust(received, "Ada")
     bridge.compile("one")
-    bridge.compile("new")
+    assert outcomes(session) == [Outcome.MISS, Outcome.HIT]
+
+
+def test_without_a_policy_a_stranger_is_used_and_yet_not_signed_by_adding_to_their_file(
+    ada: Person, bob: Person
+) -> None:
+    data = ada.make("one")
+    bob.snapshot.write_bytes(data)
+    session, bridge, sharing = bob.session(Policy.OFF)
+    bridge.compile("one")
+    assert outcomes(session) == [Outcome.HIT]
     session.end_cell()
-    session.flush()
-    assert outcomes(session)[-2:] == [Outcome.HIT, Outcome.MISS]
-    assert bridge.isolated
-    assert session.manifest() == before  # neither that nor what was compiled beside it
     with pytest.raises(TrustError):
-        sharing.write(bob.snapshot, ORIGIN)  # would be to sign it
-    session.close()
-
-    bob.snapshot.unlink()
-    strict, bridge, _ = bob.session()
-    bridge.compile("one")
-    assert outcomes(strict) == [Outcome.MISS]
+        sharing.write(bob.snapshot, ORIGIN)
+    assert bob.snapshot.read_bytes() == data
 
 
 def test_an_unsigned_file_is_not_signed_by_adding_to_it(ada: Person, bob: Person) -> None:

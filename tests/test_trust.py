@@ -241,7 +241,7 @@ def test_what_is_said_of_a_signer_and_cannot_be_read_is_no_trust(keyring: Keyrin
 
 
 @pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize("standing", [Standing.OWN, Standing.TRUSTED, Standing.CONFIRMED])
+@pytest.mark.parametrize("standing", [Standing.OWN, Standing.TRUSTED])
 def test_ones_own_and_those_who_are_trusted_may_always(policy: Policy, standing: Standing) -> None:
     admit(policy, standing, FINGERPRINT)
 

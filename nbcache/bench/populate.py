@@ -148,8 +148,6 @@ class _NoHooks:
 
     def clear(self) -> None: ...
 
-    def isolate(self) -> None: ...
-
     def prewarm(self) -> Steps:
         return iter(())
 

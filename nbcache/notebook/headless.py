@@ -78,9 +78,12 @@ def run(
             for source in extra:
                 cell = new_code_cell(source)  # type: ignore[no-untyped-call]
                 notebook.cells.append(cell)
-                client.execute_cell(cell, len(notebook.cells) - 1)
+                try:
+                    client.execute_cell(cell, len(notebook.cells) - 1)
+                except CellExecutionError as error:
+                    error_text = f"the snapshot: {error.ename}: {error.evalue}"
             reports = json.loads(_text(notebook.cells[-1]))
-            said = None if len(extra) == 1 else _text(notebook.cells[-2])
+            said = None if error_text is not None or len(extra) == 1 else _text(notebook.cells[-2])
     except NoSuchKernel as error:
         raise SnapshotError(
             f"there is no kernel {error.name!r} here", where=str(path), next_step="jupyter kernelspec list"

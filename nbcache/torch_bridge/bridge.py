@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import getpass
 import os
@@ -11,7 +10,6 @@ import shutil
 import stat
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -56,9 +54,6 @@ class TorchBridge:
         self._expected: str | None = None
         self._capability: str | None = None
         self._before: dict[str, str | None] = {}
-        self._isolating = threading.Lock()
-        self._private: Path | None = None
-        """A folder of this process's own, in use once something is that others must not get."""
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
@@ -97,9 +92,7 @@ class TorchBridge:
             else:
                 os.environ[name] = value
         self._before.clear()
-        self._remove_private_folder()
-        atexit.unregister(self._remove_private_folder)
-        self._folder = self._session = self._private = None
+        self._folder = self._session = None
 
     def prewarm(self, *, compiling_for: str | None = None) -> Steps:
         """Return what can be done before the first compile.
@@ -113,39 +106,21 @@ class TorchBridge:
         return prewarm.steps(self._session, self._serving, self._user_has_torch)
 
     def clear(self) -> None:
-        """Empty the cache folder that we gave torch; one that the user has set is not ours to clean."""
-        if self._folder is None:
+        """Empty the folders that we give torch, for all environments; the user's own is not ours to clean."""
+        try:
+            folders = [folder for folder in _own_folder(_own_root()).iterdir() if folder.is_dir()]
+        except (OSError, StoreUnavailable):
             return
-        for name in _CACHES:
-            shutil.rmtree(self._folder / name, ignore_errors=True)
-        (self._folder / _FOREIGN).unlink(missing_ok=True)
-        for path in [path for path in self._folder.rglob("*") if path.is_file()]:
-            if KERNELS in path.parts:  # loaded by running kernels, and used only for what is stored
-                continue
-            with contextlib.suppress(OSError):  # another kernel may be compiling there just now
-                if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
-                    path.unlink()
-
-    def isolate(self) -> None:
-        """Give torch a cache folder of this process's own: what is put there is for no other kernel."""
-        with self._isolating:
-            if self._private is None:
-                self._give_private_folder()
-
-    def _give_private_folder(self) -> None:
-        self._remove_private_folder()
-        self._private = Path(tempfile.mkdtemp(prefix="nbcache_private_"))
-        atexit.register(self._remove_private_folder)
-        for name in (_FOLDER, _TRITON_FOLDER):
-            self._before.setdefault(name, os.environ.get(name))
-        os.environ.pop(_TRITON_FOLDER, None)  # torch sets it below the other one
-        os.environ[_FOLDER] = self._expected = str(self._private)
-        self._folder = self._private
-        self._disown()
-
-    def _remove_private_folder(self) -> None:
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
+        for folder in folders:
+            for name in _CACHES:
+                shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / _FOREIGN).unlink(missing_ok=True)
+            for path in [path for path in folder.rglob("*") if path.is_file()]:
+                if KERNELS in path.parts:  # loaded by running kernels, and used only for what is stored
+                    continue
+                with contextlib.suppress(OSError):  # another kernel may be compiling there just now
+                    if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
+                        path.unlink()
 
     def cache_folder(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
@@ -202,9 +177,6 @@ class TorchBridge:
         torch's CPU keys leave the CPU out, and its default folder is shared by all: a folder for each
         environment keeps that sound and leaves torch's keys as they are.
         """
-        if self._private is not None:  # nor must code for two CPUs meet in it
-            self._give_private_folder()
-            return
         set_by_user = os.environ.get(_FOLDER)
         if set_by_user and self._folder is None and not _is_nobodys_choice(Path(set_by_user)):
             self._expected = os.path.abspath(set_by_user)
@@ -230,9 +202,6 @@ class TorchBridge:
         if torch.compiler.config.force_disable_caches:
             return False
         if self._folder is not None and not self._folder.is_dir():  # temp folders are cleaned by others, too
-            if self._private is not None:
-                self._give_private_folder()
-                return True
             (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
         return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
 
