@@ -193,11 +193,7 @@ class ArtifactStore:
         """Return the union of all notebooks' manifests in `environment`."""
         prefix = f"{_MANIFEST}{environment.digest}/"
         entries = self.store.get_many(list(self.store.keys(prefix)))
-
-        def decode(entry: bytes) -> Manifest:
-            return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
-
-        found = (self._decoded(key, entry, decode) for key, entry in entries.items())
+        found = (self._decoded(key, entry, _manifest_of) for key, entry in entries.items())
         return union(environment, "", _newest_first(manifest for manifest in found if manifest is not None))
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
@@ -316,7 +312,7 @@ class ArtifactStore:
         prefix = _manifest_prefix(environment, notebook)
 
         def decode(entry: bytes) -> Manifest:
-            manifest = decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
+            manifest = _manifest_of(entry)
             if (manifest.environment, manifest.notebook) != (environment, notebook):
                 raise CorruptEntry("a manifest is of another environment or notebook than its key says")
             return manifest
@@ -360,6 +356,10 @@ def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
         return f"{_REF}{keys.digest(parts)}/"
     except UnicodeEncodeError as error:
         raise FormatError("an artifact's key holds a lone surrogate, which UTF-8 cannot hold") from error
+
+
+def _manifest_of(entry: bytes) -> Manifest:
+    return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
 
 
 def _manifest_prefix(environment: Environment, notebook: str) -> str:

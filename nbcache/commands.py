@@ -215,10 +215,10 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
 def signers(settings: Settings) -> Shown:
     """Show one's own key and who is trusted."""
     keyring = Keyring(settings.trust_dir)
-    own = keyring.own()
+    own, trusted = keyring.own(), keyring.trusted()
     rows = [(own or NOTHING, "you" if own else "you have no key yet: the first snapshot makes one")]
-    rows += [(signer.fingerprint, f"trusted: {signer.name or NOTHING}") for signer in keyring.trusted()]
-    data = {"own": own, "trusted": [_signer_json(signer) for signer in keyring.trusted()]}
+    rows += [(signer.fingerprint, f"trusted: {signer.name or NOTHING}") for signer in trusted]
+    data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
     return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from nbcache.errors import CorruptSnapshot, SnapshotError
 
-__all__ = ["MAX_SNAPSHOT_BYTES", "SnapshotFile", "decode_file", "encode_file"]
+__all__ = ["MAX_SNAPSHOT_BYTES", "SnapshotFile", "decode_file", "encode_file", "refused"]
 
 MAX_SNAPSHOT_BYTES = 1 << 30
 """The longest file that is read or written."""
@@ -76,26 +76,26 @@ def encode_file(file: SnapshotFile) -> bytes:
 def decode_file(data: bytes) -> SnapshotFile:
     """Return the members of a snapshot file. CorruptSnapshot, and nothing else, where it is none."""
     if len(data) > MAX_SNAPSHOT_BYTES:
-        raise _corrupt(f"it has {len(data):,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
+        raise refused(f"it has {len(data):,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
     end = data[-_END.size :]
     if data[:4] != b"PK\x03\x04" or len(end) != _END.size or not end.startswith(b"PK\x05\x06"):
-        raise _corrupt("it is no zip archive, or has something before or after it")
+        raise refused("it is no zip archive, or has something before or after it")
     if _END.unpack(end)[0] > _MAX_MEMBERS:  # before zipfile reads them all
-        raise _corrupt("it has more members than a snapshot may")
+        raise refused("it has more members than a snapshot may")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = _members(archive, len(data))
     except CorruptSnapshot:
         raise
     except Exception as error:  # zipfile raises many kinds on what is no sound archive
-        raise _corrupt(f"it is no sound zip archive: {error}") from error
+        raise refused(f"it is no sound zip archive: {error}") from error
     if next(iter(members), None) != _MANIFEST:
-        raise _corrupt("it does not begin with a manifest")
+        raise refused("it does not begin with a manifest")
     packed = {}
     for name in members.keys() - {_MANIFEST, _SIGNATURE}:
         match = _PACKED.fullmatch(name)
         if match is None:
-            raise _corrupt(f"it has a member {name[:80]!r}, which no snapshot has")
+            raise refused(f"it has a member {name[:80]!r}, which no snapshot has")
         packed[match[1]] = members[name]
     return SnapshotFile(members[_MANIFEST], members.get(_SIGNATURE), packed)
 
@@ -104,21 +104,23 @@ def _members(archive: zipfile.ZipFile, length: int) -> dict[str, bytes]:
     """Return the archive's members in order, each stored and named once, and together no longer than it."""
     infos = archive.infolist()
     if len(infos) > _MAX_MEMBERS or (infos and infos[0].header_offset):
-        raise _corrupt("it has other members than its end says, or something before them")
+        raise refused("it has other members than its end says, or something before them")
     if sum(info.file_size for info in infos) > length:
-        raise _corrupt("its members overlap")
+        raise refused("its members overlap")
     members: dict[str, bytes] = {}
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-            raise _corrupt(f"its member {info.filename[:80]!r} is compressed or encrypted")
+            raise refused(f"its member {info.filename[:80]!r} is compressed or encrypted")
         if info.filename in members:
-            raise _corrupt(f"it has two members {info.filename[:80]!r}")
+            raise refused(f"it has two members {info.filename[:80]!r}")
         members[info.filename] = archive.read(info)
     return members
 
 
-def _corrupt(what: str) -> CorruptSnapshot:
+def refused(what: str, where: str | None = None) -> CorruptSnapshot:
+    """Return the error that says why nothing of a snapshot is used."""
     return CorruptSnapshot(
         f"the snapshot is refused whole: {what}",
+        where=where,
         next_step="get the file again from who made it",
     )

@@ -26,9 +26,8 @@ _ABANDONED_SECONDS = 3600.0
 def read(path: Path, *, max_bytes: int) -> bytes:
     """Return the bytes of the file at `path`; SnapshotError where it cannot be read, or is longer."""
     try:
-        descriptor = os.open(
-            path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        )  # a pipe would wait for a writer
+        # O_NONBLOCK: a pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise SnapshotError("this is no file", where=str(path), next_step="check the path")

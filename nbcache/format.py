@@ -323,7 +323,7 @@ def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
         "environment": [[part.label, part.value] for part in manifest.environment.components],
     }
     if manifest.graphs:
-        fields["graphs"] = [_graph_fields(graph) for graph in manifest.graphs]
+        fields["graphs"] = [graph.to_json() for graph in manifest.graphs]
     return fields
 
 
@@ -334,18 +334,6 @@ def _manifest(fields: _Fields, notebook: str) -> Manifest:
         artifacts=tuple(_ref(_Fields(value, "artifact")) for value in fields.array("artifacts")),
         graphs=tuple(_graph(_Fields(value, "graph")) for value in fields.array("graphs", optional=True)),
     )
-
-
-def _graph_fields(graph: GraphSummary) -> dict[str, Any]:
-    return {
-        "artifacts": list(graph.artifacts),
-        "cell": graph.cell,
-        "direction": graph.direction.value,
-        "function": graph.function,
-        "key": graph.key,
-        "outcome": graph.outcome.value,
-        "seconds": float(graph.seconds),
-    }
 
 
 def _graph(fields: _Fields) -> GraphSummary:

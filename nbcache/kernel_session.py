@@ -394,15 +394,13 @@ class Session:
         with self._lock:
             if self._closed or environment != self.environment:
                 return
-            self._supply.bring(ours, packed, source)
-            if self.settings.save:
+            if self._supply.bring(ours, packed, source) and self.settings.save:
                 self._to_keep += [(ours, packed, source)]
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""
-        if (environment := self.environment) is None:
-            return
-        self._start_reading(environment)
+        if (environment := self.environment) is not None:
+            self._start_reading(environment)
 
     def incomplete(self, key: str) -> None:
         """Give up a stored graph that cannot be used, since a kernel that it needs is not there.

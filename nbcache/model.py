@@ -118,6 +118,11 @@ class Environment:
         """64 hexadecimal digits; two environments share artifacts when theirs are equal."""
         return digest(self.components)
 
+    @property
+    def values(self) -> dict[str, str]:
+        """The components' values by label."""
+        return {part.label: part.value for part in self.components}
+
 
 @dataclass(frozen=True, slots=True)
 class GraphSummary:
@@ -140,6 +145,18 @@ class GraphSummary:
     def identity(self) -> tuple[str, str, str, str]:
         """What makes two summaries those of one graph."""
         return (self.cell, self.function, self.direction, self.key)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as JSON values, as manifests and `nbcache inspect` have it."""
+        return {
+            "cell": self.cell,
+            "function": self.function,
+            "direction": self.direction.value,
+            "outcome": self.outcome.value,
+            "key": self.key,
+            "seconds": float(self.seconds),
+            "artifacts": list(self.artifacts),
+        }
 
 
 @dataclass(frozen=True, slots=True)

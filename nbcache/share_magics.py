@@ -200,10 +200,7 @@ def _reference(path: Path, taken: Taken) -> dict[str, Any]:
     return {
         "file": path.name,
         "digest": sha256(taken.data),
-        "environments": [
-            {part.label: part.value for part in manifest.environment.components}
-            for manifest in taken.draft.snapshot.manifests
-        ],
+        "environments": [manifest.environment.values for manifest in taken.draft.snapshot.manifests],
     }
 
 

@@ -64,8 +64,7 @@ def sources(source: str) -> list[tuple[bytes, str]]:
     path = _path(source)
     if path.suffix != ".ipynb":
         return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))]
-    read(path, max_bytes=MAX_NOTEBOOK_BYTES)  # says what is wrong with the path
-    found, problems = _of(path)
+    found, problems = _of(path, read(path, max_bytes=MAX_NOTEBOOK_BYTES))
     if problems and not found:
         raise problems[0]
     if not found:
@@ -214,17 +213,26 @@ class Sharing:
     def _look(self) -> None:
         try:
             if notebook := self._session.notebook(timeout=2.0):
-                found, problems = _of(Path(notebook))
-                self._problems += problems
-                for data, where in found:
-                    try:
-                        self._take_in(data, where)
-                    except NbcacheError as error:
-                        self._problems.append(error)
+                self._look_at(Path(notebook))
         except Exception as error:  # whatever lies in that folder, the user's cells run
             self._session.notice(f"looking for snapshots failed: {error!r}")
         finally:
             self._looked.set()
+
+    def _look_at(self, notebook: Path) -> None:
+        content = b""
+        try:
+            if notebook.exists():
+                content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
+        except NbcacheError as error:
+            self._problems.append(error)
+        found, problems = _of(notebook, content)
+        self._problems += problems
+        for data, where in found:
+            try:
+                self._take_in(data, where)
+            except NbcacheError as error:
+                self._problems.append(error)
 
     def _take_in(self, data: bytes, where: str) -> Received:
         received = receive(data, self.keyring, where=where)
@@ -254,22 +262,14 @@ class Sharing:
         return manifest
 
 
-def _of(notebook: Path) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
-    """Return the snapshots that a notebook carries, and the one that lies beside it; and what is wrong.
+def _of(notebook: Path, data: bytes) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+    """Return the snapshots that a notebook's bytes carry, and the one that lies beside it; and what is wrong.
 
     One that was renamed, or whose notebook was, is found by the digest that an output tells.
     """
-    found: list[tuple[bytes, str]] = []
-    problems: list[NbcacheError] = []
-    data = b""
-    try:
-        if notebook.exists():
-            data = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
-    except NbcacheError as error:
-        problems.append(error)
     inside, broken = attachment.carried(data)
-    found += [(each, str(notebook)) for each in inside]
-    problems += broken
+    found = [(each, str(notebook)) for each in inside]
+    problems: list[NbcacheError] = [*broken]
     near = beside(notebook)
     if near.exists():
         try:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
-from nbcache.container import SnapshotFile, decode_file, encode_file
+from nbcache.container import SnapshotFile, decode_file, encode_file, refused
 from nbcache.errors import (
     BadSignature,
     CorruptEntry,
-    CorruptSnapshot,
     NbcacheError,
     UnsupportedVersion,
 )
@@ -96,9 +95,7 @@ class Received:
             try:
                 unpack(packed[digest], size=each.size, digest=digest)
             except CorruptEntry as error:
-                wrong = _wrong(error.what)
-                wrong.where = self.where
-                raise wrong from error
+                raise refused(error.what, self.where) from error
 
 
 def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
@@ -111,15 +108,13 @@ def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
         signer, standing, forged = _signer(file, keyring)
         vouched = standing in (Standing.OWN, Standing.TRUSTED)
         if len(file.manifest) > (_MAX_MANIFEST_BYTES if vouched else _MAX_STRANGERS_BYTES):
-            raise _wrong(f"its manifest has {len(file.manifest):,} bytes")
+            raise refused(f"its manifest has {len(file.manifest):,} bytes")
         snapshot = decode_snapshot(file.manifest)
         _check(snapshot, file.packed)
         if forged is not None:
             raise forged
     except CorruptEntry as error:
-        corrupt = _wrong(error.what)
-        corrupt.where = where
-        raise corrupt from error
+        raise refused(error.what, where) from error
     except NbcacheError as error:
         error.where = where
         raise
@@ -160,9 +155,10 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
     if not differing:
         return manifest
-    known = {part.label: part.value for part in manifest.environment.components}
     # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all count as such.
-    on_cpu = known.get("device") == "cpu" or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
+    on_cpu = manifest.environment.values.get("device") == "cpu" or any(
+        ref.type == "cpp_kernel" for ref in manifest.artifacts
+    )
 
     def fits(ref: ArtifactRef) -> bool:
         bound = _BOUND_TO.get(ref.type)
@@ -185,19 +181,19 @@ def _check(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     if len(snapshot.manifests) > _MAX_ENVIRONMENTS or any(
         max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
     ):
-        raise _wrong("it names more artifacts than a snapshot may")
+        raise refused("it names more artifacts than a snapshot may")
     if snapshot.contents.keys() != packed.keys():
-        raise _wrong("it holds other artifacts than its manifest names")
+        raise refused("it holds other artifacts than its manifest names")
     if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
-        raise _wrong("its artifacts are longer than a snapshot's may be")
+        raise refused("its artifacts are longer than a snapshot's may be")
     for digest, expected in snapshot.contents.items():
         if len(packed[digest]) != expected.packed_size:
-            raise _wrong(f"the artifact {digest[:16]} is not as long as the manifest says")
+            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
         if _is_bomb(expected.size, expected.packed_size):
-            raise _wrong(f"the artifact {digest[:16]} would be more than {_MAX_RATIO} times its bytes")
+            raise refused(f"the artifact {digest[:16]} would be more than {_MAX_RATIO} times its bytes")
     for digest, expected in snapshot.contents.items():
         if sha256(packed[digest]) != expected.packed_digest:
-            raise _wrong(f"the artifact {digest[:16]} does not have the digest that the manifest says")
+            raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +307,4 @@ def _snapshot(origin: Origin, manifests: Sequence[Manifest], packed: Mapping[str
         },
         user=origin.user,
         host=origin.host,
-    )
-
-
-def _wrong(what: str) -> CorruptSnapshot:
-    return CorruptSnapshot(
-        f"the snapshot is refused whole: {what}", next_step="get the file again from who made it"
     )

@@ -41,13 +41,19 @@ class Supply:
         self._reading = object()
         """Stands for what is being read ahead; another one says that it is of no use any more."""
 
-    def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: str) -> None:
-        """Take in what a snapshot has for this environment, `packed` by digest; `source` is its name."""
+    def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: str) -> bool:
+        """Take in what a snapshot has for this environment, `packed` by digest; `source` is its name.
+
+        Returns whether it is new: a snapshot is brought whenever reading ahead begins.
+        """
         with self._lock:
+            if manifest in self._brought:
+                return False
             for ref in manifest.artifacts:
                 brought = self._packed.setdefault((ref.type, ref.key), {})
                 brought[ref.digest] = (ref, packed[ref.digest], source)
             self._brought.append(manifest)
+            return True
 
     def begin(self, manifest: Manifest | None) -> None:
         """Read ahead what `manifest` and the snapshots name, most wanted first; on threads of its own.

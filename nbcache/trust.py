@@ -134,7 +134,7 @@ class Signature:
                 "public_key": str(public_key),
                 "signature": str(signature),
                 "version": 1,
-            } if re.fullmatch("[0-9a-f]{64}", public_key) and re.fullmatch("[0-9a-f]{128}", signature):
+            } if _HEX64.fullmatch(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
                 return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
         raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
 

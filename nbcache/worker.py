@@ -33,9 +33,7 @@ class Worker:
 
     def flush(self, timeout: float | None) -> bool:
         """Wait for the tasks so far; False where `timeout` seconds were not enough."""
-        if self._thread is None:
-            return True
-        if self._stopped:
+        if self._thread is None or self._stopped:
             return True
         done = threading.Event()
         self._tasks.put(done.set)

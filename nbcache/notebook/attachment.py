@@ -47,12 +47,7 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
 
     None where it is no notebook.
     """
-    if MIME.encode() not in data:  # most carry none, and reading a large one takes a while
-        return [], []
-    try:
-        notebook = json.loads(data)
-    except (ValueError, RecursionError):
-        return [], []
+    notebook = _with(MIME, data)
     found, problems = [], []
     for text in (*_attached(notebook), *_displayed(notebook)):
         try:
@@ -64,13 +59,8 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
 
 def referred(data: bytes) -> set[str]:
     """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes tell of."""
-    if MANIFEST_MIME.encode() not in data:
-        return set()
-    try:
-        notebook = json.loads(data)
-    except (ValueError, RecursionError):
-        return set()
-    digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in _outputs(notebook))
+    outputs = _outputs(_with(MANIFEST_MIME, data))
+    digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in outputs)
     return {digest for digest in digests if isinstance(digest, str)}
 
 
@@ -134,6 +124,16 @@ def encode_notebook(notebook: NotebookNode) -> bytes:
 
     text: str = nbformat.writes(notebook, version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
     return f"{text}\n".encode()
+
+
+def _with(mime: str, data: bytes) -> Any:
+    """Return the notebook in `data`, or whatever JSON that is, if it names `mime`; else None."""
+    if mime.encode() not in data:  # most do not, and reading a large one takes a while
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _attached(notebook: Any) -> Iterator[Any]:

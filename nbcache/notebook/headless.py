@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.errors import SnapshotError
+from nbcache.files import read
 from nbcache.notebook.attachment import decode_notebook
 
 __all__ = ["Run", "run"]
@@ -53,8 +54,6 @@ def run(
         raise SnapshotError(
             f"running notebooks needs {error.name}", next_step="pip install 'nbcache[run]'"
         ) from error
-    from nbcache.files import read
-
     notebook = decode_notebook(read(path, max_bytes=_MAX_BYTES), str(path))
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if not any(word in cell.source for cell in code for word in _LOADS):

@@ -136,25 +136,14 @@ def snapshot_json(received: Received, here: Environment | None = None) -> dict[s
         "packed_bytes": sum(each.packed_size for each in snapshot.contents.values()),
         "manifests": [
             {
-                "environment": {each.label: each.value for each in manifest.environment.components},
+                "environment": manifest.environment.values,
                 "differences": None
                 if here is None
                 else [
                     {"component": each.label, "there": each.old, "here": each.new}
                     for each in differences(manifest, here)
                 ],
-                "graphs": [
-                    {
-                        "cell": graph.cell,
-                        "function": graph.function,
-                        "direction": graph.direction.value,
-                        "outcome": graph.outcome.value,
-                        "key": graph.key,
-                        "seconds": graph.seconds,
-                        "artifacts": list(graph.artifacts),
-                    }
-                    for graph in manifest.graphs
-                ],
+                "graphs": [graph.to_json() for graph in manifest.graphs],
                 "artifacts": [
                     {
                         "type": ref.type,
@@ -174,7 +163,7 @@ def snapshot_json(received: Received, here: Environment | None = None) -> dict[s
 
 
 def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
-    known = {each.label: each.value for each in manifest.environment.components}
+    known = manifest.environment.values
     shown = [
         f"torch {known.get('torch.version', '?')}",
         known.get("device", "?"),

@@ -112,15 +112,7 @@ class TorchBridge:
         except (OSError, StoreUnavailable):
             return
         for folder in folders:
-            for name in _CACHES:
-                shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / _FOREIGN).unlink(missing_ok=True)
-            for path in [path for path in folder.rglob("*") if path.is_file()]:
-                if KERNELS in path.parts:  # loaded by running kernels, and used only for what is stored
-                    continue
-                with contextlib.suppress(OSError):  # another kernel may be compiling there just now
-                    if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
-                        path.unlink()
+            _empty(folder)
 
     def cache_folder(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
@@ -234,6 +226,19 @@ class TorchBridge:
                 config.job_id = None
 
         self._patches.undo(undo)
+
+
+def _empty(folder: Path) -> None:
+    """Remove what torch would look up in one of our folders, and what no kernel is working on."""
+    for name in _CACHES:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / _FOREIGN).unlink(missing_ok=True)
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if KERNELS in path.parts:  # loaded by running kernels, and used only for what is stored
+            continue
+        with contextlib.suppress(OSError):  # another kernel may be compiling there just now
+            if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
+                path.unlink()
 
 
 def _is_nobodys_choice(folder: Path) -> bool:
