@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("source", metavar="SOURCE", help=_SOURCE)
     verify = verb(
         "verify",
-        "check every byte of a snapshot, its signature and its signer",
+        "check a snapshot whole: its manifest, every artifact, signature and signer",
         lambda commands, given, settings: commands.verify(given.source, settings),
     )
     verify.add_argument("source", metavar="SOURCE", help=_SOURCE)
