@@ -31,11 +31,13 @@ from collections.abc import Iterable
 from nbcache.errors import CorruptSnapshot, UnsupportedVersion
 from nbcache.model import Artifact
 
-__all__ = ["TYPES", "decode_bundle", "encode_bundle"]
+__all__ = ["TYPES", "decode_bundle", "encode_bundle", "holds_cpu_code"]
 
 TYPES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
 """The types of artifact that torch's bundles hold."""
 
+_CPP = (b"async_compile.cpp", b"#include")
+"""What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
 _VERSION = 1
 _CHECKSUM_BYTES, _INTEGER_BYTES = 4, 8
 
@@ -71,6 +73,11 @@ def decode_bundle(data: bytes) -> list[Artifact]:
         for _ in range(reader.integer()):
             artifacts[Artifact(type, reader.text(), reader.take(reader.integer()))] = None
     return list(artifacts)
+
+
+def holds_cpu_code(artifact: Artifact) -> bool:
+    """Tell whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
+    return any(mark in artifact.content for mark in _CPP)
 
 
 class _Reader:

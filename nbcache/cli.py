@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nbcache import __version__
+from nbcache.baseline import BASELINES
 from nbcache.bench import options as bench_options
 from nbcache.errors import ConfigError, NbcacheError
 from nbcache.settings import Settings
@@ -86,6 +87,20 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--from", dest="source", metavar="SOURCE", help=f"{_SOURCE}; default: all that is stored here"
     )
+    imported = verb(
+        "import-mega",
+        "store what a bundle of torch.compiler.save_cache_artifacts holds",
+        lambda commands, given, settings: commands.import_mega(
+            given.file, given.assume_same_cpu, given.yes, settings
+        ),
+    )
+    imported.add_argument("file", metavar="FILE", type=Path)
+    imported.add_argument(
+        "--assume-same-cpu",
+        action="store_true",
+        help="take its CPU graphs, too: made on a CPU like this one, with a compiler that knows all of it",
+    )
+    imported.add_argument("--yes", action="store_true", help="do not ask whether to trust it")
     attach = verb(
         "attach",
         "put a snapshot into a notebook that is not open",
@@ -109,9 +124,14 @@ def _parser() -> argparse.ArgumentParser:
     warm = verb(
         "warm",
         "run a notebook without a person and write the snapshot beside it",
-        lambda commands, given, settings: commands.warm(given.notebook, settings),
+        lambda commands, given, settings: commands.warm(given.notebook, given.portable, settings),
     )
     warm.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    warm.add_argument(
+        "--portable",
+        choices=list(BASELINES),
+        help="compile CPU code for all CPUs of this kind, instead of for this one",
+    )
     run = verb(
         "run",
         "run a notebook without a person and show what hit and what was compiled",

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifact_store import ArtifactStore
-from nbcache.bundle import TYPES, encode_bundle
+from nbcache.bundle import TYPES, decode_bundle, encode_bundle, holds_cpu_code
 from nbcache.container import MAX_SNAPSHOT_BYTES
 from nbcache.errors import NbcacheError, SnapshotError
 from nbcache.files import read, update
 from nbcache.format import unpack
-from nbcache.model import Artifact, Environment
+from nbcache.model import BUNDLED, Artifact, Environment, Manifest
 from nbcache.notebook import attachment, headless
 from nbcache.notebook.locate import opened_by
 from nbcache.notebook.snapshot_report import snapshot_json, snapshot_lines
@@ -32,6 +32,7 @@ __all__ = [
     "detach",
     "export_mega",
     "extract",
+    "import_mega",
     "inspect",
     "merge_files",
     "run",
@@ -101,11 +102,7 @@ def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Show
 
 def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
     """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
-    here = _here()
-    if here is None:
-        raise SnapshotError(
-            "a bundle is for one environment, and torch, which tells it, is not installed here"
-        )
+    here = _needed_here()
     artifacts = []
     if source is None:
         stored = ArtifactStore(DirectoryStore(settings.dir))
@@ -130,6 +127,34 @@ def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
         [f"{path}: {counted(len(held), 'artifact')}, {size(len(data))}"],
         {"path": str(path), "artifacts": len(held), "bytes": len(data)},
     )
+
+
+def import_mega(path: Path, same_cpu: bool, sure: bool, settings: Settings) -> Shown:
+    """Store what a bundle of torch's holds, for this environment; its CPU graphs with `same_cpu` only."""
+    here = _needed_here()
+    try:
+        held = decode_bundle(read(path, max_bytes=MAX_SNAPSHOT_BYTES))
+    except NbcacheError as error:
+        error.where = str(path)
+        raise
+    taken = [each for each in held if each.type in TYPES and (same_cpu or not holds_cpu_code(each))]
+    if taken and not sure:
+        _agree(f"{path} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
+    stored = ArtifactStore(DirectoryStore(settings.dir))
+    refs = []
+    for artifact in taken:
+        refs.append(stored.put(here.digest, artifact))
+        if artifact.type == "inductor":
+            stored.put(here.digest, Artifact(BUNDLED, artifact.key, b"1"))
+    if refs:
+        stored.save_manifest(Manifest(here, "", tuple(refs)))
+    lines = [f"{path}: {counted(len(taken), 'artifact')} stored for this machine"]
+    if left := len(held) - len(taken):
+        lines.append(
+            f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
+            "If it was made on this one, or one just like it: --assume-same-cpu"
+        )
+    return Shown(lines, {"stored": len(taken), "left": left}, ok=bool(taken))
 
 
 def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
@@ -185,8 +210,10 @@ def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
     return Shown([f"{target}: {size(len(found[0]))}"], {"path": str(target), "bytes": len(found[0])})
 
 
-def warm(notebook: Path, settings: Settings) -> Shown:
-    """Run a notebook without a person, and write the snapshot beside it."""
+def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
+    """Run a notebook without a person, and write the snapshot beside it; `portable` is the CPUs it is for."""
+    if portable is not None:
+        settings = settings.with_value("portable", portable, origin="--portable")
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=_say)
     lines = [done.error] if done.error is not None else [f"{done.snapshot}".strip()]
@@ -272,6 +299,25 @@ def _here() -> Environment | None:
         return environment.current()
     except ImportError:
         return None
+
+
+def _needed_here() -> Environment:
+    here = _here()
+    if here is None:
+        raise SnapshotError(
+            "a bundle is for one environment, and torch, which tells it, is not installed here",
+            next_step="run this where the notebook's kernel runs",
+        )
+    return here
+
+
+def _agree(question: str) -> None:
+    """Ask on the terminal; SnapshotError where the answer is not yes, or nobody is there to give one."""
+    if not sys.stdin.isatty():
+        raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
+    print(question, end="", file=sys.stderr, flush=True)
+    if input().strip().lower() not in ("y", "yes"):
+        raise SnapshotError("nothing was stored")
 
 
 def _is_source(text: str) -> bool:

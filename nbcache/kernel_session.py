@@ -17,7 +17,7 @@ from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from nbcache.artifact_store import ArtifactStore, Fault, FaultKind
-from nbcache.errors import NbcacheError, StoreError
+from nbcache.errors import ConfigError, NbcacheError, StoreError
 from nbcache.model import (
     Activity,
     Artifact,
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 _QUIET_SECONDS = 60.0
 """How long a store that failed is left alone."""
+_FLUSH_SECONDS = 5.0
+"""How long is waited for what is still to be written."""
 _EVICT_SHARE = 50
 """The store's bound is checked after each fiftieth of it has been written."""
 
@@ -61,6 +63,9 @@ class CompilerBridge(Protocol):
 
     def uninstall(self) -> None:
         """Leave every patched name, flag, hook and environment variable as it was found."""
+
+    def configure(self) -> None:
+        """Follow the session's settings, which have changed; ConfigError where that is impossible."""
 
     def clear(self) -> None:
         """Empty the compiler's own cache folder, if it is one of ours."""
@@ -132,6 +137,17 @@ class Session:
         self.relocate()
         self.bridge.install(self)
 
+    def configure(self, settings: Settings) -> None:
+        """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
+        if settings.portable != self.settings.portable:
+            self.flush(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
+        before, self.settings = self.settings, settings
+        try:
+            self.bridge.configure()
+        except ConfigError:
+            self.settings = before
+            raise
+
     def relocate(self) -> None:
         """Find out anew, in the background, which notebook this is."""
         self._notebook_known.clear()
@@ -140,7 +156,7 @@ class Session:
         except RuntimeError:  # no more threads for this process
             self._find_notebook()
 
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
         self.prewarm.stop()
         self._supply.stop()
@@ -364,7 +380,7 @@ class Session:
             return "nbcache does not know this environment"
         if not any(ref.cell for ref in self._supply.refs()):  # what prewarming keeps belongs to no cell
             return "compiled for the first time in this notebook"
-        return "not stored: code, inputs or settings differ from what is stored for this notebook"
+        return "not stored: code, inputs, settings or number of threads differ from what is stored here"
 
     def manifest(self) -> Manifest | None:
         """Return all that is stored of this notebook in this environment; None before torch is imported.

@@ -52,7 +52,7 @@ from nbcache.share_magics import ShareMagics
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge, environment, options
+from nbcache.torch_bridge import TorchBridge, options
 
 __all__ = ["Extension", "current_session", "load", "unload"]
 
@@ -158,7 +158,7 @@ class Extension:
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._join_cell()
         self.session.start()
-        self._share.start(environment.foreseen)
+        self._share.start(self._bridge.foreseen)
         self._use_idle_time()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
@@ -486,7 +486,7 @@ class Extension:
                     next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
                 )
             settings = settings.with_value(name, value, origin="%nbcache config")
-        self.session.settings = settings
+        self.session.configure(settings)
         if not settings.prewarm:
             self.session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):

@@ -82,6 +82,10 @@ class Artifact:
         return sha256(self.content)
 
 
+BUNDLED = "bundled"
+"""Type of an artifact that says of a graph, by its key: it came in a bundle, without its C++ kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
     """An artifact named without its content: what a manifest lists."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from nbcache.baseline import BASELINES, OFF
 from nbcache.errors import ConfigError
 from nbcache.trust import Policy
 
@@ -55,6 +56,12 @@ def _policy(text: str) -> Policy:
         raise ValueError("strict, ask or off is needed") from None
 
 
+def _portable(text: str) -> str:
+    if text not in (OFF, *BASELINES):
+        raise ValueError(f"{OFF}, {' or '.join(BASELINES)} is needed")
+    return text
+
+
 def _setting(default: Any, parse: Callable[[str], Any], help: str) -> Any:
     return field(default=default, metadata={"parse": parse, "help": help})
 
@@ -92,6 +99,9 @@ class Settings:
         False, _switch, "write the snapshot beside the notebook after each cell that compiles"
     )
     tell_origin: bool = _setting(True, _switch, "write user and host into snapshots")
+    portable: str = _setting(
+        OFF, _portable, "compile CPU code for all CPUs of this kind, instead of for this one"
+    )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each value that is not the default came from, by setting name."""

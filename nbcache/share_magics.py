@@ -116,6 +116,11 @@ class ShareMagics:
 
     def snapshot(self, arguments: list[str]) -> None:
         """Take a snapshot into a file, by default the one beside the notebook, or into this output."""
+        if arguments[:1] == ["--portable"]:
+            raise UsageError(
+                "%nbcache snapshot holds what is compiled already; to compile for other CPUs as well, run "
+                "`%nbcache config portable=x86-64-v3` first, or `nbcache warm --portable x86-64-v3 NOTEBOOK`"
+            )
         if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
             raise UsageError("%nbcache snapshot takes one FILE, or `notebook`, or nothing")
         notebook = self._locate()

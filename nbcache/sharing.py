@@ -64,7 +64,8 @@ def sources(source: str) -> list[tuple[bytes, str]]:
     path = _path(source)
     if path.suffix != ".ipynb":
         return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))]
-    found, problems = _of(path, read(path, max_bytes=MAX_NOTEBOOK_BYTES))
+    unsaved = not path.exists() and beside(path).exists()
+    found, problems = _of(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES))
     if problems and not found:
         raise problems[0]
     if not found:

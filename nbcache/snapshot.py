@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
+from nbcache.baseline import LABEL
 from nbcache.container import SnapshotFile, decode_file, encode_file, refused
 from nbcache.errors import (
     BadSignature,
@@ -51,6 +52,7 @@ _BOUND_TO = {
     "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
 }
 """What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
+_FEATURES = "cpu.features"
 _FREE_BYTES = 64 << 20
 """Content up to this size may be compressed as well as it can be."""
 
@@ -136,8 +138,19 @@ def _signer(
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs between the environment of `manifest` and `here`; empty where all of it fits."""
-    return diff(manifest.environment.components, here.components)
+    """Return what differs between the environment of `manifest` and `here`; empty where all of it fits.
+
+    What was compiled for a baseline fits every CPU that has its features.
+    """
+    there = manifest.environment.values
+    found = diff(manifest.environment.components, here.components)
+    if LABEL not in there:
+        return found
+    needed, has = (set(values.get(_FEATURES, "").split()) for values in (there, here.values))
+    found = [each for each in found if each.label not in (LABEL, "cpu.capability", _FEATURES)]
+    if lacking := needed - has:
+        found.append(Difference(_FEATURES, " ".join(sorted(lacking)), None))
+    return found
 
 
 def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:

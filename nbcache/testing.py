@@ -369,6 +369,9 @@ class FakeBridge:
         """Serve no more."""
         self._session = None
 
+    def configure(self) -> None:
+        """Follow no settings."""
+
     def clear(self) -> None:
         """Empty the cache folder."""
         self.folder.clear()

@@ -234,6 +234,20 @@ def start_kernel(tmp_path: Path, isolated: dict[str, str]) -> Iterator[Callable[
         manager.cleanup_resources()
 
 
+def with_old_compiler(environ: Environ, folder: Path) -> dict[str, str]:
+    """Return `environ` with a compiler that does not know the vector instructions of this CPU."""
+    old = folder / "old-compiler"
+    old.mkdir()
+    wrapper = old / "g++"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *-mavx*|*-mamx*) echo "unrecognized option" >&2; exit 1;; esac\n'
+        f'exec {shutil.which("g++")} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return {**environ, "PATH": f"{old}{os.pathsep}{environ['PATH']}"}
+
+
 LOAD = "%load_ext nbcache"
 SET_UP = """\
 import torch

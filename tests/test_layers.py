@@ -11,6 +11,7 @@ import nbcache
 
 LOW = {
     "artifact_store",
+    "baseline",
     "bundle",
     "container",
     "errors",

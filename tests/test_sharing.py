@@ -27,6 +27,7 @@ from conftest import (
     printed,
     run_interpreter,
     shown,
+    with_old_compiler,
 )
 
 from nbcache.bundle import decode_bundle
@@ -98,6 +99,13 @@ def bob(cold: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: p
 @pytest.fixture
 def signer(ada: tuple[Machine, nbformat.NotebookNode]) -> str:
     return str(ada[0].json("trust")["own"])
+
+
+def empty_temp(machine: Machine) -> None:
+    """Remove torch's cache folder and all else in the temp folder, but for its precompiled headers."""
+    for each in Path(machine.environ["TMPDIR"]).iterdir():
+        if not each.is_symlink():
+            shutil.rmtree(each)
 
 
 def plain(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -241,6 +249,52 @@ def test_inspect_tells_what_a_snapshot_is_before_it_is_trusted(
         "cpp_kernel",
     }
     assert found["packed_bytes"] < found["bytes"] / 3
+
+
+def test_a_bundle_is_imported_and_its_kernels_are_compiled_once(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    path = bob.folder / "bundle"
+    ada[0].said("export-mega", str(path))
+    unasked = bob.command("import-mega", str(path), "--assume-same-cpu")
+    assert unasked.returncode == 1 and "add --yes" in unasked.stderr
+    assert "import-mega" not in unasked.stdout and not Path(bob.environ["NBCACHE_DIR"], "v1", "ref").exists()
+    without = bob.json("import-mega", str(path), "--yes")
+    assert without["left"] == 4 and without["stored"] > 0  # four graphs with C++ in them
+    assert bob.json("import-mega", str(path), "--yes", "--assume-same-cpu")["left"] == 0
+
+    first = bob.run(*CELLS, REPORTS)
+    empty_temp(bob)
+    second = bob.run(*CELLS, REPORTS)
+
+    assert outcomes(first) == outcomes(second) == ["hit"] * 4
+    assert sum(graph["kernels_compiled"] for graph in graphs(first)) > 0
+    assert sum(graph["kernels_compiled"] for graph in graphs(second)) == 0
+    for notebook in (first, second):
+        assert printed(notebook, 3) == printed(ada[1], 3)
+
+
+def test_a_bundle_whose_kernels_cannot_be_built_here_costs_hits_and_nothing_else(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    path = bob.folder / "bundle"
+    ada[0].said("export-mega", str(path))
+    bob.said("import-mega", str(path), "--yes", "--assume-same-cpu")
+    bob.environ = with_old_compiler(bob.environ, bob.folder)
+
+    notebook = bob.run(*CELLS, REPORTS)
+
+    assert outcomes(notebook) == ["miss"] * 4
+    assert "a C++ kernel of it is missing" in graphs(notebook)[0]["reason"]
+    ours, theirs = (float(printed(each, 3).split()[-2]) for each in (notebook, ada[1]))
+    assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+def test_what_is_no_bundle_is_refused(bob: Machine) -> None:
+    path = bob.folder / "bundle"
+    path.write_bytes(b"no bundle")
+    done = bob.command("import-mega", str(path), "--yes")
+    assert done.returncode == 1 and "this is no bundle of torch's" in done.stderr and str(path) in done.stderr
 
 
 def test_plain_torch_loads_an_exported_bundle_and_hits(

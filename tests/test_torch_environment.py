@@ -57,6 +57,20 @@ def test_every_part_has_its_test(cpu_info: Path) -> None:
     assert {part.label for part in environment.current().components} == set(CHANGES)
 
 
+def test_the_number_of_threads_counts_where_torchs_keys_leave_it_out(
+    cpu_info: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for release, told in (((2, 11), True), ((2, 13), False)):
+        monkeypatch.setattr(environment, "torch_release", lambda release=release: release)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+        before = environment.current(), environment.changeable()
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+        after = environment.current(), environment.changeable()
+        found = diff(before[0].components, after[0].components)
+        assert [str(each) for each in found] == (["cpu.threads was 2, is 16"] if told else [])
+        assert (before[1] != after[1]) is told
+
+
 @pytest.mark.parametrize(
     "info",
     [

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nbcache.baseline import LABEL
 from nbcache.errors import TrustError, UntrustedSigner
 from nbcache.key import Difference
 from nbcache.model import Environment, GraphSummary, Manifest, Snapshot
@@ -21,9 +22,10 @@ _REMEDIES = {
     "python": "use that Python here, or take a snapshot with this one",
     "compiler": "it was made on another Linux: C++ kernels are compiled again",
     "device": "it was made for another device: take a snapshot on one like this",
-    "cpu": "it was made on another CPU: take a snapshot on one like this",
+    "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
+    "cpu.threads": "call torch.set_num_threads() with the number there, or set OMP_NUM_THREADS to it",
 }
-"""What to do where a component differs, by the first part of its label."""
+"""What to do where a component differs, by its label or the first part of that."""
 _MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _LONGEST = 60
 """Characters of a name or value that are shown."""
@@ -71,6 +73,7 @@ def arrival_line(received: Received, here: Environment | None, policy: Policy) -
     name = one_line(received.where.rpartition("/")[2], _LONGEST)
     parts = [
         f"{name}: {counted(len(graphs), 'graph')}{whose}",
+        *([each] if manifest is not None and (each := _for_any(manifest)) else []),
         _day(snapshot.created),
         f"saves about {duration(_seconds(graphs))}",
     ]
@@ -115,8 +118,10 @@ def fit_lines(found: list[Difference]) -> list[str]:
         return ["fits this machine"]
     rows = [("differs", "there", "here", "what to do")]
     for each in found:
-        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
-        rows.append((_value(each.label), _value(each.old), _value(each.new), remedy))
+        remedy = _REMEDIES.get(each.label) or _REMEDIES.get(each.label.partition(".")[0])
+        rows.append(
+            (_value(each.label), _value(each.old), _value(each.new), remedy or "take a snapshot here")
+        )
     return aligned(rows, right=())
 
 
@@ -167,7 +172,7 @@ def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
     shown = [
         f"torch {known.get('torch.version', '?')}",
         known.get("device", "?"),
-        known.get("cpu.capability", "?"),
+        _for_any(manifest) or known.get("cpu.capability", "?"),
         known.get("python.abi", "?"),
     ]
     lines = ["  " + DOT.join(one_line(each, _LONGEST) for each in shown)]
@@ -191,6 +196,12 @@ def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
     if (more := len(manifest.graphs) - _MOST_GRAPHS) > 0:
         lines.append(f"    and {counted(more, 'more graph')} (--json has all)")
     return lines
+
+
+def _for_any(manifest: Manifest) -> str:
+    """Return for which CPUs a manifest's code was compiled; empty where it is for one like its own."""
+    baseline = manifest.environment.values.get(LABEL)
+    return f"for any {one_line(baseline, _LONGEST)} CPU" if baseline is not None else ""
 
 
 def _signer(received: Received) -> str:

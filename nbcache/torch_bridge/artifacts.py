@@ -20,9 +20,18 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["populate_graph", "provide_autotune", "provide_graphs", "provide_profile", "record"]
+__all__ = [
+    "populate_graph",
+    "provide_autotune",
+    "provide_graphs",
+    "provide_profile",
+    "record",
+    "was_provided",
+]
 
 _AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
+_PROVIDED = "nbcache_graphs"
+"""Folder in torch's cache folder for the keys of graphs that nbcache has put there."""
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 
 _loaded = threading.local()
@@ -115,6 +124,24 @@ def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: st
         _populate(session, type, key, partial(cache._write_to_local_cache, key, content))
     if absent and not present:
         session.populated(type, key)
+        if type == "inductor":
+            _populate(session, type, key, partial(_note_provided, codecache, key))
+
+
+def was_provided(codecache: ModuleType, key: str) -> bool:
+    """Tell whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
+    return os.path.exists(_provided(codecache, key))
+
+
+def _note_provided(codecache: ModuleType, key: str) -> None:
+    path = _provided(codecache, key)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb"):
+        pass
+
+
+def _provided(codecache: ModuleType, key: str) -> str:
+    return os.path.join(codecache.cache_dir(), _PROVIDED, key)
 
 
 def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]) -> None:

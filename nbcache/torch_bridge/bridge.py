@@ -17,11 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.errors import StoreUnavailable, UnsupportedTorch
+from nbcache.baseline import BASELINES, OFF, Baseline
+from nbcache.errors import ConfigError, StoreUnavailable, UnsupportedTorch
 from nbcache.key import digest, sha256
 from nbcache.model import Environment
 from nbcache.prewarming import Steps
-from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events, garbage, prewarm
+from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events, garbage, portable, prewarm
 from nbcache.torch_bridge.cpp_kernels import KERNELS
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
@@ -52,12 +53,17 @@ class TorchBridge:
         self._folder: Path | None = None
         """The cache folder that we gave torch; None where the user has set one, or torch is not there."""
         self._expected: str | None = None
-        self._capability: str | None = None
+        self._changeable: tuple[str | None, int] | None = None
         self._before: dict[str, str | None] = {}
+        self._baseline: Baseline | None = None
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
         self._session = session
+        try:
+            self._baseline = _chosen(session.settings.portable)
+        except ConfigError as error:
+            session.notice(f"{error}. What is compiled here is for this CPU only")
 
         def when(follow: Callable[..., None], *more: Any) -> Callable[[ModuleType], None]:
             return lambda module: self._hook(follow, module, *more)
@@ -70,7 +76,8 @@ class TorchBridge:
                 "torch.compiler._cache": when(artifacts.record, self._owned, self._disown),
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
-                "torch._inductor.cpu_vec_isa": when(cpp_kernels.provide_probes, serving),
+                "torch._inductor.cpu_vec_isa": self._instructions_module,
+                "torch._inductor.cpp_builder": when(portable.restrict_flags, self._current_baseline),
                 "torch._inductor.remote_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.async_compile": when(events.follow_kernels),
@@ -92,7 +99,24 @@ class TorchBridge:
             else:
                 os.environ[name] = value
         self._before.clear()
-        self._folder = self._session = None
+        self._folder = self._session = self._baseline = None
+
+    def configure(self) -> None:
+        """Follow the session's settings, which have changed; ConfigError where this CPU cannot."""
+        if self._session is None:
+            return
+        baseline = _chosen(self._session.settings.portable)
+        if baseline == self._baseline:
+            return
+        self._baseline = baseline
+        if (module := sys.modules.get("torch._inductor.cpu_vec_isa")) is not None:
+            portable.choose_again(module)
+        if self._session.environment is not None:
+            self._environment_changed(self._session)
+
+    def foreseen(self) -> Environment | None:
+        """Return what is known of the environment before torch is imported; None where it is not there."""
+        return environment.foreseen(self._baseline)
 
     def prewarm(self, *, compiling_for: str | None = None) -> Steps:
         """Return what can be done before the first compile.
@@ -143,7 +167,14 @@ class TorchBridge:
             prewarm.prefetch_keys(module, self._session)
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
-        self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned)
+        self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
+
+    def _instructions_module(self, module: ModuleType) -> None:
+        self._hook(portable.restrict_features, module, self._current_baseline)
+        self._hook(cpp_kernels.provide_probes, module, self._serving)
+
+    def _current_baseline(self) -> Baseline | None:
+        return self._baseline
 
     def _torch_module(self, torch: ModuleType) -> None:
         if self._session is not None:
@@ -158,8 +189,8 @@ class TorchBridge:
         self._environment_changed(session)
 
     def _environment_changed(self, session: Session) -> None:
-        self._capability = os.environ.get("ATEN_CPU_CAPABILITY")
-        current = environment.current()
+        self._changeable = environment.changeable()
+        current = environment.current(self._baseline)
         self._give_folder(session, current)
         session.environment_ready(current)
 
@@ -189,7 +220,7 @@ class TorchBridge:
         """Tell whether torch uses its caches as we found them: not within `fresh_cache()`, not disabled."""
         import torch
 
-        if os.environ.get("ATEN_CPU_CAPABILITY") != self._capability and self._session is not None:
+        if environment.changeable() != self._changeable and self._session is not None:
             self._environment_changed(self._session)
         if torch.compiler.config.force_disable_caches:
             return False
@@ -226,6 +257,21 @@ class TorchBridge:
                 config.job_id = None
 
         self._patches.undo(undo)
+
+
+def _chosen(name: str) -> Baseline | None:
+    """Return the baseline of this name, None for none; ConfigError where this CPU cannot run its code."""
+    if name == OFF:
+        return None
+    baseline = BASELINES[name]
+    if lacking := environment.lacking(baseline):
+        others = [OFF, *(each.name for each in BASELINES.values() if not environment.lacking(each))]
+        raise ConfigError(
+            f"portable={name} cannot be used: this CPU lacks {' '.join(lacking)}",
+            where="the setting `portable`",
+            next_step=f"what can be used here is portable={' or '.join(others)}",
+        )
+    return baseline
 
 
 def _empty(folder: Path) -> None:

@@ -15,20 +15,21 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest, sha256
-from nbcache.model import Level
+from nbcache.model import BUNDLED, Artifact, Level
+from nbcache.torch_bridge.artifacts import was_provided
 from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
+    from nbcache.baseline import Baseline
     from nbcache.kernel_session import Session
-    from nbcache.model import Artifact
     from nbcache.torch_bridge.hooks import Patches
 
 _WORKS = b"1"
@@ -75,41 +76,75 @@ def provide_kernels(
     patches: Patches,
     serving: Callable[[], bool],
     owned: Callable[[], bool],
+    baseline: Callable[[], Baseline | None],
 ) -> None:
     """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
     original = codecache.CppCodeCache.__dict__["load_async"].__func__
     pending: set[tuple[Any, str]] = set()
     trusted: dict[str, Path] = {}
-    """By key, the files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
+    """By slot, the files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
+
+    def slot(key: str) -> str:
+        """Return under what a kernel is kept in this process, which may compile for one CPU, then another."""
+        chosen = baseline()
+        return key if chosen is None else f"{key} for {chosen.name}"
 
     def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
         key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
         if load is not None:
             return load
-        if key is not None and (graph := _stored_graph(session)) is not None:
-            session.attempt("dropping an incomplete graph", partial(give_up, graph))
-            raise OSError(f"a C++ kernel of the stored graph {graph} is missing")
+        graph = _stored_graph(codecache, session) if key is not None else None
+        if key is not None and graph is not None:
+            load = session.attempt("restoring a kernel", partial(restore_left, cls, key))
+            if load is not None:
+                return load
+            if not session.attempt("asking the CPU", partial(may_be_compiled, graph)):
+                raise given_up(graph, "is missing")
         must_be_stored(key or "a C++ kernel")
         began, before = time.time(), set(cls.cache)
-        load = original(cls, *args, **kwargs)
+        try:
+            load = original(cls, *args, **kwargs)
+        except Exception as error:
+            if graph is None:
+                raise
+            raise given_up(graph, "cannot be compiled") from error
         if key is None:
             return load
-        entries = {(cls, name) for name in {key, *(set(cls.cache) - before)}}
+        ours = slot(key)
+        entries = {(cls, name) for name in {ours, *(set(cls.cache) - before)}}
         pending.update(entries)
-        recording = _recording(load, partial(noted, key, began), entries, pending)
-        return cls.cache.setdefault(key, recording)
+        recording = _recording(load, partial(noted, key, ours, began), entries, pending)
+        if graph is not None:
+            return partial(compiled_here, graph, recording)
+        return cls.cache.setdefault(ours, recording)
 
-    def noted(key: str, began: float, library: Any) -> None:
-        session.attempt("recording a kernel", partial(note, key, began, library))
+    def may_be_compiled(graph: str) -> bool:
+        """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
+        return bool(session.provide(BUNDLED, graph)) and _is_best_choice()
 
-    def note(key: str, began: float, library: Any) -> None:
+    def compiled_here(graph: str, load: Callable[[], Any]) -> Any:
+        """Return a kernel of a graph that came without it, compiled from the source that came."""
+        try:
+            return load()
+        except Exception as error:  # the compiler's own, or the loader's: the graph is compiled whole
+            raise given_up(graph, "cannot be compiled") from error
+
+    def given_up(graph: str, why: str) -> OSError:
+        """Drop a stored graph; return what makes torch take it for a miss and compile it whole."""
+        session.attempt("dropping an incomplete graph", partial(give_up, graph))
+        return OSError(f"a C++ kernel of the stored graph {graph} {why}")
+
+    def noted(key: str, ours: str, began: float, library: Any) -> None:
+        session.attempt("recording a kernel", partial(note, key, ours, began, library))
+
+    def note(key: str, ours: str, began: float, library: Any) -> None:
         """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
         path = Path(getattr(library, "__file__", None) or library._name)
         status = path.stat()
         compiled = status.st_mtime >= began - _CLOCK_TICK
         session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
         if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
-            trusted[key] = path
+            trusted[ours] = path
             session.record("cpp_kernel", key, path.read_bytes, made=True)
 
     def give_up(graph: str) -> None:
@@ -123,32 +158,62 @@ def provide_kernels(
         if not serving():
             return None, None
         key = kernel_key(cls, args, kwargs, _build_settings(codecache))
-        if (loaded := cls.cache.get(key)) is not None:
+        ours = slot(key)
+        if (loaded := cls.cache.get(ours)) is not None:
             session.emit(KernelUsed(**stamp(), compiled=False))
-            if key in trusted:  # the store may have been cleared since
-                session.record("cpp_kernel", key, trusted[key].read_bytes, made=True)
+            if ours in trusted:  # the store may have been cleared since
+                session.record("cpp_kernel", key, trusted[ours].read_bytes, made=True)
             return key, loaded
         for artifact in session.provide("cpp_kernel", key)[:1]:
-            if (library := _load(codecache, cls, session, artifact)) is not None:
+            if (load := loaded_from(cls, artifact)) is not None:
                 session.populated("cpp_kernel", key)
-                trusted[key] = _path(codecache, artifact)
-                return key, cls.cache.setdefault(key, partial(_same, library))
+                return key, load
         return key, None
+
+    def restore_left(cls: Any, key: str) -> Callable[[], Any] | None:
+        """Return what loads a kernel that was restored earlier and is stored no more; None without it."""
+        for artifact in _left(codecache, key) if owned() else ():
+            if (load := loaded_from(cls, artifact)) is not None:
+                session.record("cpp_kernel", key, artifact.content, made=True)
+                return load
+        return None
+
+    def loaded_from(cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
+        library = _load(codecache, cls, session, artifact)
+        if library is None:
+            return None
+        ours = slot(artifact.key)
+        trusted[ours] = _path(codecache, artifact)
+        load: Callable[[], Any] = cls.cache.setdefault(ours, partial(_same, library))
+        return load
 
     patches.set(codecache.CppCodeCache, "load_async", classmethod(load_async))
 
 
-def _stored_graph(session: Session) -> str | None:
-    """Return the key of the graph that loads a kernel now, if nbcache provided that graph.
+def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
+    """Return the key of the graph that loads a kernel now, if nbcache provided that graph, now or earlier.
 
     Its source may be vectorized for another instruction set than a compiler here would be told, and
     torch's key does not tell them apart: its kernels are loaded as they were stored or not at all.
     An OSError while a graph is loaded makes torch take it for a miss and compile it whole.
     """
     key: str | None = getattr(being_looked_up, "key", None)
-    if key is not None and session.looked_up("inductor", key)[0] is not Level.L0:
-        return key
-    return None
+    if key is None:
+        return None
+    stored = session.looked_up("inductor", key)[0] is not Level.L0 or was_provided(codecache, key)
+    return key if stored else None
+
+
+def _is_best_choice() -> bool:
+    """Tell whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
+
+    Code that counts on others is built without an error, and computes something else.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    supported = cpu_vec_isa.x86_isa_checker()
+    best = [isa for isa in cpu_vec_isa.supported_vec_isa_list if set(str(isa).split()) <= set(supported)]
+    return bool(best) and str(cpu_vec_isa.pick_vec_isa()) == str(best[0])
 
 
 def _build_settings(codecache: ModuleType) -> str:
@@ -181,7 +246,19 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
 
 
 def _path(codecache: ModuleType, artifact: Artifact) -> Path:
-    return Path(codecache.cache_dir(), KERNELS, artifact.key[:2], f"{artifact.digest}.so")
+    return _folder(codecache, artifact.key) / f"{artifact.key}-{artifact.digest}.so"
+
+
+def _folder(codecache: ModuleType, key: str) -> Path:
+    return Path(codecache.cache_dir(), KERNELS, key[:2])
+
+
+def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
+    """Yield the kernels under this key that are in torch's folder and as they were restored."""
+    for path in _folder(codecache, key).glob(f"{key}-*.so"):
+        artifact = Artifact("cpp_kernel", key, path.read_bytes())
+        if path == _path(codecache, artifact):
+            yield artifact
 
 
 def _same(library: Any) -> Any:

@@ -8,12 +8,15 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from nbcache.baseline import Baseline
 from nbcache.key import components
 from nbcache.model import Environment
 
-__all__ = ["MINIMUM_TORCH", "current", "foreseen", "gpu_names", "torch_release"]
+__all__ = ["MINIMUM_TORCH", "changeable", "current", "foreseen", "gpu_names", "lacking", "torch_release"]
 
 MINIMUM_TORCH = (2, 11)
+_THREADS_IN_KEYS = (2, 13)
+"""Since when torch's keys hold the number of threads: before, code that counts on it is told apart here."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
@@ -26,7 +29,7 @@ _NOT_INSTRUCTIONS = """
     flushbyasid fsrm ht hw_pstate hwp hwp_act_window hwp_epp hwp_pkg_req hypervisor ibpb
     ibpb_exit_to_user ibrs ibrs_enhanced ibs ida intel_ppin invpcid invpcid_single irperf kaiser lbrv
     mba md_clear monitor nonstop_tsc nopl npt nrip_save ospke osvw overflow_recov pausefilter pbe pcid
-    pconfig pebs perfctr_core perfctr_llc perfctr_nb perfmon_v2 pfthreshold pln pni pti pts rdt_a
+    pconfig pebs perfctr_core perfctr_llc perfctr_nb perfmon_v2 pfthreshold pln pti pts rdt_a
     rep_good retpoline rsb_ctxsw skinit smx split_lock_detect ss ssbd stibp stibp_always_on succor svm
     svm_lock tce tm tm2 tme topoext tpr_shadow tsc_adjust tsc_deadline_timer tsc_known_freq tsc_scale
     umip user_shstk v_spec_ctrl v_vmsave_vmload vgif virt_ssbd vmcb_clean vmx vnmi vpid wdt x2apic
@@ -46,37 +49,54 @@ def torch_release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def current() -> Environment:
-    """Return the environment of this process; torch must be imported.
+def current(baseline: Baseline | None = None) -> Environment:
+    """Return the environment of this process, which compiles for `baseline`; torch must be imported.
 
     torch's own CPU keys leave the CPU out, so artifacts must not pass between different `cpu.*`
     (measured: FX graphs made for AVX-512 *hit* under AVX2, with wrong results).
     """
     import torch
 
-    return Environment(
-        components(
-            _without_torch()
-            | {
-                "torch.version": torch.__version__,
-                "torch.git": torch.version.git_version,
-                "torch.cuda": torch.version.cuda or "none",
-                "torch.hip": torch.version.hip or "none",
-                "compiler.abi": _compiler_abi(),
-                "cpu.capability": torch.backends.cpu.get_cpu_capability(),
-            }
-        )
+    return _environment(
+        {
+            "torch.version": torch.__version__,
+            "torch.git": torch.version.git_version,
+            "torch.cuda": torch.version.cuda or "none",
+            "torch.hip": torch.version.hip or "none",
+            "compiler.abi": _compiler_abi(),
+            "cpu.capability": torch.backends.cpu.get_cpu_capability(),
+            **({"cpu.threads": str(torch.get_num_threads())} if torch_release() < _THREADS_IN_KEYS else {}),
+        },
+        baseline,
     )
 
 
-def foreseen() -> Environment | None:
+def changeable() -> tuple[str | None, int]:
+    """Return what a cell can change the environment by: the CPU that is asked for, the number of threads."""
+    import torch
+
+    threads = torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else 0
+    return os.environ.get("ATEN_CPU_CAPABILITY"), threads
+
+
+def foreseen(baseline: Baseline | None = None) -> Environment | None:
     """Return those components of `current` that are known before torch is imported; None without torch."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return Environment(components(_without_torch() | {"torch.version": version("torch")}))
+        return _environment({"torch.version": version("torch")}, baseline)
     except PackageNotFoundError:
         return None
+
+
+def lacking(baseline: Baseline) -> list[str]:
+    """Return which features of `baseline` this CPU has not, sorted."""
+    return baseline.lacking(platform.machine(), frozenset(_cpu_features().split()))
+
+
+def _environment(of_torch: dict[str, str], baseline: Baseline | None) -> Environment:
+    of_baseline = {} if baseline is None else baseline.components()
+    return Environment(components({**_without_torch(), **of_torch, **of_baseline}))
 
 
 def _without_torch() -> dict[str, object]:

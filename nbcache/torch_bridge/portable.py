@@ -1,0 +1,87 @@
+"""Compile C++ kernels for a baseline instead of the CPU that is here, so that they run elsewhere, too.
+
+torch chooses vector instructions by asking the CPU, and tells the compiler `-march=native`. Neither is in
+its keys, so portable code is found under the same keys as code for one CPU: it is recorded in an
+environment of its own, and may be used in any whose CPU has what the baseline has. The number of threads
+stays in torch's keys (2.13): code for two threads is not found where torch uses four.
+
+Tested on torch 2.13.0 and 2.11.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.baseline import Baseline
+
+if TYPE_CHECKING:
+    from nbcache.kernel_session import Session
+    from nbcache.torch_bridge.hooks import Patches
+
+__all__ = ["choose_again", "restrict_features", "restrict_flags"]
+
+_QUESTIONS: Mapping[str, frozenset[str]] = {
+    "_is_avx2_supported": frozenset({"avx2", "fma"}),
+    "_is_avx512_supported": frozenset({"avx512bw", "avx512dq", "avx512f", "avx512vl"}),
+    "_is_avx512_bf16_supported": frozenset({"avx512_bf16"}),
+    "_is_vnni_supported": frozenset({"avx512_vnni"}),
+    "_is_amx_tile_supported": frozenset({"amx_tile"}),
+    "_is_amx_fp16_supported": frozenset({"amx_fp16"}),
+}
+"""Functions of `torch.cpu` that inductor asks, and what the CPU must have for a yes."""
+_ANSWERS = ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")
+"""Attributes in which an instruction set remembers what it has asked."""
+
+
+def restrict_features(
+    cpu_vec_isa: ModuleType, session: Session, patches: Patches, baseline: Callable[[], Baseline | None]
+) -> None:
+    """Have inductor find those instruction sets only that the `baseline` has, while there is one."""
+    cpu = cpu_vec_isa.torch.cpu
+
+    def forget() -> None:
+        if baseline() is not None:
+            choose_again(cpu_vec_isa)
+
+    patches.undo(forget)  # after the functions below are the original ones again
+    for name, needed in _QUESTIONS.items():
+        if (original := getattr(cpu, name, None)) is not None:
+            patches.set(cpu, name, partial(_supported, original, needed, baseline))
+    forget()
+
+
+def _supported(
+    original: Callable[[], bool], needed: frozenset[str], baseline: Callable[[], Baseline | None]
+) -> bool:
+    chosen = baseline()
+    return (chosen is None or needed <= chosen.features) and original()
+
+
+def restrict_flags(
+    cpp_builder: ModuleType, session: Session, patches: Patches, baseline: Callable[[], Baseline | None]
+) -> None:
+    """Have the compiler told the `baseline`, while there is one, in place of the CPU that is here."""
+    original = cpp_builder._get_optimization_cflags
+
+    def _get_optimization_cflags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
+        cflags, ldflags = original(*args, **kwargs)
+        if (chosen := baseline()) is not None:
+            cflags = [f"march={chosen.name}" if flag.startswith("march=") else flag for flag in cflags]
+        return cflags, ldflags
+
+    patches.set(cpp_builder, "_get_optimization_cflags", _get_optimization_cflags)
+
+
+def choose_again(cpu_vec_isa: ModuleType) -> None:
+    """Have inductor choose its vector instructions anew: it remembers what it has chosen."""
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    for isa in cpu_vec_isa.supported_vec_isa_list:
+        for answer in _ANSWERS:
+            vars(isa).pop(answer, None)
+        for cls in type(isa).__mro__:
+            for member in vars(cls).values():
+                if hasattr(member, "cache_clear"):
+                    member.cache_clear()

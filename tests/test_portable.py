@@ -1,0 +1,236 @@
+"""Portable CPU code: compiled for a baseline, used on every CPU that has its features."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import (
+    CALL,
+    DEFINE,
+    LOAD,
+    REPORTS,
+    SET_UP,
+    RunPython,
+    environ_below,
+    execute,
+    graphs,
+    outcomes,
+    printed,
+    run_interpreter,
+    shown,
+)
+
+from nbcache.baseline import BASELINES, Baseline
+from nbcache.errors import ConfigError
+from nbcache.key import components
+from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.settings import Settings
+from nbcache.snapshot import differences, fitting
+from nbcache.torch_bridge import environment
+
+V3 = BASELINES["x86-64-v3"]
+HASWELL = "fpu sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+
+
+def of(features: str, **more: str) -> Environment:
+    """Return the environment of a CPU with these features, as it is without a baseline."""
+    values = {"torch.version": "2.13.0", "device": "cpu", "cpu.machine": "x86_64", "cpu.capability": "AVX2"}
+    return Environment(components(values | {"cpu.features": features} | more))
+
+
+def portable(baseline: Baseline = V3) -> Manifest:
+    there = Environment(components(of("").values | baseline.components()))
+    return Manifest(there, "", tuple(ArtifactRef(type, "k", type, 1) for type in ("inductor", "cpp_kernel")))
+
+
+def test_baselines_are_those_that_the_compiler_knows() -> None:
+    for name in BASELINES:
+        subprocess.run(
+            ["g++", f"-march={name}", "-E", "-x", "c++", "/dev/null"], check=True, stdout=subprocess.PIPE
+        )
+
+
+def test_the_compiler_agrees_on_what_a_baseline_has() -> None:
+    """Each feature is a macro of the compiler's."""
+    macros = {
+        "abm": "LZCNT",
+        "bmi1": "BMI",
+        "cx16": "GCC_HAVE_SYNC_COMPARE_AND_SWAP_16",
+        "lahf_lm": "LAHF_SAHF",
+        "pni": "SSE3",
+    }
+    for name, baseline in BASELINES.items():
+        command = ["g++", f"-march={name}", "-dM", "-E", "-x", "c++", "/dev/null"]
+        defined = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        for feature in baseline.features:
+            macro = macros.get(feature, feature.upper())
+            assert f"#define __{macro}" in defined, (name, feature)
+        beyond = {"x86-64-v2": "AVX", "x86-64-v3": "AVX512F", "x86-64-v4": "AVX512VNNI"}[name]
+        assert f"#define __{beyond}__" not in defined
+
+
+@pytest.mark.parametrize("features", [HASWELL, f"{HASWELL} avx512f avx512_vnni amx_tile"])
+def test_it_fits_every_cpu_that_has_the_features(features: str) -> None:
+    here = of(features, **{"cpu.capability": "AVX512"})
+    assert differences(portable(), here) == []
+    assert fitting([portable()], here) == portable()
+
+
+def test_it_fits_no_cpu_that_lacks_one_and_the_difference_names_it() -> None:
+    here = of(HASWELL.replace("avx2 ", "").replace("fma ", ""))
+    assert [str(each) for each in differences(portable(), here)] == ["cpu.features is gone: it was avx2 fma"]
+    assert fitting([portable()], here) is None
+
+
+def test_what_else_differs_still_counts() -> None:
+    for label in ("torch.version", "cpu.machine", "cpu.requested"):
+        here = of(HASWELL, **{label: "another"})
+        assert [each.label for each in differences(portable(), here)] == [label]
+        assert fitting([portable()], here) is None
+
+
+def test_code_for_one_cpu_does_not_fit_a_kernel_that_compiles_for_a_baseline() -> None:
+    native = Manifest(of(HASWELL), "", portable().artifacts)
+    assert fitting([native], portable().environment) is None
+    smaller = portable(BASELINES["x86-64-v2"])
+    assert fitting([smaller], portable().environment) == smaller
+    assert fitting([portable()], smaller.environment) is None
+
+
+def test_code_for_this_cpu_is_preferred() -> None:
+    here = of(HASWELL)
+    native = Manifest(here, "", portable().artifacts[:1])
+    assert fitting([portable(), native], here) == native
+
+
+def test_the_environment_is_the_same_on_all_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "cpuinfo"
+    monkeypatch.setattr(environment, "_CPU_INFO", file)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = []
+    for features in (HASWELL, f"{HASWELL} avx512f"):
+        file.write_text(f"flags : {features}\n")
+        found.append((environment.current(V3), environment.foreseen(V3), environment.lacking(V3)))
+    assert found[0] == found[1] and found[0][2] == []
+    assert environment.current(V3) != environment.current()
+    file.write_text(f"flags : {HASWELL.replace('avx2 ', '')}\n")
+    assert environment.lacking(V3) == ["avx2"]
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert set(environment.lacking(V3)) == V3.features
+
+
+def test_a_baseline_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="x86-64-v2 or x86-64-v3 or x86-64-v4"):
+        Settings().with_value("portable", "haswell", origin="test")
+
+
+def test_the_magic_says_how_a_portable_snapshot_is_taken(run_python: RunPython) -> None:
+    said = run_python(
+        "from IPython.testing.globalipapp import start_ipython; shell = start_ipython();"
+        "shell.run_line_magic('load_ext', 'nbcache'); shell.run_cell('%nbcache snapshot --portable')"
+    )
+    assert "%nbcache config portable=x86-64-v3" in said.stdout + said.stderr
+
+
+# --- with a compiler ------------------------------------------------------------------------------
+
+MACHINE = "import nbcache.torch_bridge.environment as machine, pathlib\n"
+"""Stands for another CPU: torch's own eyes are not deceived, so nothing of it may be compiled there."""
+
+
+def elsewhere(folder: Path, features: str) -> tuple[dict[str, str], str]:
+    """Return an environment with empty folders, and the cell that makes its CPU have these features."""
+    environ = environ_below(folder) | {"NBCACHE_NOTEBOOK": str(folder / "model.ipynb")}
+    (folder / "cpuinfo").write_text(f"flags : {features}\n")
+    return environ, f"{MACHINE}machine._CPU_INFO = pathlib.Path({str(folder / 'cpuinfo')!r})"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.NotebookNode]:
+    """Return a folder in which a kernel has compiled for x86-64-v3, and its notebook."""
+    if environment.lacking(V3):
+        pytest.skip("this CPU cannot run x86-64-v3")
+    folder = tmp_path_factory.mktemp("portable")
+    with pytest.MonkeyPatch.context() as patch:
+        environ = environ_below(folder) | {"NBCACHE_NOTEBOOK": str(folder / "model.ipynb")}
+        for name, value in environ.items():
+            if name.startswith("JUPYTER_"):
+                patch.setenv(name, value)
+        switch = "%nbcache config portable=x86-64-v3"
+        notebook = execute(
+            [LOAD, SET_UP, switch, DEFINE, CALL, "%nbcache snapshot", "%nbcache config", REPORTS],
+            environ,
+            folder,
+        )
+    return folder, notebook
+
+
+@pytest.mark.compile
+def test_its_kernels_hold_the_instructions_of_the_baseline_and_no_others(
+    made: tuple[Path, nbformat.NotebookNode],
+) -> None:
+    kernels = [*(made[0] / "tmp").rglob("*.main.so")]
+    assert kernels
+    code = "".join(
+        subprocess.run(["objdump", "-d", kernel], check=True, capture_output=True, text=True).stdout
+        for kernel in kernels
+    )
+    assert "%ymm" in code and "%zmm" not in code
+    assert outcomes(made[1]) == ["miss"] * 4
+    assert "x86-64-v3" in shown(made[1], 6)
+
+
+@pytest.mark.compile
+def test_a_portable_snapshot_serves_another_cpu(
+    made: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, become = elsewhere(tmp_path, HASWELL + " of_another_cpu")
+    for name, value in environ.items():
+        if name.startswith("JUPYTER_"):
+            monkeypatch.setenv(name, value)
+    shutil.copy(made[0] / "model.nbcache", tmp_path)
+    signer = run_interpreter(["-m", "nbcache", "trust"], environ_of(made[0]), tmp_path).stdout.split()[0]
+    run_interpreter(["-m", "nbcache", "trust", "add", signer], environ, tmp_path)
+    environ["PATH"] = ""  # nor is there a compiler
+
+    notebook = execute([become, LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, tmp_path)
+
+    assert "for any x86-64-v3 CPU" in printed(notebook, 1) and "differ" not in printed(notebook, 1)
+    assert outcomes(notebook) == ["hit"] * 4
+    assert {graph["kernels_compiled"] for graph in graphs(notebook)} == {0}
+    assert printed(notebook, 4).splitlines()[-1] == printed(made[1], 4).splitlines()[-1]
+
+
+@pytest.mark.compile
+def test_a_portable_snapshot_is_not_used_where_the_cpu_lacks_a_feature(
+    made: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, become = elsewhere(tmp_path, HASWELL.replace("bmi2 ", ""))
+    for name, value in environ.items():
+        if name.startswith("JUPYTER_"):
+            monkeypatch.setenv(name, value)
+    shutil.copy(made[0] / "model.nbcache", tmp_path)
+    environ |= {"NBCACHE_TRUST": "off", "NBCACHE_PORTABLE": "x86-64-v3"}
+
+    notebook = execute(
+        [become, LOAD, "import torch", "%nbcache restore", "%nbcache config portable=x86-64-v3", "1 + 1"],
+        environ,
+        tmp_path,
+        allow_errors=True,
+    )
+
+    said = "".join(str(cell.outputs) for cell in notebook.cells)
+    assert "cpu.features differ" in printed(notebook, 1)
+    assert "nothing in this snapshot fits this machine" in said and "there bmi2, here -" in said
+    assert "this CPU lacks bmi2" in str(notebook.cells[4].outputs)
+    assert "What is compiled here is for this CPU only" in said
+    assert "2" in str(notebook.cells[5].outputs)
+
+
+def environ_of(folder: Path) -> dict[str, str]:
+    """Return the environment that `environ_below` has made for `folder`."""
+    return {"HOME": str(folder / "home"), "PATH": "/usr/bin:/bin", "NBCACHE_DIR": str(folder / "store")}
