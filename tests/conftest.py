@@ -139,11 +139,17 @@ def run_cells(tmp_path: Path, isolated: dict[str, str]) -> RunCells:
 
 
 def run_interpreter(
-    arguments: Iterable[str], environ: Environ, folder: Path
+    arguments: Iterable[str], environ: Environ, folder: Path, *, user: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter with these arguments in `folder`, without input, and return what it printed."""
+    """Run this interpreter with these arguments in `folder`, without input, and return what it printed.
+
+    `user` is the id of another user to run it as, who has a group of that id and no other. The TEST_PYTHON
+    of `environ` is another interpreter.
+    """
+    other: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     return subprocess.run(
-        [sys.executable, *arguments],
+        [environ.get("TEST_PYTHON", sys.executable), *arguments],
+        **other,
         env=dict(environ),
         cwd=folder,
         stdin=subprocess.DEVNULL,

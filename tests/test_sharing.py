@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from conftest import (
     SET_UP,
     environ_below,
     execute,
-    graphs,
     outcomes,
     printed,
     run_interpreter,
@@ -30,6 +31,7 @@ from conftest import (
     with_old_compiler,
 )
 
+import nbcache
 from nbcache.bundle import decode_bundle
 
 pytestmark = pytest.mark.compile
@@ -37,13 +39,22 @@ pytestmark = pytest.mark.compile
 CELLS = [LOAD, SET_UP, DEFINE, CALL]
 MIME = "application/vnd.nbcache.snapshot"
 MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
+NOBODY = 65534
+FOUND = """\
+import json, os
+from pathlib import Path
+numbers = f"{loss.item():.7f} {model[0].weight.grad.abs().sum().item():.5f}"
+Path("found.json").write_text(json.dumps([numbers, os.getuid(), torch.__file__]))
+"""
 
 
 class Machine:
     """One person's machine: a home, a store, a temp folder, and a folder with the notebook."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, user: int | None = None) -> None:
+        """`user` is the id of another user whose commands they are, which takes root; None for one's own."""
         folder.mkdir()
+        self.user = user
         self.folder = folder
         self.notebook = folder / "work" / "model.ipynb"
         self.notebook.parent.mkdir()
@@ -54,7 +65,10 @@ class Machine:
         return execute(cells, self.environ, self.folder, allow_errors=allow_errors)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder)
+        if self.user is not None:
+            for path in (self.folder, *self.folder.rglob("*")):
+                os.chown(path, self.user, self.user, follow_symlinks=False)
+        return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder, user=self.user)
 
     def said(self, *arguments: str) -> str:
         done = self.command(*arguments)
@@ -96,6 +110,63 @@ def bob(cold: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: p
     return machine
 
 
+@pytest.fixture(scope="session")
+def elsewhere() -> Iterator[Path]:
+    """Return a folder that every user can reach, with another virtual environment, torch in it, and nbcache.
+
+    The Python that it is made of is there as well: root's may be where nobody else can go. All of it is
+    hard links, so there in seconds.
+    """
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # another filesystem
+            shutil.copy2(source, target)
+
+    def copy(source: str | Path, target: Path, *without: str) -> None:
+        ignored = shutil.ignore_patterns(*without)
+        shutil.copytree(source, target, symlinks=True, ignore=ignored, copy_function=link, dirs_exist_ok=True)
+
+    with tempfile.TemporaryDirectory(prefix="nbcache-elsewhere-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        python = folder / "python" / "bin" / "python3"
+        python.parent.mkdir(parents=True)
+        installed = Path(sys.executable).resolve()
+        link(str(installed), str(python))
+        standard = Path(sysconfig.get_path("stdlib"))
+        copy(standard, folder / "python" / "lib" / standard.name, "site-packages", "dist-packages", "test")
+        for library in installed.parents[1].glob("lib/libpython*.so*"):
+            link(str(library), str(folder / "python" / "lib" / library.name))
+        environ = os.environ | {"LD_LIBRARY_PATH": str(folder / "python" / "lib")}
+        made = [str(python), "-m", "venv", "--without-pip", str(folder / "venv")]
+        subprocess.run(made, env=environ, check=True, capture_output=True)
+        (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        copy(sysconfig.get_path("purelib"), packages)
+        shutil.copytree(Path(nbcache.__file__).parent, folder / "source" / "nbcache")
+        yield folder
+
+
+@pytest.fixture
+def carol(elsewhere: Path) -> Iterator[Machine]:
+    """Return the machine of another user with another virtual environment, and nothing else.
+
+    Of the same user, where the tests do not run as root.
+    """
+    with tempfile.TemporaryDirectory(prefix="nbcache-carol-") as name:
+        Path(name).chmod(0o755)
+        machine = Machine(Path(name) / "carol", user=NOBODY if os.geteuid() == 0 else None)
+        machine.environ |= {
+            "LD_LIBRARY_PATH": str(elsewhere / "python" / "lib"),
+            "LOGNAME": "carol",
+            "PYTHONPATH": str(elsewhere / "source"),
+            "TEST_PYTHON": str(elsewhere / "venv" / "bin" / "python"),
+            "USER": "carol",
+        }
+        yield machine
+
+
 @pytest.fixture
 def signer(ada: tuple[Machine, nbformat.NotebookNode]) -> str:
     return str(ada[0].json("trust")["own"])
@@ -123,28 +194,41 @@ def bring_output(ada: Machine, bob: Machine, notebook: nbformat.NotebookNode) ->
 
 
 def bring_attachment(ada: Machine, bob: Machine, notebook: nbformat.NotebookNode) -> None:
-    bob.save(plain(notebook))
-    bob.said("attach", str(bob.notebook), str(ada.snapshot))
+    bring_file(ada, bob, notebook)
+    bob.said("attach", str(bob.notebook))
+    bob.snapshot.unlink()
 
 
 @pytest.mark.parametrize("bring", [bring_file, bring_output, bring_attachment])
-def test_a_notebook_runs_warm_on_another_machine_once_its_signer_is_trusted(
+def test_a_notebook_runs_warm_for_another_user_with_another_environment_once_its_signer_is_trusted(
     ada: tuple[Machine, nbformat.NotebookNode],
-    bob: Machine,
+    carol: Machine,
     signer: str,
     bring: Callable[[Machine, Machine, nbformat.NotebookNode], None],
 ) -> None:
-    bring(ada[0], bob, ada[1])
-    bob.said("trust", "add", signer, "--name", "Ada")
+    bring(ada[0], carol, ada[1])
+    notebook = nbformat.read(carol.notebook, as_version=4)
+    for cell in notebook.cells:
+        cell.source = "" if cell.source.startswith("%nbcache snapshot") else cell.source
+    notebook.cells.append(nbformat.v4.new_code_cell(FOUND))
+    carol.save(notebook)
 
-    notebook = bob.run(*CELLS, REPORTS)
+    refused = carol.command("verify", str(carol.notebook))
+    assert refused.returncode == 1 and "is not trusted here" in refused.stdout
+    carol.said("trust", "add", signer, "--name", "Ada")
+    trusted = Path(carol.environ["HOME"], ".config", "nbcache", "trusted")
+    assert [path.name for path in trusted.iterdir()] == [signer]
+    ran = carol.json("run", str(carol.notebook), "--require-hit")
 
-    assert "4 graphs" in printed(notebook, 0) and "saves about" in printed(notebook, 0)
-    assert "not used" not in printed(notebook, 0) and "does not fit" not in printed(notebook, 0)
-    assert outcomes(notebook) == ["hit"] * 4
-    assert {graph["level"] for graph in graphs(notebook)} == {"L2"}
-    assert {graph["source"] for graph in graphs(notebook)} <= {"model.nbcache", "model.ipynb"}
-    assert printed(notebook, 3).splitlines()[-1] == printed(ada[1], 3).splitlines()[-1]
+    assert ran["hits"] == len(ran["graphs"]) == 4
+    assert {graph["level"] for graph in ran["graphs"]} == {"L2"}
+    assert {graph["source"] for graph in ran["graphs"]} <= {"model.nbcache", "model.ipynb"}
+    assert sum(graph["kernels"] for graph in ran["graphs"]) > 0
+    assert {graph["kernels_compiled"] for graph in ran["graphs"]} == {0}
+    numbers, user, torch = json.loads(carol.notebook.with_name("found.json").read_text())
+    assert numbers == printed(ada[1], 3).splitlines()[-1]
+    assert user == (os.geteuid() if carol.user is None else carol.user)
+    assert Path(torch).is_relative_to(Path(carol.environ["TEST_PYTHON"]).parents[1])
 
 
 def test_nothing_of_a_strangers_snapshot_is_used_until_it_is_trusted(
@@ -350,6 +434,8 @@ def test_another_snapshot_writes_only_what_is_new(
 
     notebook = bob.run(*CELLS, "%nbcache snapshot", "%nbcache snapshot")
 
+    assert "4 graphs" in printed(notebook, 0) and "saves about" in printed(notebook, 0)
+    assert "not used" not in printed(notebook, 0) and "does not fit" not in printed(notebook, 0)
     assert "4 graphs" in shown(notebook, 4)
     assert "nothing was new" in shown(notebook, 5)
     (found,) = bob.json("inspect", str(bob.snapshot))
