@@ -8,9 +8,10 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit, urlunsplit
@@ -40,7 +41,9 @@ from nbcache.trust import Keyring, Policy, Standing
 __all__ = ["MAX_NOTEBOOK_BYTES", "Sharing", "Taken", "beside", "origin", "sources"]
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
-_URL_SECONDS = 20.0
+_SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
+"""How long a server may say nothing, and how long it may take in all."""
+_CHUNK_BYTES = 1 << 20
 _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
 _MOST_SHOWN, _LONGEST = 4, 200
@@ -306,16 +309,48 @@ def origin(notebook: str, settings: Settings) -> Origin:
 
 
 def _fetch(url: str) -> bytes:
+    """Return what is at a URL; SnapshotError where it is too long, or takes more than `_DOWNLOAD_SECONDS`."""
+    fetched: Future[bytes] = Future()
+
+    def fetch() -> None:
+        try:
+            fetched.set_result(_download(url, time.monotonic() + _DOWNLOAD_SECONDS))
+        except Exception as error:
+            fetched.set_exception(error)
+
+    # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
     try:
-        with urllib.request.urlopen(url, timeout=_URL_SECONDS) as answer:
-            data: bytes = answer.read(MAX_SNAPSHOT_BYTES + 1)
+        threading.Thread(target=fetch, name="nbcache-fetch", daemon=True).start()
+    except RuntimeError:  # no more threads for this process
+        fetch()
+    try:
+        return fetched.result(_DOWNLOAD_SECONDS)
     except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
         raise SnapshotError(
-            f"the snapshot cannot be fetched: {getattr(error, 'reason', error)}",
+            f"the snapshot cannot be fetched: {reason}",
             where=_without_secrets(url),
             next_step="check the URL, or download the file",
         ) from error
-    return data
+
+
+def _download(url: str, deadline: float) -> bytes:
+    with urllib.request.urlopen(url, timeout=_SILENT_SECONDS) as answer:
+        if not isinstance(answer, HTTPResponse):
+            raise ValueError("it leads away from the web")
+        expected = answer.length
+        if expected is not None and expected > MAX_SNAPSHOT_BYTES:
+            raise ValueError(f"it has {expected:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
+        data = bytearray()
+        while chunk := answer.read1(_CHUNK_BYTES):  # `read` would wait until a chunk is full
+            data += chunk
+            if len(data) > MAX_SNAPSHOT_BYTES:
+                raise ValueError(f"it has more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+    if expected is not None and len(data) < expected:
+        raise ValueError(f"the connection ended after {len(data):,} of {expected:,} bytes")
+    return bytes(data)
 
 
 def _without_secrets(url: str) -> str:

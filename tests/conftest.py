@@ -8,8 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +179,30 @@ def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
         return done
 
     return run_python
+
+
+@contextmanager
+def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[ThreadingHTTPServer]:
+    """Run a server on this machine whose GET requests `respond` handles."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(ConnectionError):
+                respond(self)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = True
+        http.block_on_close = False
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield http
+        finally:
+            http.shutdown()
+            thread.join()
 
 
 class Kernel:

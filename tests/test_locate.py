@@ -14,10 +14,10 @@ import urllib.request
 from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from conftest import serving
 from jupyter_client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
@@ -57,26 +57,9 @@ def stop():
 @contextmanager
 def server(runtime, respond, *, token=TOKEN, name="jpserver-1.json", **described):
     """Run a server whose GET requests `respond` handles, with the file by which kernels find it."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            with suppress(ConnectionError):
-                respond(self)
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        http.block_on_close = False
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(respond) as http:
         describe(runtime / name, http.server_port, token=token, **described)
-        try:
-            yield http
-        finally:
-            http.shutdown()
-            thread.join()
+        yield http
 
 
 def describe(file, port, **described):

@@ -6,13 +6,19 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import nbformat
 import pytest
+from conftest import serving
 
+from nbcache import sharing
+from nbcache.cli import main
 from nbcache.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, TrustError, UntrustedSigner
 from nbcache.files import read
 from nbcache.kernel_session import Session
@@ -302,3 +308,90 @@ def test_a_snapshot_that_was_renamed_is_found_only_by_its_digest(ada: Person, bo
         str(bob.notebook.with_name("yet another.nbcache"))
     ]
     session.close()
+
+
+@pytest.fixture
+def given_up() -> Iterator[threading.Event]:
+    """Return an event that is set at the end of the test: servers that drip look at it."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def verified(respond: Callable[[BaseHTTPRequestHandler], None]) -> tuple[int, float]:
+    """Verify the snapshot at a server's URL; return the exit status and the seconds that it took."""
+    with serving(respond) as http, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("no_proxy", "*")
+        began = time.monotonic()
+        status = main(["verify", f"http://127.0.0.1:{http.server_port}/model.nbcache?token=secret"])
+        return status, time.monotonic() - began
+
+
+def test_a_snapshot_is_fetched_from_a_url(
+    ada: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ada.make("one")
+
+    def respond(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(data)
+
+    monkeypatch.setenv("NBCACHE_TRUST_DIR", str(ada.keys))
+    assert verified(respond)[0] == 0
+    assert "/model.nbcache: sound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("headers", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_server_that_drips_is_given_up(
+    headers: bytes,
+    given_up: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sharing, "_DOWNLOAD_SECONDS", 0.3)
+
+    def respond(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(headers)
+        while not given_up.wait(0.01):
+            request.wfile.write(b"x")
+
+    status, seconds = verified(respond)
+
+    assert status == 1 and seconds < 5
+    said = capsys.readouterr().err
+    assert "not whole after 0.3 s (http://127.0.0.1:" in said and "/model.nbcache)" in said
+    assert "next: check the URL, or download the file" in said
+    assert "secret" not in said
+    fetching = [thread for thread in threading.enumerate() if thread.name == "nbcache-fetch"]
+    for thread in fetching if headers else ():  # with no header it waits for one, but nobody waits for it
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("length", "sent", "said"),
+    [
+        (2_000_000, 10, "it has 2,000,000 bytes; at most 1,000,000 are read"),
+        (None, 2_000_000, "it has more than the 1,000,000 bytes that are read"),
+        (1000, 10, "the connection ended after 10 of 1,000 bytes"),
+    ],
+)
+def test_a_download_that_cannot_be_a_whole_snapshot_is_refused(
+    length: int | None,
+    sent: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sharing, "MAX_SNAPSHOT_BYTES", 1_000_000)
+
+    def respond(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        if length is not None:
+            request.send_header("Content-Length", str(length))
+        request.end_headers()
+        request.wfile.write(b"x" * sent)
+
+    assert verified(respond)[0] == 1
+    assert f"the snapshot cannot be fetched: {said} (http://" in capsys.readouterr().err
