@@ -423,7 +423,7 @@ def test_a_notebook_is_warmed_and_then_required_to_hit_without_a_person(
     notebook.cells[-1].source = "1 / 0"
     bob.save(notebook)
     failed = bob.command("run", str(bob.notebook))
-    assert failed.returncode == 1 and "cell 4: ZeroDivisionError" in failed.stdout
+    assert failed.returncode == 1 and "cell 3: ZeroDivisionError" in failed.stdout
 
 
 def test_another_snapshot_writes_only_what_is_new(
