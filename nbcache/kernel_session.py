@@ -465,7 +465,11 @@ class Session:
         if ref is None:
             return
         self._use(environment, ref)
-        self._written += ref.size
+        self._bound(ref.size)
+
+    def _bound(self, written: int) -> None:
+        """Count bytes that were written, and keep the store within its bound."""
+        self._written += written
         if self._evicted_at == 0 or self._written - self._evicted_at > self.settings.max_bytes / _EVICT_SHARE:
             self._evicted_at = max(1, self._written)
             self._access(
@@ -484,6 +488,7 @@ class Session:
         for ref in manifest.artifacts:
             if self.artifacts.adopt(manifest.environment.digest, ref, packed[ref.digest]):
                 self._supply.came_from(ref.type, ref.key, source)
+                self._bound(len(packed[ref.digest]))
         self.artifacts.save_manifest(manifest)
 
     def _use(self, environment: Environment, ref: ArtifactRef) -> None:

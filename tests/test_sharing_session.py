@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -29,6 +30,8 @@ from nbcache.notebook.snapshot_report import arrival_line, snapshot_lines
 from nbcache.settings import Settings
 from nbcache.sharing import Sharing, beside
 from nbcache.snapshot import Draft, Origin, Received, fitting, receive, signed
+from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FakeBridge
 from nbcache.trust import Keyring, Policy, Standing
@@ -45,7 +48,7 @@ class Person:
         self.notebook = folder / "model.ipynb"
         self.snapshot = beside(self.notebook)
         self.keys = folder / "keys"
-        self.store = MemoryStore()
+        self.store: Store = MemoryStore()
         self.environment = environment
 
     def session(self, policy: Policy = Policy.STRICT) -> tuple[Session, FakeBridge, Sharing]:
@@ -122,6 +125,30 @@ def test_what_a_trusted_signer_made_is_a_hit_and_stored(ada: Person, bob: Person
     bridge.compile("two")
     assert outcomes(again) == [Outcome.HIT]
     assert again.graphs[0].level is Level.L1
+
+
+def test_what_snapshots_bring_keeps_within_the_bound_of_the_store(
+    ada: Person, bob: Person, tmp_path: Path
+) -> None:
+    session, bridge, sharing = ada.session()
+    bridge.size = 300_000
+    for number in range(12):
+        bridge.compile(f"k{number}")
+    sharing.write(bob.snapshot, ORIGIN)
+    session.close()
+    Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
+    with closing(DirectoryStore(tmp_path / "store")) as store:
+        bob.store = store
+        session, bridge, _ = bob.session()
+        session.settings = session.settings.with_value("max_bytes", "1MB", origin="test")
+
+        assert session.flush(10)
+
+        assert 300_000 < store.size("artifact/") <= 1_000_000 + 300_000 + 1_000
+        for number in range(12):  # the snapshot is still there
+            bridge.compile(f"k{number}")
+        assert outcomes(session) == [Outcome.HIT] * 12
+        session.close()
 
 
 def test_a_stranger_is_used_as_soon_as_they_are_trusted(ada: Person, bob: Person) -> None:
