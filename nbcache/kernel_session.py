@@ -18,6 +18,7 @@ from typing import Literal, Protocol, TypeVar
 
 from nbcache.artifact_store import ArtifactStore, Fault, FaultKind
 from nbcache.errors import ConfigError, NbcacheError, StoreError
+from nbcache.forks import renew_in_children
 from nbcache.model import (
     Activity,
     Artifact,
@@ -129,6 +130,7 @@ class Session:
         self._written = self._evicted_at = 0
         self._pid = os.getpid()
         self._closed = False
+        renew_in_children(self)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -166,11 +168,17 @@ class Session:
         self._worker.stop()
         self.artifacts.store.close()
 
+    def renew(self) -> None:
+        """Go on in a forked child, which provides what is stored and stores nothing: it has no worker."""
+        self._lock = threading.Lock()
+        self._notebook_known = threading.Event()
+        self._notebook_known.set()
+
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
-        if self._closed or os.getpid() != self._pid:  # a forked child has no worker, and nothing to write
+        if self._closed or os.getpid() != self._pid:
             return True
-        self.attempt("writing the manifest", partial(self._worker.submit, self._save_manifest))
+        self.attempt("writing the manifest", partial(self._submit, self._save_manifest))
         return self._worker.flush(timeout)
 
     def clear(self) -> int:
@@ -259,7 +267,7 @@ class Session:
         for hook in self.cell_ended:
             self.attempt("ending a cell", hook)
         self._saving = True
-        self.attempt("writing the manifest", partial(self._worker.submit, self._save_manifest))
+        self.attempt("writing the manifest", partial(self._submit, self._save_manifest))
         return report
 
     def idle_seconds(self) -> float:
@@ -428,7 +436,7 @@ class Session:
             return
         self._incomplete.add(key)
         forget = partial(self.artifacts.forget, environment.digest, "inductor", key)
-        self._worker.submit(partial(self._access, "write", "dropping an incomplete graph", forget))
+        self._submit(partial(self._access, "write", "dropping an incomplete graph", forget))
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `provide` gave it."""
@@ -455,8 +463,13 @@ class Session:
             return store(environment.digest, artifact, cell=cell, function=function)
 
         self.attempt(
-            "storing what was compiled", partial(self._worker.submit, partial(self._store, environment, put))
+            "storing what was compiled", partial(self._submit, partial(self._store, environment, put))
         )
+
+    def _submit(self, task: Callable[[], object]) -> None:
+        """Have the worker do `task`; a forked child has none, and nothing to write."""
+        if os.getpid() == self._pid:
+            self._worker.submit(task)
 
     # --- on the worker thread -------------------------------------------------------------------
 

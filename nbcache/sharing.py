@@ -20,6 +20,7 @@ from nbcache import __version__
 from nbcache.container import MAX_SNAPSHOT_BYTES
 from nbcache.errors import EnvironmentMismatch, NbcacheError, SnapshotError, TrustError
 from nbcache.files import read, update
+from nbcache.forks import renew_in_children
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Environment, Manifest
@@ -102,6 +103,13 @@ class Sharing:
         """By SHA-256 of the file's bytes."""
         self._problems: list[NbcacheError] = []
         session.reading_ahead.append(self._restore_known)
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where nobody looks for snapshots any more."""
+        self._lock = threading.Lock()
+        self._looked = threading.Event()
+        self._looked.set()
 
     @property
     def keyring(self) -> Keyring:

@@ -8,6 +8,7 @@ from functools import partial
 
 from nbcache.artifact_store import union
 from nbcache.errors import FormatError
+from nbcache.forks import renew_in_children
 from nbcache.format import unpack
 from nbcache.model import Artifact, ArtifactRef, Level, Manifest
 
@@ -40,6 +41,14 @@ class Supply:
         self._held = 0
         self._reading = object()
         """Stands for what is being read ahead; another one says that it is of no use any more."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where nothing is being read ahead: the rest is read when asked for."""
+        self._lock = threading.Lock()
+        self._known = threading.Event()
+        self._known.set()
+        self._reading = object()
 
     def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: str) -> bool:
         """Take in what a snapshot has for this environment, `packed` by digest; `source` is its name.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbcache.forks import renew_in_children
 from nbcache.model import Activity, Cell, Direction, GraphRecord, Level, Outcome
 
 __all__ = [
@@ -214,6 +215,13 @@ class Tracker:
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child: what other threads were compiling is compiled there no more."""
+        self._lock = threading.Lock()
+        here = threading.get_ident()
+        self._threads = {thread: state for thread, state in self._threads.items() if thread == here}
 
     @property
     def records(self) -> list[GraphRecord]:

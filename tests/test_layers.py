@@ -16,6 +16,7 @@ LOW = {
     "container",
     "errors",
     "files",
+    "forks",
     "format",
     "kernel_session",
     "key",

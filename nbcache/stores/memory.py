@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 
+from nbcache.forks import renew_in_children
 from nbcache.stores.base import check_key
 
 __all__ = ["MemoryStore"]
@@ -18,6 +19,11 @@ class MemoryStore:
     def __init__(self, name: str = "memory"):
         self.name = name
         self._values: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which has a copy."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

@@ -12,6 +12,8 @@ import gc
 import threading
 from collections.abc import Iterator
 
+from nbcache.forks import renew_in_children
+
 __all__ = ["HeapAside", "paused"]
 
 
@@ -41,6 +43,12 @@ class HeapAside:
         self._lock = threading.Lock()
         self._depth = 0
         self._frozen = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Take the heap back in a forked child: threads that would do so may not be there."""
+        self._lock = threading.Lock()
+        self.reset()
 
     def begin(self) -> None:
         """Set the heap aside, unless it is already."""
