@@ -125,7 +125,8 @@ class Session:
         self._notebook = ""
         self._notebook_known = threading.Event()
         self._notices: list[str] = []
-        self._noticed: set[str] = set()
+        self._noticed: dict[str, None] = {}
+        """All notices so far, in order."""
         self._quiet_until: dict[str, float] = {}
         self._written = self._evicted_at = 0
         self._pid = os.getpid()
@@ -216,6 +217,12 @@ class Session:
                 return report
         return None
 
+    @property
+    def notices(self) -> list[str]:
+        """Every notice since the extension was loaded, oldest first."""
+        with self._lock:
+            return list(self._noticed)
+
     def activity(self) -> Activity | None:
         """Return what is being compiled right now, or None."""
         return self._tracker.activity(self._clock())
@@ -224,7 +231,7 @@ class Session:
         """Show `text` once, under the next report."""
         with self._lock:
             if text not in self._noticed:
-                self._noticed.add(text)
+                self._noticed[text] = None
                 self._notices.append(text)
 
     # --- cells ----------------------------------------------------------------------------------

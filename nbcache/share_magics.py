@@ -42,6 +42,11 @@ class ShareMagics:
         self._sharing = Sharing(session)
         self._writing: threading.Thread | None = None
 
+    @property
+    def sharing(self) -> Sharing:
+        """The snapshots that came along."""
+        return self._sharing
+
     def start(self, foreseen: Callable[[], Environment | None]) -> None:
         """Look for snapshots and say what came along; `foreseen` tells what is known of the environment."""
         self._sharing.look()

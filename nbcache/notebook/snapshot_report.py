@@ -14,7 +14,7 @@ from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, o
 from nbcache.snapshot import Received, differences
 from nbcache.trust import Policy, Standing, admit, short
 
-__all__ = ["arrival_line", "fit_lines", "held", "snapshot_json", "snapshot_lines"]
+__all__ = ["arrival", "arrival_line", "fit_lines", "held", "snapshot_json", "snapshot_lines"]
 
 _REMEDIES = {
     "torch": "install that torch here, or take a snapshot with this one",
@@ -64,6 +64,17 @@ def snapshot_lines(received: Received, here: Environment | None = None) -> list[
 def arrival_line(received: Received, here: Environment | None, policy: Policy) -> str:
     """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
 
+    `here` as in `arrival`.
+    """
+    said, hindrances = arrival(received, here, policy)
+    return "nbcache: " + DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
+
+
+def arrival(
+    received: Received, here: Environment | None, policy: Policy
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return what came along, and what keeps it or part of it from being used, each with the next step.
+
     `here` may hold only those components that are known before torch is imported; they are compared.
     """
     snapshot = received.snapshot
@@ -77,16 +88,18 @@ def arrival_line(received: Received, here: Environment | None, policy: Policy) -
         _day(snapshot.created),
         f"saves about {duration(_seconds(graphs))}",
     ]
+    hindrances = []
     if differing:
-        parts.append(f"not all fits here: {', '.join(map(one_line, differing[:4]))} differ (nbcache inspect)")
+        labels = ", ".join(map(one_line, differing[:4]))
+        hindrances.append((f"not all fits here: {labels} differ", "nbcache inspect"))
     try:
         admit(policy, received.standing, received.signer)
     except UntrustedSigner:
-        signer = short(received.signer)
-        parts.append(f"not used yet: {signer}, who signed it, is not trusted here (%nbcache trust)")
+        why = f"not used yet: {short(received.signer)}, who signed it, is not trusted here"
+        hindrances.append((why, "%nbcache trust"))
     except TrustError as error:
-        parts.append(f"not used: {error.what}")
-    return "nbcache: " + DOT.join(parts)
+        hindrances.append((f"not used: {error.what}", error.next_step or "nbcache inspect"))
+    return DOT.join(parts), hindrances
 
 
 def _nearest(manifests: Sequence[Manifest], here: Environment | None) -> tuple[Manifest | None, list[str]]:

@@ -140,13 +140,16 @@ class TorchBridge:
 
     def cache_folder(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
-        if self._folder is not None:
-            return str(self._folder), "nbcache, for this environment"
-        if (value := os.environ.get(_FOLDER)) is not None:
-            return value, f"environment, {_FOLDER}"
+        if value := os.environ.get(_FOLDER):
+            ours = Path(value) == self._folder
+            return value, "nbcache, for this environment" if ours else f"environment, {_FOLDER}"
         if "torch" in sys.modules:
             return "", "torch, when it first compiles"
         return "", "not known before torch is imported"
+
+    def serves_folder(self) -> bool:
+        """Tell whether torch looks where nbcache puts what it restores; False before torch is imported."""
+        return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
 
     def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> None:
         """Install one hook; where this torch is built otherwise, go without it and say so."""
@@ -226,7 +229,7 @@ class TorchBridge:
             return False
         if self._folder is not None and not self._folder.is_dir():  # temp folders are cleaned by others, too
             (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
-        return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
+        return self.serves_folder()
 
     def _owned(self) -> bool:
         """Tell whether torch's folder holds only what was made in this environment."""

@@ -39,7 +39,7 @@ _CLOCK_TICK = 0.01
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored kernels."""
 
-__all__ = ["KERNELS", "compiler_identity", "kernel_key", "provide_kernels", "provide_probes"]
+__all__ = ["KERNELS", "compiler", "compiler_identity", "kernel_key", "provide_kernels", "provide_probes"]
 
 
 _BUILD_VARIABLES = (
@@ -348,9 +348,15 @@ def provide_probes(
     patches.set(cpu_vec_isa.VecISA, "check_build", check_build)
 
 
+def compiler() -> tuple[str, str | None]:
+    """Return the C++ compiler's name, as `CXX` gives it, and its path; None where it is not there."""
+    name = os.environ.get("CXX", "g++")
+    return name, shutil.which(name)
+
+
 def compiler_identity() -> str | None:
     """Return the identity of the C++ compiler without running it; None where there is none."""
-    path = shutil.which(os.environ.get("CXX", "g++"))
+    _, path = compiler()
     if path is None:
         return None
     path = os.path.realpath(path)

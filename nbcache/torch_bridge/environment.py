@@ -12,7 +12,19 @@ from nbcache.baseline import Baseline
 from nbcache.key import components
 from nbcache.model import Environment
 
-__all__ = ["MINIMUM_TORCH", "changeable", "current", "foreseen", "gpu_names", "lacking", "torch_release"]
+__all__ = [
+    "MINIMUM_TORCH",
+    "changeable",
+    "current",
+    "foreseen",
+    "gpu_names",
+    "is_imported",
+    "lacking",
+    "release",
+    "torch_release",
+    "torch_version",
+    "without_torch",
+]
 
 MINIMUM_TORCH = (2, 11)
 _THREADS_IN_KEYS = (2, 13)
@@ -45,8 +57,32 @@ def torch_release() -> tuple[int, int]:
     """Return torch's major and minor version."""
     import torch
 
-    major, minor = torch.__version__.split(".")[:2]
+    return release(torch.__version__)
+
+
+def release(version: str) -> tuple[int, int]:
+    """Return the major and minor part of a version of torch."""
+    major, minor = version.split(".")[:2]
     return int(major), int(minor)
+
+
+def is_imported() -> bool:
+    """Tell whether this process has torch."""
+    return "torch" in sys.modules
+
+
+def torch_version() -> str | None:
+    """Return the version of torch, imported or not, without importing it; None where it is not installed.
+
+    Of one that is not imported it may name no build: wheels' metadata often do not.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    imported = getattr(sys.modules.get("torch"), "__version__", None)
+    try:
+        return str(imported or version("torch"))
+    except PackageNotFoundError:
+        return None
 
 
 def current(baseline: Baseline | None = None) -> Environment:
@@ -81,12 +117,10 @@ def changeable() -> tuple[str | None, int]:
 
 def foreseen(baseline: Baseline | None = None) -> Environment | None:
     """Return those components of `current` that are known before torch is imported; None without torch."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return _environment({"torch.version": version("torch")}, baseline)
-    except PackageNotFoundError:
+    version = torch_version()
+    if version is None:
         return None
+    return _environment({"torch.version": version}, baseline)
 
 
 def lacking(baseline: Baseline) -> list[str]:
@@ -96,10 +130,11 @@ def lacking(baseline: Baseline) -> list[str]:
 
 def _environment(of_torch: dict[str, str], baseline: Baseline | None) -> Environment:
     of_baseline = {} if baseline is None else baseline.components()
-    return Environment(components({**_without_torch(), **of_torch, **of_baseline}))
+    return Environment(components({**without_torch(), **of_torch, **of_baseline}))
 
 
-def _without_torch() -> dict[str, object]:
+def without_torch() -> dict[str, str]:
+    """Return the values of those components that are known where there is no torch."""
     return {
         "triton.version": _triton_version(),
         "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
