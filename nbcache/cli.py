@@ -139,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     run.add_argument("--require-hit", action="store_true", help="exit with 1 where a graph did not hit")
+    verb(
+        "doctor",
+        "check all that nbcache needs here; exit with 1 where there is a problem",
+        lambda commands, given, settings: commands.doctor(settings),
+    )
     trust = verb("trust", "show and choose whose snapshots may run here", _trust)
     trust.add_argument("action", choices=("list", "add", "remove", "show"), nargs="?", default="list")
     trust.add_argument("signer", metavar="SIGNER", nargs="?", help="a fingerprint; to add, also a snapshot")

@@ -12,12 +12,14 @@ from typing import Any
 from nbcache.artifact_store import ArtifactStore
 from nbcache.bundle import TYPES, decode_bundle, encode_bundle, holds_cpu_code
 from nbcache.container import MAX_SNAPSHOT_BYTES
+from nbcache.doctor import in_terminal
 from nbcache.errors import NbcacheError, SnapshotError
 from nbcache.files import read, update
 from nbcache.format import unpack
 from nbcache.model import BUNDLED, Artifact, Environment, Manifest
 from nbcache.notebook import attachment, headless
 from nbcache.notebook.locate import opened_by
+from nbcache.notebook.render import CheckState, render_checks
 from nbcache.notebook.snapshot_report import snapshot_json, snapshot_lines
 from nbcache.notebook.wording import NOTHING, aligned, counted, one_line, size
 from nbcache.settings import Settings
@@ -30,6 +32,7 @@ __all__ = [
     "Shown",
     "attach",
     "detach",
+    "doctor",
     "export_mega",
     "extract",
     "import_mega",
@@ -237,6 +240,14 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
         lines.append(done.error)
     data = {"hits": len(done.graphs) - len(missed), "error": done.error, "graphs": done.graphs}
     return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
+
+
+def doctor(settings: Settings) -> Shown:
+    """Check what nbcache needs of this machine; a problem is a failure."""
+    checks = in_terminal(settings)
+    rendered = render_checks(checks)
+    sound = all(check.state is not CheckState.PROBLEM for check in checks)
+    return Shown(rendered.text.splitlines(), rendered.data, ok=sound)
 
 
 def signers(settings: Settings) -> Shown:

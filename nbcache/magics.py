@@ -27,6 +27,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display as _display
 
+from nbcache.doctor import in_kernel, store_figures
 from nbcache.errors import ConfigError, HitRequired, NbcacheError, StoreError
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
@@ -40,7 +41,7 @@ from nbcache.notebook.locate import Location, locate
 from nbcache.notebook.render import (
     Rendered,
     SettingRow,
-    StoreFigures,
+    render_checks,
     render_notices,
     render_report,
     render_settings,
@@ -63,10 +64,10 @@ _USERS_THREADS = "Thread-"
 """Beginning of the names that Python gives threads which are given none, as people's are."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
-_COMMANDS = ("status", "config", "snapshot", "restore", "trust", "flush", "clear", "bench")
+_COMMANDS = ("status", "config", "doctor", "snapshot", "restore", "trust", "flush", "clear", "bench")
 _USAGE = (
-    "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | snapshot [FILE | notebook] | "
-    "restore [SOURCE] | trust [--yes] | clear | flush | bench …]"
+    "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
+    "snapshot [FILE | notebook] | restore [SOURCE] | trust [--yes] | clear | flush | bench …]"
 )
 
 _extension: Extension | None = None
@@ -231,7 +232,7 @@ class Extension:
         if len(words) == 1 + bool(symbol):
             candidates = list(_COMMANDS)
         else:
-            candidates = ["--json"] if words[1] in ("status", "config") else []
+            candidates = ["--json"] if words[1] in ("status", "config", "doctor") else []
             candidates += [f"{name}=" for name in Settings.names() if words[1] == "config"]
         return [candidate for candidate in candidates if candidate.startswith(symbol)]
 
@@ -435,6 +436,7 @@ class Extension:
         %nbcache status --json      the same as JSON
         %nbcache config             each setting, its value and where it comes from
         %nbcache config NAME=VALUE  change a setting for this kernel
+        %nbcache doctor             check all that nbcache needs, and say what to do where it is not there
         %nbcache snapshot           write all that is stored of this notebook into a file beside it
         %nbcache snapshot FILE      the same into another file
         %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
@@ -461,10 +463,7 @@ class Extension:
         store = self.session.artifacts.store
         figures = []
         try:
-            entries = sum(1 for _ in store.keys("artifact/"))
-            limit = self.session.settings.max_bytes if isinstance(store, DirectoryStore) else None
-            stored = store.size("artifact/") if isinstance(store, DirectoryStore) else 0
-            figures.append(StoreFigures(store.name, entries, stored, limit))
+            figures.append(store_figures(store, self.session.settings.max_bytes))
         except StoreError as error:
             self.session.notice(str(error))
         reports = self.session.reports
@@ -504,6 +503,11 @@ class Extension:
                 SettingRow("torch folder", *self._bridge.cache_folder(), help="torch's own cache folder")
             )
             _show(render_settings(rows), as_json)
+
+    def _doctor(self, arguments: list[str]) -> None:
+        as_json = _only_json("doctor", arguments)
+        found = in_kernel(self.session, self._bridge, self._share.sharing, self._location, self._problem)
+        _show(render_checks(found), as_json)
 
     def _snapshot(self, arguments: list[str]) -> None:
         self._share.snapshot(arguments)

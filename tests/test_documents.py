@@ -14,6 +14,7 @@ import pytest
 from conftest import REPORTS, Environ, RunCells, outcomes, printed
 
 from nbcache.model import CellReport, Direction, GraphRecord, Outcome
+from nbcache.notebook.render import Check, CheckState
 from nbcache.prewarming import Prewarming
 from nbcache.settings import Settings
 
@@ -75,6 +76,7 @@ def test_the_readme_names_every_json_field_and_no_other() -> None:
     for title, fields in (
         ("Graph", graph.to_json()),
         ("Report of a cell", CellReport(None, (graph,), 0.0).to_json()),
+        ("Check", Check("torch", CheckState.OK, "2.13.0").to_json()),
         ("Prewarm", Prewarming(lambda: iter(()), lambda *_: None).to_json()),
     ):
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]

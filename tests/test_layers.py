@@ -36,6 +36,7 @@ HIGH = {
     "bench",
     "cli",
     "commands",
+    "doctor",
     "magics",
     "notebook",
     "share_magics",

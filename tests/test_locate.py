@@ -373,6 +373,23 @@ def found_in(client):
     return literal_eval(shown)
 
 
+DOCTOR = """
+import json
+from IPython.utils.capture import capture_output
+with capture_output() as captured:
+    get_ipython().run_line_magic("load_ext", "nbcache")
+    get_ipython().run_line_magic("nbcache", "doctor --json")
+told = {check.pop("name"): check for check in json.loads(captured.stdout)["checks"]}
+"""
+
+
+def doctor_in(client):
+    """Return what `%nbcache doctor` tells in the kernel, by the name of the check."""
+    reply = client.execute_interactive(DOCTOR, user_expressions={"told": "told"}, timeout=60)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    return literal_eval(reply["content"]["user_expressions"]["told"]["data"]["text/plain"])
+
+
 def test_a_kernel_finds_its_notebook_on_a_real_server_and_again_when_it_is_renamed(jupyter, isolated):
     (jupyter.root / "folder" / "first.ipynb").touch()
     described = {"name": "first.ipynb", "path": "folder/first.ipynb", "type": "notebook"}
@@ -386,6 +403,8 @@ def test_a_kernel_finds_its_notebook_on_a_real_server_and_again_when_it_is_renam
         jupyter.ask("PATCH", "contents/folder/first.ipynb", {"path": "renamed.ipynb"})
         jupyter.ask("PATCH", f"sessions/{session['id']}", {"path": "renamed.ipynb", "name": "renamed.ipynb"})
         assert found_in(client)[0] == str(jupyter.root / "renamed.ipynb")
+        told = f"{jupyter.root / 'renamed.ipynb'}, found by the Jupyter server at {jupyter.url}"
+        assert doctor_in(client)["notebook"] == {"state": "ok", "found": told, "next_step": None}
     jupyter.ask("DELETE", f"sessions/{session['id']}")
 
 

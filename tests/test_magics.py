@@ -62,6 +62,7 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
     [
         ("%nbcache stats", "did you mean `status`? Usage: %nbcache"),
         ("%nbcache status --jsn", "`--jsn` is not understood"),
+        ("%nbcache doctor model.ipynb", "doctor: `model.ipynb` is not understood. Usage: %nbcache"),
         ("%nbcache config 'x", "no closing quotation"),
         ("%nbcache config max_byte=1", "did you mean 'max_bytes'?"),
         ("%nbcache config max_bytes=lots", "such as 500MB or 5GB"),
@@ -90,6 +91,8 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any) -> None:
     assert set(in_shell('complete("%%compile_cached --")')) >= {"--mode", "--quiet", "--require-hit"}
     assert all(word.startswith("--") for word in in_shell('complete("%%compile_cached --")'))
     assert in_shell('complete("%nbcache st")') == ["status"]
+    assert in_shell('complete("%nbcache doc")') == ["doctor"]
+    assert in_shell('complete("%nbcache doctor --")') == ["--json"]
     assert in_shell('complete("%nbcache config max")') == ["max_bytes="]
     assert "print" in in_shell('complete("%%compile_cached f\\nprin")')
 

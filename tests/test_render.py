@@ -7,11 +7,16 @@ import pytest
 from nbcache.model import Activity, Cell, CellReport, Direction, GraphRecord, Level, Outcome
 from nbcache.notebook.render import (
     WIDTH,
+    Check,
+    CheckState,
     Rendered,
     SettingRow,
     StoreFigures,
     activity_text,
+    checks_html,
+    checks_text,
     render_activity,
+    render_checks,
     render_idle,
     render_report,
     render_settings,
@@ -413,6 +418,45 @@ def test_settings_show_name_value_origin_description_and_note():
     assert page.rows[2][3] == "Shared store.off"
 
 
+CHECKS = [
+    Check("torch", CheckState.OK, "2.13.0, imported"),
+    Check("C++ compiler", CheckState.NOTE, "g++ is not there", "install one, or set CXX"),
+    Check("disk", CheckState.PROBLEM, "3 MB free for <b>x</b>", "free some"),
+]
+
+
+def test_checks_are_counted_and_each_has_its_next_step_beneath_it():
+    assert checks_text(CHECKS).splitlines() == [
+        "nbcache doctor · 3 checks · 1 problem · 1 note",
+        "  torch         ok       2.13.0, imported",
+        "  C++ compiler  note     g++ is not there",
+        "                         next: install one, or set CXX",
+        "  disk          problem  3 MB free for <b>x</b>",
+        "                         next: free some",
+    ]
+    assert checks_text(CHECKS[:1]).splitlines()[0] == "nbcache doctor · 1 check · all in order"
+
+
+def test_checks_are_a_table_with_states_told_apart_by_colour():
+    page = Page(checks_html(CHECKS))
+    assert page.rows == [
+        ["check", "state", "found"],
+        ["torch", "ok", "2.13.0, imported"],
+        ["C++ compiler", "note", "g++ is not therenext: install one, or set CXX"],
+        ["disk", "problem", "3 MB free for <b>x</b>next: free some"],
+    ]
+    assert len(set(page.badges.values())) == 3
+
+
+def test_long_checks_stay_within_the_width_and_break_no_path():
+    path = "/home/somebody-with-a-name/with-a-folder/with-a-folder"
+    evil = "x\x1b[2J\nfaked"
+    text = checks_text([Check("temp folder", CheckState.NOTE, f"{path} {evil} " * 4, f"remove {path}")])
+    assert all(len(line) <= WIDTH and line.isprintable() for line in text.splitlines())
+    assert text.count(path) == 5
+    assert not any(line.startswith("faked") for line in text.splitlines())
+
+
 @pytest.mark.parametrize(
     ("activity", "text"),
     [
@@ -446,6 +490,8 @@ def test_json_that_is_large_is_not_put_into_the_notebook():
 
 def test_every_kind_of_json_has_a_mime_type_of_its_own():
     status, settings = render_status([MIXED], (), warm()), render_settings([SettingRow("a", "b", "c", "d")])
+    checks = render_checks(CHECKS)
     assert status.data["cells"] == [MIXED.to_json()]
     assert settings.data["settings"][0]["origin"] == "c"
-    assert len({status.mime, settings.mime, Rendered("", "").mime}) == 3
+    assert [check["next_step"] for check in checks.data["checks"]][:2] == [None, "install one, or set CXX"]
+    assert len({status.mime, settings.mime, checks.mime, Rendered("", "").mime}) == 4

@@ -1,4 +1,4 @@
-"""Show reports, the session, settings and the live line, as text and as HTML: values in, strings out.
+"""Show reports, the session, settings, checks and the live line, as text and as HTML: values in, strings out.
 
 The HTML keeps to what JupyterLab's sanitizer leaves of an untrusted notebook: inline styles with plain
 values, `<details>`, no `<style>`, `<script>` or `<svg>`. It sets no text colour, so that it reads in light
@@ -7,8 +7,10 @@ and dark themes alike. The text is at most `WIDTH` wide, and ASCII but for a das
 
 from __future__ import annotations
 
+import enum
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -39,12 +41,18 @@ from nbcache.prewarming import Prewarming
 
 __all__ = [
     "WIDTH",
+    "Check",
+    "CheckState",
     "Rendered",
     "SettingRow",
     "StoreFigures",
     "activity_html",
     "activity_text",
+    "checks_html",
+    "checks_text",
+    "prewarming_parts",
     "render_activity",
+    "render_checks",
     "render_idle",
     "render_report",
     "render_settings",
@@ -55,6 +63,7 @@ __all__ = [
     "settings_text",
     "status_html",
     "status_text",
+    "store_parts",
 ]
 
 WIDTH = 110
@@ -124,6 +133,35 @@ class SettingRow:
     """What to know about this value: that torch ignores it, that it takes effect after a restart."""
 
 
+class CheckState(enum.StrEnum):
+    """What a check of `%nbcache doctor` found."""
+
+    OK = "ok"
+    NOTE = "note"
+    """nbcache works, but not in full, or not as one may think."""
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that nbcache needs, and how it is here: a row of `%nbcache doctor`."""
+
+    name: str
+    state: CheckState
+    found: str
+    next_step: str = ""
+    """What to do; empty where the state is `ok`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as JSON values, by the names that the README documents."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "found": self.found,
+            "next_step": self.next_step or None,
+        }
+
+
 def render_report(report: CellReport, *, stored: bool = True) -> Rendered:
     """Return the report after a cell; `stored` as in `report_text`."""
     text, html = report_text(report, stored=stored), report_html(report, stored=stored)
@@ -155,6 +193,12 @@ def render_settings(rows: Sequence[SettingRow]) -> Rendered:
     return Rendered(settings_text(rows), settings_html(rows), data, "application/vnd.nbcache.settings+json")
 
 
+def render_checks(checks: Sequence[Check]) -> Rendered:
+    """Return what was checked."""
+    data = {"checks": [check.to_json() for check in checks]}
+    return Rendered(checks_text(checks), checks_html(checks), data, "application/vnd.nbcache.checks+json")
+
+
 def render_activity(now: Activity) -> Rendered:
     """Return the live line."""
     return Rendered(activity_text(now), activity_html(now))
@@ -171,14 +215,16 @@ def render_idle(last: Activity) -> Rendered:
 # What text and HTML share
 
 
-def _store_parts(store: StoreFigures) -> list[str]:
+def store_parts(store: StoreFigures) -> list[str]:
+    """Return a store in words: its name, entries, bytes."""
     held = size(store.bytes)
     if store.limit is not None:
         held += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"
     return [store.name, counted(store.entries, "entry", "entries"), held]
 
 
-def _prewarming_parts(prewarming: Prewarming) -> list[str]:
+def prewarming_parts(prewarming: Prewarming) -> list[str]:
+    """Return in words how far prewarming is; nothing where it has not begun."""
     if not prewarming.slices:
         return []
     done = sum(each.seconds for each in prewarming.slices)
@@ -198,6 +244,13 @@ def _session_totals(reports: Sequence[CellReport]) -> list[str]:
 
 def _notices(reports: Sequence[CellReport]) -> list[str]:
     return list(dict.fromkeys(notice for report in reports for notice in report.notices))
+
+
+def _check_totals(checks: Sequence[Check]) -> list[str]:
+    states = Counter(check.state for check in checks)
+    wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
+    said = [counted(states[state], state.value) for state in wrong] or ["all in order"]
+    return [counted(len(checks), "check"), *said]
 
 
 def _label(report: CellReport) -> str:
@@ -243,7 +296,7 @@ def report_text(report: CellReport, *, stored: bool = True) -> str:
 def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming) -> str:
     """Return the session for a terminal: totals, stores, reasons, then each run of a cell."""
     lines = _joined("nbcache session", _session_totals(reports))
-    facts = [_store_parts(store) for store in stores] + [_prewarming_parts(prewarming)]
+    facts = [store_parts(store) for store in stores] + [prewarming_parts(prewarming)]
     lines += ["  " + one_line(DOT.join(parts), WIDTH - 2) for parts in facts if parts]
     lines += _notices_text(_notices(reports))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
@@ -273,6 +326,19 @@ def settings_text(rows: Sequence[SettingRow]) -> str:
     return "\n".join(lines)
 
 
+def checks_text(checks: Sequence[Check]) -> str:
+    """Return checks for a terminal: name, state, what was found, and the next step beneath it."""
+    lines = _joined("nbcache doctor", _check_totals(checks))
+    heads = aligned([(check.name, check.state.value) for check in checks], right=())
+    start = 2 + max(map(len, heads), default=0) + 2
+    for check, head in zip(checks, heads, strict=True):
+        about = _beside(check.found, start)
+        about += _beside(f"next: {check.next_step}", start) if check.next_step else []
+        lines.append(f"  {head}".ljust(start) + about[0])
+        lines += [" " * start + line for line in about[1:]]
+    return "\n".join(lines)
+
+
 def activity_text(now: Activity) -> str:
     """Return the live line; while `restoring`, `function` says what: `12 of 40 artifacts`."""
     return "nbcache: " + DOT.join(_activity_parts(now))
@@ -285,6 +351,11 @@ def _joined(label: str, parts: Sequence[str]) -> list[str]:
         fits = len(lines[-1]) + len(DOT + part) <= WIDTH
         lines[-1:] = [lines[-1] + DOT + part] if fits else [lines[-1], "  " + part]
     return lines
+
+
+def _beside(text: str, start: int) -> list[str]:
+    """Return text as lines for a column that begins at `start`; paths and commands break at spaces only."""
+    return textwrap.wrap(one_line(text), WIDTH - start, break_on_hyphens=False) or [NOTHING]
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:
@@ -335,11 +406,14 @@ def _notices_text(notices: Iterable[str]) -> list[str]:
 # HTML: what comes from outside passes through `_text`
 
 LINE = "rgba(128,128,128,0.3)"
-BADGES = {
+BADGES: Mapping[Outcome | CheckState, str] = {
     Outcome.HIT: "rgba(46,160,67,0.28)",
     Outcome.MISS: "rgba(219,148,0,0.32)",
     Outcome.BYPASS: "rgba(128,128,128,0.28)",
     Outcome.DISABLED: "rgba(128,128,128,0.28)",
+    CheckState.OK: "rgba(46,160,67,0.28)",
+    CheckState.NOTE: "rgba(219,148,0,0.32)",
+    CheckState.PROBLEM: "rgba(218,54,51,0.32)",
 }
 BOX = "font-size:13px;line-height:1.5;margin:2px 0"
 FAINT = "opacity:0.65"
@@ -364,7 +438,7 @@ def report_html(report: CellReport, *, stored: bool = True) -> str:
 def status_html(reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming) -> str:
     """Return the session for a notebook: totals, stores, reasons, then each run of a cell, folded if many."""
     parts = [_tag("div", "", _head("nbcache session", _session_totals(reports)))]
-    facts = [_store_parts(store) for store in stores] + [_prewarming_parts(prewarming)]
+    facts = [store_parts(store) for store in stores] + [prewarming_parts(prewarming)]
     parts += [_tag("div", FAINT, _text(DOT.join(each))) for each in facts if each]
     parts.append(_notices_html(_notices(reports)))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
@@ -393,6 +467,20 @@ def settings_html(rows: Sequence[SettingRow]) -> str:
     return _tag("div", BOX, _rows(headers, table))
 
 
+def checks_html(checks: Sequence[Check]) -> str:
+    """Return checks for a notebook, as a table."""
+    table = [
+        [
+            _text(check.name),
+            _badge(check.state),
+            _text(check.found) + _notices_html([f"next: {check.next_step}"] if check.next_step else []),
+        ]
+        for check in checks
+    ]
+    headers = [("check", CELL), ("state", CELL), ("found", LAST)]
+    return _tag("div", BOX, _head("nbcache doctor", _check_totals(checks)), _rows(headers, table))
+
+
 def activity_html(now: Activity) -> str:
     """Return the live line for a notebook."""
     return _tag("div", BOX, _head("nbcache", _activity_parts(now)))
@@ -409,6 +497,11 @@ def _text(text: str, limit: int = LONG, style: str = "") -> str:
     shown = one_line(text, limit)
     title = "" if shown == one_line(text) else f' title="{escape(one_line(text))}"'
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
+
+
+def _badge(state: Outcome | CheckState) -> str:
+    style = f"background-color:{BADGES[state]};border-radius:8px;padding:0 8px;font-size:12px"
+    return _text(state.value, style=style)
 
 
 def _head(label: str, parts: Sequence[str]) -> str:
@@ -449,13 +542,12 @@ def _table_html(graphs: Sequence[GraphRecord]) -> str:
         headers[-1:] = [("kernels", CELL), ("reason", LAST)]
     rows = []
     for graph in graphs:
-        badge = f"background-color:{BADGES[graph.outcome]};border-radius:8px;padding:0 8px;font-size:12px"
         place = _text(one_line(short_location(graph), 30), style=FAINT + ";font-size:12px")
         rows.append(
             [
                 f"{_text(graph.function, 40, CODE)} {place}",
                 f"{_text(graph.compile_id)} {_text(graph.direction.value, style=FAINT)}",
-                _text(graph.outcome.value, style=badge),
+                _badge(graph.outcome),
                 _text(source(graph), 32),
                 taken(graph),
                 saved(graph),
