@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests at once; each runs kernels and compilers of its own.
+JOBS ?= 2
 
 .PHONY: demo test check test-fast test-compile clean
 .DELETE_ON_ERROR:
@@ -20,10 +22,10 @@ check: .venv/installed
 	$(BIN)/lint-imports
 
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -W error -m "not compile"
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile"
 
 test-compile: .venv/installed
-	$(BIN)/python -m pytest -W error -m compile --durations=10
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m compile --durations=10
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nbcache needs Python 3.11 or newer; name one with make PYTHON=...")'

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nbcache import __version__
+from nbcache.baseline import BASELINES, LABEL
 from nbcache.errors import NbcacheError, StoreError
 from nbcache.kernel_session import Session
 from nbcache.model import Environment
@@ -82,7 +83,7 @@ def in_terminal(settings: Settings) -> list[Check]:
     here: Environment | None = None
     failure: Exception | None = None
     try:
-        here = environment.current()
+        here = environment.current(BASELINES.get(settings.portable))
     except Exception as error:  # absent, broken or too old
         failure = error
     folder, chosen_by = TorchBridge().cache_folder()
@@ -230,6 +231,8 @@ def _machine(here: Environment | None) -> _Checks:
     parts = [known["cpu.machine"], " ".join(each for each in _TELLING if each in instructions)]
     if "cpu.capability" in known:
         parts.append(f"torch uses {known['cpu.capability']}")
+    if LABEL in known:
+        parts.append(f"compiles for any {known[LABEL]} CPU")
     if known["cpu.requested"] != "default":
         parts.append(f"ATEN_CPU_CAPABILITY={known['cpu.requested']}")
     yield _ok("CPU", DOT.join(filter(None, parts)))

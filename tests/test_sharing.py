@@ -24,6 +24,7 @@ from conftest import (
     SET_UP,
     environ_below,
     execute,
+    graphs,
     outcomes,
     printed,
     run_interpreter,
