@@ -26,6 +26,7 @@ from nbcache.settings import Settings
 from nbcache.sharing import MAX_NOTEBOOK_BYTES, beside, origin, sources
 from nbcache.snapshot import Draft, Received, fitting, merge, receive, signed
 from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint
 
 __all__ = [
@@ -216,6 +217,7 @@ def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
 def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
     """Run a notebook without a person, and write the snapshot beside it; `portable` is the CPUs it is for."""
     if portable is not None:
+        chosen(portable)  # else the kernel would compile for this CPU
         settings = settings.with_value("portable", portable, origin="--portable")
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=_say)

@@ -734,10 +734,10 @@ def test_populating_writes_every_artifact_either_way(run_python: RunPython, tmp_
             populate.main(way, folder, folder / "out")
             found.append(json.loads((folder / "out").read_text()))
         files = [
-            sorted((p.name, p.read_bytes()) for p in (folder / way).rglob("*") if p.is_file())
+            sorted((p.name, p.read_bytes()) for p in (folder / way / "fxgraph").rglob("*") if p.is_file())
             for way in populate.WAYS
         ]
-        assert files[0] == files[1] == files[2]
+        assert files[0] and files[0] == files[1] == files[2]
         assert list(populate.artifacts(20, 1_000_000)) == list(populate.artifacts(20, 1_000_000))
         print(json.dumps(found))
     """)

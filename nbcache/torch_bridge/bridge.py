@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.baseline import BASELINES, OFF, Baseline
+from nbcache.baseline import Baseline
 from nbcache.errors import ConfigError, StoreUnavailable, UnsupportedTorch
 from nbcache.key import digest, sha256
 from nbcache.model import Environment
@@ -61,7 +61,7 @@ class TorchBridge:
         """Hook what is imported already, and the rest when it is."""
         self._session = session
         try:
-            self._baseline = _chosen(session.settings.portable)
+            self._baseline = portable.chosen(session.settings.portable)
         except ConfigError as error:
             session.notice(f"{error}. What is compiled here is for this CPU only")
 
@@ -105,7 +105,7 @@ class TorchBridge:
         """Follow the session's settings, which have changed; ConfigError where this CPU cannot."""
         if self._session is None:
             return
-        baseline = _chosen(self._session.settings.portable)
+        baseline = portable.chosen(self._session.settings.portable)
         if baseline == self._baseline:
             return
         self._baseline = baseline
@@ -260,21 +260,6 @@ class TorchBridge:
                 config.job_id = None
 
         self._patches.undo(undo)
-
-
-def _chosen(name: str) -> Baseline | None:
-    """Return the baseline of this name, None for none; ConfigError where this CPU cannot run its code."""
-    if name == OFF:
-        return None
-    baseline = BASELINES[name]
-    if lacking := environment.lacking(baseline):
-        others = [OFF, *(each.name for each in BASELINES.values() if not environment.lacking(each))]
-        raise ConfigError(
-            f"portable={name} cannot be used: this CPU lacks {' '.join(lacking)}",
-            where="the setting `portable`",
-            next_step=f"what can be used here is portable={' or '.join(others)}",
-        )
-    return baseline
 
 
 def _empty(folder: Path) -> None:

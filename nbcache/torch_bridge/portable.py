@@ -15,13 +15,15 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.baseline import Baseline
+from nbcache.baseline import BASELINES, OFF, Baseline
+from nbcache.errors import ConfigError
+from nbcache.torch_bridge import environment
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["choose_again", "restrict_features", "restrict_flags"]
+__all__ = ["choose_again", "chosen", "restrict_features", "restrict_flags"]
 
 _QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),
@@ -34,6 +36,21 @@ _QUESTIONS: Mapping[str, frozenset[str]] = {
 """Functions of `torch.cpu` that inductor asks, and what the CPU must have for a yes."""
 _ANSWERS = ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")
 """Attributes in which an instruction set remembers what it has asked."""
+
+
+def chosen(name: str) -> Baseline | None:
+    """Return the baseline of this name, None for none; ConfigError where this CPU cannot run its code."""
+    if name == OFF:
+        return None
+    baseline = BASELINES[name]
+    if lacking := environment.lacking(baseline):
+        others = [OFF, *(each.name for each in BASELINES.values() if not environment.lacking(each))]
+        raise ConfigError(
+            f"portable={name} cannot be used: this CPU lacks {' '.join(lacking)}",
+            where="the setting `portable`",
+            next_step=f"what can be used here is portable={' or '.join(others)}",
+        )
+    return baseline
 
 
 def restrict_features(
@@ -56,8 +73,8 @@ def restrict_features(
 def _supported(
     original: Callable[[], bool], needed: frozenset[str], baseline: Callable[[], Baseline | None]
 ) -> bool:
-    chosen = baseline()
-    return (chosen is None or needed <= chosen.features) and original()
+    current = baseline()
+    return (current is None or needed <= current.features) and original()
 
 
 def restrict_flags(
@@ -68,8 +85,8 @@ def restrict_flags(
 
     def _get_optimization_cflags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = original(*args, **kwargs)
-        if (chosen := baseline()) is not None:
-            cflags = [f"march={chosen.name}" if flag.startswith("march=") else flag for flag in cflags]
+        if (current := baseline()) is not None:
+            cflags = [f"march={current.name}" if flag.startswith("march=") else flag for flag in cflags]
         return cflags, ldflags
 
     patches.set(cpp_builder, "_get_optimization_cflags", _get_optimization_cflags)
