@@ -25,6 +25,7 @@ from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Environment, Manifest
 from nbcache.notebook import attachment
+from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
 from nbcache.snapshot import (
     Draft,
@@ -47,8 +48,8 @@ _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
-_MOST_SHOWN, _LONGEST = 4, 200
-"""Environments, and characters of one difference, that an error shows."""
+_MOST_SHOWN = 4
+"""Environments of which an error shows what differs."""
 _LOOK_SECONDS = 5.0
 """How long reading ahead waits until snapshots have been looked for."""
 
@@ -263,9 +264,9 @@ class Sharing:
         manifest = fitting(received.snapshot.manifests, here)
         if manifest is None:
             differing = [
-                f"{each.label}: there {each.old or '-'}, here {each.new or '-'}"[:_LONGEST]
+                line
                 for manifest in received.snapshot.manifests[:_MOST_SHOWN]
-                for each in differences(manifest, here)
+                for line in fit_lines(differences(manifest, here))
             ]
             raise EnvironmentMismatch(
                 "nothing in this snapshot fits this machine", differing, where=received.where

@@ -28,6 +28,7 @@ from nbcache.baseline import BASELINES, Baseline
 from nbcache.errors import ConfigError
 from nbcache.key import components
 from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
 from nbcache.snapshot import differences, fitting
 from nbcache.torch_bridge import environment
@@ -84,6 +85,13 @@ def test_it_fits_no_cpu_that_lacks_one_and_the_difference_names_it() -> None:
     here = of(HASWELL.replace("avx2 ", "").replace("fma ", ""))
     assert [str(each) for each in differences(portable(), here)] == ["cpu.features is gone: it was avx2 fma"]
     assert fitting([portable()], here) is None
+
+
+def test_of_two_cpus_only_what_one_of_them_lacks_is_shown() -> None:
+    native = Manifest(of(f"{HASWELL} avx512f"), "", ())
+    shown = fit_lines(differences(native, of(f"{HASWELL} sha_ni")))
+    assert shown[1].split()[:3] == ["cpu.features", "avx512f", "sha_ni"]
+    assert "nbcache warm --portable" in shown[1]
 
 
 def test_what_else_differs_still_counts() -> None:
@@ -225,7 +233,7 @@ def test_a_portable_snapshot_is_not_used_where_the_cpu_lacks_a_feature(
 
     said = "".join(str(cell.outputs) for cell in notebook.cells)
     assert "cpu.features differ" in printed(notebook, 1)
-    assert "nothing in this snapshot fits this machine" in said and "there bmi2, here -" in said
+    assert "nothing in this snapshot fits this machine" in said and "cpu.features  bmi2" in said
     assert "this CPU lacks bmi2" in str(notebook.cells[4].outputs)
     assert "What is compiled here is for this CPU only" in said
     assert "2" in str(notebook.cells[5].outputs)

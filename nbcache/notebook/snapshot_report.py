@@ -132,10 +132,17 @@ def fit_lines(found: list[Difference]) -> list[str]:
     rows = [("differs", "there", "here", "what to do")]
     for each in found:
         remedy = _REMEDIES.get(each.label) or _REMEDIES.get(each.label.partition(".")[0])
-        rows.append(
-            (_value(each.label), _value(each.old), _value(each.new), remedy or "take a snapshot here")
-        )
+        there, here = _telling(each)
+        rows.append((_value(each.label), _value(there), _value(here), remedy or "take a snapshot here"))
     return aligned(rows, right=())
+
+
+def _telling(each: Difference) -> tuple[str | None, str | None]:
+    """Return the two values of a component; of two sets of features what the other lacks, and not all."""
+    if each.label != "cpu.features" or each.old is None or each.new is None:
+        return each.old, each.new
+    there, here = set(each.old.split()), set(each.new.split())
+    return " ".join(sorted(there - here)) or None, " ".join(sorted(here - there)) or None
 
 
 def snapshot_json(received: Received, here: Environment | None = None) -> dict[str, Any]:
