@@ -122,7 +122,7 @@ class Extension:
         store, problem = _open_store(settings)
         self._bridge = TorchBridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
-        self._share = ShareMagics(self.session, self._locate)
+        self._share = ShareMagics(self.session, self._locate, self._bridge.foreseen)
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
@@ -159,7 +159,7 @@ class Extension:
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._join_cell()
         self.session.start()
-        self._share.start(self._bridge.foreseen)
+        self._share.start()
         self._use_idle_time()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))

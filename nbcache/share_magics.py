@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,19 @@ _MEANS = "What a trusted signer has compiled runs as you, with all your rights, 
 
 
 class ShareMagics:
-    """The verbs, for one session; `locate` returns the notebook's path, empty where it is not to be found."""
+    """The verbs, for one session.
 
-    def __init__(self, session: Session, locate: Callable[[], str]) -> None:
+    `locate` returns the notebook's path, empty where it is not to be found; `foreseen` what is known of the
+    environment before torch is imported.
+    """
+
+    def __init__(
+        self, session: Session, locate: Callable[[], str], foreseen: Callable[[], Environment | None]
+    ) -> None:
         self._session = session
         self._locate = locate
-        self._sharing = Sharing(session)
+        self._foreseen = foreseen
+        self._sharing = Sharing(session, foreseen)
         self._writing: threading.Thread | None = None
 
     @property
@@ -47,21 +54,36 @@ class ShareMagics:
         """The snapshots that came along."""
         return self._sharing
 
-    def start(self, foreseen: Callable[[], Environment | None]) -> None:
-        """Look for snapshots and say what came along; `foreseen` tells what is known of the environment."""
+    def start(self) -> None:
+        """Look for snapshots and say what came along."""
         self._sharing.look()
         if self._sharing.looked(_LOOK_SECONDS):
-            for line in self._arrived(foreseen):
-                print(line)
-            self._ask()
+            with self._following():
+                with suppress(NbcacheError):  # keys that cannot be read, as a line will say
+                    self._sharing.follow(self._sharing.known())
+                for line in self._arrived():
+                    print(line)
+                self._ask()
             return
 
         def tell_later() -> None:
             self._sharing.looked(None)
-            for line in self._arrived(foreseen):
+            for line in self._arrived():
                 self._session.notice(line.removeprefix("nbcache: "))
 
         threading.Thread(target=tell_later, name="nbcache-tell", daemon=True).start()
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Say so where what is done in here has the kernel compile for other CPUs as well."""
+        before = self._session.settings.portable
+        yield
+        settings = self._session.settings
+        if settings.portable != before:
+            print(
+                f"nbcache: this kernel compiles for any {settings.portable} CPU from now on, as "
+                f"{settings.origin('portable')} was (%nbcache config portable=off)"
+            )
 
     def _ask(self) -> None:
         """Ask for each stranger's snapshot, where the policy is to ask."""
@@ -79,12 +101,12 @@ class ShareMagics:
     def _strangers(self) -> list[Received]:
         return [each for each in self._sharing.known() if each.standing is Standing.UNKNOWN]
 
-    def _arrived(self, foreseen: Callable[[], Environment | None]) -> list[str]:
+    def _arrived(self) -> list[str]:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
         lines = [f"nbcache: {error}" for error in self._sharing.problems()]
         try:
             for received in self._sharing.known():
-                here = self._session.environment or foreseen()
+                here = self._session.environment or self._foreseen()
                 lines.append(arrival_line(received, here, self._session.settings.trust))
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
             lines += [f"nbcache: {line}" for line in error.diagnostics()]
@@ -158,8 +180,10 @@ class ShareMagics:
                 next_step="name a snapshot file, a notebook or a URL: %nbcache restore SOURCE",
             )
         taken_in = self._sharing.receive(source)
-        self._ask()
-        for received, manifest in self._sharing.restore(taken_in):
+        with self._following():
+            self._ask()
+            restored = self._sharing.restore(taken_in)
+        for received, manifest in restored:
             if manifest is None:
                 print(f"nbcache: {one_line(received.where)} is restored as soon as torch is imported")
             else:
@@ -181,8 +205,9 @@ class ShareMagics:
             print("\n".join(snapshot_lines(received, self._session.environment)))
             print(f"\n{_MEANS}\nSigner: {received.signer}")
             if arguments or _confirmed("Trust this signer from now on? [y/N] "):
-                self._sharing.trust(received, received.snapshot.user)
-                print(f"nbcache: {short(received.signer)} is trusted")
+                with self._following():
+                    self._sharing.trust(received, received.snapshot.user)
+                    print(f"nbcache: {short(received.signer)} is trusted")
 
     def _into_output(self, notebook: str) -> None:
         draft = self._sharing.take(self._origin(notebook))

@@ -7,7 +7,7 @@ import platform
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +31,7 @@ from nbcache.snapshot import (
     Draft,
     Origin,
     Received,
+    baseline_for,
     differences,
     fitting,
     merge,
@@ -96,8 +97,10 @@ class Taken:
 class Sharing:
     """Looks for the snapshots of a session's notebook, and has the session use those that it may."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, foreseen: Callable[[], Environment | None] = lambda: None) -> None:
+        """`foreseen` tells what is known of the environment before torch is imported."""
         self._session = session
+        self._foreseen = foreseen
         self._looked = threading.Event()
         self._lock = threading.Lock()
         self._received: dict[str, Received] = {}
@@ -162,6 +165,7 @@ class Sharing:
 
         Returns each that is, with what of it fits; None before torch is imported. NbcacheError where none is.
         """
+        self.follow(taken_in)
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []
         problems: list[NbcacheError] = []
@@ -178,9 +182,28 @@ class Sharing:
         self._session.read_again()
         return restored
 
+    def follow(self, taken_in: Sequence[Received]) -> str | None:
+        """Have the kernel compile for a baseline, where these can be used only so; return its name.
+
+        Not where the user has chosen what to compile for. To be called where no cell compiles meanwhile.
+        """
+        settings = self._session.settings
+        here = self._session.environment or self._foreseen()
+        if here is None or settings.origin("portable") != "default":
+            return None
+        for received in taken_in:
+            with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
+                replace(received, standing=self._standing(received)).unlock(settings.trust)
+                if (name := baseline_for(received.snapshot.manifests, here)) is not None:
+                    chosen = f"the snapshot {Path(received.where).name}"
+                    self._session.configure(settings.with_value("portable", name, origin=chosen))
+                    return name
+        return None
+
     def trust(self, received: Received, name: str) -> None:
         """Trust the signer of `received` from now on, and restore what they have signed."""
         self.keyring.add(received.signer, name)
+        self.follow([received])
         if (environment := self._session.environment) is not None:
             self._restore_known(environment)
             self._session.read_again()
@@ -266,7 +289,7 @@ class Sharing:
             differing = [
                 line
                 for manifest in received.snapshot.manifests[:_MOST_SHOWN]
-                for line in fit_lines(differences(manifest, here))
+                for line in fit_lines(differences(manifest, here), baseline_for([manifest], here))
             ]
             raise EnvironmentMismatch(
                 "nothing in this snapshot fits this machine", differing, where=received.where

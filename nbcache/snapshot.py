@@ -28,8 +28,10 @@ __all__ = [
     "Draft",
     "Origin",
     "Received",
+    "baseline_for",
     "differences",
     "fitting",
+    "foreseen_differences",
     "merge",
     "receive",
     "signed",
@@ -140,7 +142,7 @@ def _signer(
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
     """Return what differs between the environment of `manifest` and `here`; empty where all of it fits.
 
-    What was compiled for a baseline fits every CPU that has its features.
+    What was compiled for a baseline fits every CPU that has its features, once a kernel compiles for it, too.
     """
     there = manifest.environment.values
     found = diff(manifest.environment.components, here.components)
@@ -153,13 +155,41 @@ def differences(manifest: Manifest, here: Environment) -> list[Difference]:
     return found
 
 
+def foreseen_differences(manifest: Manifest, here: Environment) -> list[Difference]:
+    """Return what differs of those components that `here` holds: before torch is imported, some of them."""
+    labels = {part.label for part in here.components}
+    return [
+        each
+        for each in differences(manifest, here)
+        if each.label in labels and not (each.label == "torch.version" and _same_release(each))
+    ]
+
+
+def _same_release(version: Difference) -> bool:
+    """Tell whether two versions differ only in that one names no build: wheels' metadata often do not."""
+    there, here = version.old or "", version.new or ""
+    return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
+
+
+def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None:
+    """Return the baseline that a kernel must compile for to use these; None where that does not help.
+
+    It does not where one of them fits as it is. `here` may hold those components only that are known.
+    """
+    fits = [manifest for manifest in manifests if not foreseen_differences(manifest, here)]
+    names = [manifest.environment.values.get(LABEL) for manifest in fits]
+    return None if here.values.get(LABEL) in names else next(filter(None, names), None)
+
+
 def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:
     """Return what of a snapshot may be used here: the manifest of this environment, or most of another's.
 
     None where nothing fits. What an artifact depends on, `_BOUND_TO` says; what runs on a GPU only does not
-    depend on the CPU.
+    depend on the CPU. Code for a baseline is found by kernels that compile for it, too, and by no others.
     """
-    fits = [_fitting(manifest, here) for manifest in manifests]
+    baseline = here.values.get(LABEL)
+    alike = [each for each in manifests if each.environment.values.get(LABEL) == baseline]
+    fits = [_fitting(manifest, here) for manifest in alike]
     found = [each for each in fits if any(ref.type != "pgo" for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 

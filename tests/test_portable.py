@@ -14,6 +14,7 @@ from conftest import (
     LOAD,
     REPORTS,
     SET_UP,
+    RunCells,
     RunPython,
     environ_below,
     execute,
@@ -30,7 +31,7 @@ from nbcache.key import components
 from nbcache.model import ArtifactRef, Environment, Manifest
 from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
-from nbcache.snapshot import differences, fitting
+from nbcache.snapshot import baseline_for, differences, fitting
 from nbcache.torch_bridge import environment
 
 V3 = BASELINES["x86-64-v3"]
@@ -78,13 +79,17 @@ def test_the_compiler_agrees_on_what_a_baseline_has() -> None:
 def test_it_fits_every_cpu_that_has_the_features(features: str) -> None:
     here = of(features, **{"cpu.capability": "AVX512"})
     assert differences(portable(), here) == []
-    assert fitting([portable()], here) == portable()
+    assert baseline_for([portable()], here) == V3.name
+    there = Environment(components(here.values | V3.components()))
+    assert fitting([portable()], there) == portable()
+    assert baseline_for([portable()], there) is None
 
 
 def test_it_fits_no_cpu_that_lacks_one_and_the_difference_names_it() -> None:
     here = of(HASWELL.replace("avx2 ", "").replace("fma ", ""))
     assert [str(each) for each in differences(portable(), here)] == ["cpu.features is gone: it was avx2 fma"]
     assert fitting([portable()], here) is None
+    assert baseline_for([portable()], here) is None
 
 
 def test_of_two_cpus_only_what_one_of_them_lacks_is_shown() -> None:
@@ -98,21 +103,21 @@ def test_what_else_differs_still_counts() -> None:
     for label in ("torch.version", "cpu.machine", "cpu.requested"):
         here = of(HASWELL, **{label: "another"})
         assert [each.label for each in differences(portable(), here)] == [label]
-        assert fitting([portable()], here) is None
+        assert baseline_for([portable()], here) is None
 
 
-def test_code_for_one_cpu_does_not_fit_a_kernel_that_compiles_for_a_baseline() -> None:
+def test_a_kernel_uses_code_for_what_it_compiles_for_itself_and_no_other() -> None:
     native = Manifest(of(HASWELL), "", portable().artifacts)
-    assert fitting([native], portable().environment) is None
     smaller = portable(BASELINES["x86-64-v2"])
-    assert fitting([smaller], portable().environment) == smaller
-    assert fitting([portable()], smaller.environment) is None
+    every = [native, portable(), smaller]
+    for one in every:
+        assert fitting(every, one.environment) == one
+        assert fitting([each for each in every if each != one], one.environment) is None
 
 
 def test_code_for_this_cpu_is_preferred() -> None:
-    here = of(HASWELL)
-    native = Manifest(here, "", portable().artifacts[:1])
-    assert fitting([portable(), native], here) == native
+    native = Manifest(of(HASWELL), "", portable().artifacts[:1])
+    assert baseline_for([portable(), native], of(HASWELL)) is None
 
 
 def test_the_environment_is_the_same_on_all_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +198,30 @@ def test_its_kernels_hold_the_instructions_of_the_baseline_and_no_others(
 
 
 @pytest.mark.compile
+def test_torchs_keys_tell_portable_code_from_code_for_one_cpu(
+    made: tuple[Path, nbformat.NotebookNode],
+    cold: tuple[Path, nbformat.NotebookNode],
+    run_cells: RunCells,
+    isolated: dict[str, str],
+) -> None:
+    assert {graph["key"] for graph in graphs(made[1])}.isdisjoint(graph["key"] for graph in graphs(cold[1]))
+    tag = "print(repr(torch.compiler.config.cache_key_tag))"
+    notebook = run_cells(
+        [
+            "import torch; torch.compiler.config.cache_key_tag = 'mine'",
+            LOAD,
+            f"%nbcache config portable=x86-64-v3\n{tag}",
+            f"%nbcache config portable=x86-64-v2\n{tag}",
+            f"%nbcache config portable=off\n{tag}",
+            f"%nbcache config portable=x86-64-v3\n%unload_ext nbcache\n{tag}",
+        ],
+        isolated,
+    )
+    said = [printed(notebook, index).strip() for index in range(2, 6)]
+    assert said == ["'mine x86-64-v3'", "'mine x86-64-v2'", "'mine'", "'mine'"]
+
+
+@pytest.mark.compile
 def test_a_portable_snapshot_serves_another_cpu(
     made: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +236,9 @@ def test_a_portable_snapshot_serves_another_cpu(
 
     notebook = execute([become, LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, tmp_path)
 
-    assert "for any x86-64-v3 CPU" in printed(notebook, 1) and "differ" not in printed(notebook, 1)
+    said = printed(notebook, 1)
+    assert "for any x86-64-v3 CPU" in said and "differ" not in said and "CPU only" not in said
+    assert "this kernel compiles for any x86-64-v3 CPU from now on, as the snapshot model.nbcache was" in said
     assert outcomes(notebook) == ["hit"] * 4
     assert {graph["kernels_compiled"] for graph in graphs(notebook)} == {0}
     assert printed(notebook, 4).splitlines()[-1] == printed(made[1], 4).splitlines()[-1]

@@ -11,7 +11,7 @@ from nbcache.errors import TrustError, UntrustedSigner
 from nbcache.key import Difference
 from nbcache.model import Environment, GraphSummary, Manifest, Snapshot
 from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
-from nbcache.snapshot import Received, differences
+from nbcache.snapshot import Received, baseline_for, differences, foreseen_differences
 from nbcache.trust import Policy, Standing, admit, short
 
 __all__ = ["arrival", "arrival_line", "fit_lines", "held", "snapshot_json", "snapshot_lines"]
@@ -99,6 +99,10 @@ def arrival(
         hindrances.append((why, "%nbcache trust"))
     except TrustError as error:
         hindrances.append((f"not used: {error.what}", error.next_step or "nbcache inspect"))
+    else:
+        if here is not None and (baseline := baseline_for(snapshot.manifests, here)) is not None:
+            next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
+            hindrances.append(("this kernel compiles for this CPU only", next_step))
     return DOT.join(parts), hindrances
 
 
@@ -106,27 +110,21 @@ def _nearest(manifests: Sequence[Manifest], here: Environment | None) -> tuple[M
     """Return the manifest whose environment is nearest to `here`, and the labels in which it differs."""
     if here is None:
         return (manifests[0] if manifests else None), []
-    labels = {part.label for part in here.components}
-
-    def differing(manifest: Manifest) -> list[str]:
-        return [
-            each.label
-            for each in differences(manifest, here)
-            if each.label in labels and not (each.label == "torch.version" and _same_release(each))
-        ]
-
-    nearest = min(manifests, key=lambda manifest: len(differing(manifest)), default=None)
-    return nearest, [] if nearest is None else differing(nearest)
+    differing = [[each.label for each in foreseen_differences(manifest, here)] for manifest in manifests]
+    order = [(len(labels), _for_any(manifest)) for labels, manifest in zip(differing, manifests, strict=True)]
+    if not order:
+        return None, []
+    nearest = order.index(min(order))
+    return manifests[nearest], differing[nearest]
 
 
-def _same_release(version: Difference) -> bool:
-    """Tell whether two versions differ only in that one names no build: wheels' metadata often do not."""
-    there, here = version.old or "", version.new or ""
-    return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
+def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
+    """Return what differs between two environments as a table, with what to do about it.
 
-
-def fit_lines(found: list[Difference]) -> list[str]:
-    """Return what differs between two environments as a table, with what to do about it."""
+    `baseline` is what a kernel must compile for, beside that; None where it need not.
+    """
+    if not found and baseline is not None:
+        return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
     if not found:
         return ["fits this machine"]
     rows = [("differs", "there", "here", "what to do")]

@@ -56,6 +56,7 @@ class TorchBridge:
         self._changeable: tuple[str | None, int] | None = None
         self._before: dict[str, str | None] = {}
         self._baseline: Baseline | None = None
+        self._tag = portable.KeyTag()
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
@@ -91,6 +92,7 @@ class TorchBridge:
         if self._imports is not None:
             self._imports.uninstall()
         self._patches.restore()
+        self._tag.set(None)
         for name, value in self._before.items():
             if not os.environ.get(name, "").startswith(str(self._folder)):
                 continue  # the user has chosen another folder since
@@ -193,6 +195,7 @@ class TorchBridge:
 
     def _environment_changed(self, session: Session) -> None:
         self._changeable = environment.changeable()
+        self._tag.set(self._baseline)
         current = environment.current(self._baseline)
         self._give_folder(session, current)
         session.environment_ready(current)

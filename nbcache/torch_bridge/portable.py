@@ -1,9 +1,10 @@
 """Compile C++ kernels for a baseline instead of the CPU that is here, so that they run elsewhere, too.
 
 torch chooses vector instructions by asking the CPU, and tells the compiler `-march=native`. Neither is in
-its keys, so portable code is found under the same keys as code for one CPU: it is recorded in an
-environment of its own, and may be used in any whose CPU has what the baseline has. The number of threads
-stays in torch's keys (2.13): code for two threads is not found where torch uses four.
+its keys, so the baseline is put into `torch.compiler.config.cache_key_tag`, which is in all of them: portable
+code must never be taken for code for one CPU, nor the other way round, in folders and bundles either (one's
+source built with the other's flags computes something else). The number of threads stays in torch's keys
+(2.13): code for two threads is not found where torch uses four.
 
 Tested on torch 2.13.0 and 2.11.0.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["choose_again", "chosen", "restrict_features", "restrict_flags"]
+__all__ = ["KeyTag", "choose_again", "chosen", "restrict_features", "restrict_flags"]
 
 _QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),
@@ -90,6 +91,27 @@ def restrict_flags(
         return cflags, ldflags
 
     patches.set(cpp_builder, "_get_optimization_cflags", _get_optimization_cflags)
+
+
+class KeyTag:
+    """What this process has put into torch's keys."""
+
+    def __init__(self) -> None:
+        self._users = ""
+        self._ours: str | None = None
+
+    def set(self, baseline: Baseline | None) -> None:
+        """Have torch's keys name `baseline` beside the user's own tag, or with None nothing of ours."""
+        if self._ours is None and baseline is None:
+            return
+        import torch.compiler.config as config
+
+        if self._ours is not None and config.cache_key_tag == self._ours:
+            config.cache_key_tag = self._users
+        self._ours = None
+        if baseline is not None:
+            self._users = config.cache_key_tag
+            self._ours = config.cache_key_tag = " ".join(filter(None, [self._users, baseline.name]))
 
 
 def choose_again(cpu_vec_isa: ModuleType) -> None:
