@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nbcache.key import diff
-from nbcache.torch_bridge import environment
+from nbcache.torch_bridge import cpp_kernels, environment
 from nbcache.torch_bridge.cpp_kernels import kernel_key
 
 CPU_INFO = "processor : 0\nflags : fpu avx avx2 fma hypervisor\nbugs : none\n"
@@ -57,18 +57,18 @@ def test_every_part_has_its_test(cpu_info: Path) -> None:
     assert {part.label for part in environment.current().components} == set(CHANGES)
 
 
-def test_the_number_of_threads_counts_where_torchs_keys_leave_it_out(
-    cpu_info: Path, monkeypatch: pytest.MonkeyPatch
+def test_kernels_are_told_apart_by_threads_where_torchs_keys_leave_them_out(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from torch._inductor import codecache
+
     for release, told in (((2, 11), True), ((2, 13), False)):
-        monkeypatch.setattr(environment, "torch_release", lambda release=release: release)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-        before = environment.current(), environment.changeable()
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
-        after = environment.current(), environment.changeable()
-        found = diff(before[0].components, after[0].components)
-        assert [str(each) for each in found] == (["cpu.threads was 2, is 16"] if told else [])
-        assert (before[1] != after[1]) is told
+        monkeypatch.setattr(cpp_kernels, "torch_release", lambda release=release: release)
+        found = set()
+        for threads in (2, 16):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            found.add(cpp_kernels._build_settings(codecache))
+        assert len(found) == 1 + told
 
 
 @pytest.mark.parametrize(

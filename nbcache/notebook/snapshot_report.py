@@ -23,9 +23,8 @@ _REMEDIES = {
     "compiler": "it was made on another Linux: C++ kernels are compiled again",
     "device": "it was made for another device: take a snapshot on one like this",
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
-    "cpu.threads": "call torch.set_num_threads() with the number there, or set OMP_NUM_THREADS to it",
 }
-"""What to do where a component differs, by its label or the first part of that."""
+"""What to do where a component differs, by the first part of its label."""
 _MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _LONGEST = 60
 """Characters of a name or value that are shown."""
@@ -129,9 +128,9 @@ def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]
         return ["fits this machine"]
     rows = [("differs", "there", "here", "what to do")]
     for each in found:
-        remedy = _REMEDIES.get(each.label) or _REMEDIES.get(each.label.partition(".")[0])
+        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
         there, here = _telling(each)
-        rows.append((_value(each.label), _value(there), _value(here), remedy or "take a snapshot here"))
+        rows.append((_value(each.label), _value(there), _value(here), remedy))
     return aligned(rows, right=())
 
 

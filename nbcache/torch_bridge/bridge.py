@@ -53,7 +53,7 @@ class TorchBridge:
         self._folder: Path | None = None
         """The cache folder that we gave torch; None where the user has set one, or torch is not there."""
         self._expected: str | None = None
-        self._changeable: tuple[str | None, int] | None = None
+        self._capability: str | None = None
         self._before: dict[str, str | None] = {}
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
@@ -194,7 +194,7 @@ class TorchBridge:
         self._environment_changed(session)
 
     def _environment_changed(self, session: Session) -> None:
-        self._changeable = environment.changeable()
+        self._capability = os.environ.get("ATEN_CPU_CAPABILITY")
         self._tag.set(self._baseline)
         current = environment.current(self._baseline)
         self._give_folder(session, current)
@@ -226,7 +226,7 @@ class TorchBridge:
         """Tell whether torch uses its caches as we found them: not within `fresh_cache()`, not disabled."""
         import torch
 
-        if environment.changeable() != self._changeable and self._session is not None:
+        if os.environ.get("ATEN_CPU_CAPABILITY") != self._capability and self._session is not None:
             self._environment_changed(self._session)
         if torch.compiler.config.force_disable_caches:
             return False

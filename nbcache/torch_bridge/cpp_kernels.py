@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.key import components, digest, sha256
 from nbcache.model import BUNDLED, Artifact, Level
 from nbcache.torch_bridge.artifacts import was_provided
+from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
+_THREADS_IN_KEYS = (2, 13)
+"""Since when torch's keys hold the number of threads."""
 _WORKS = b"1"
 _CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
@@ -220,11 +223,14 @@ def _build_settings(codecache: ModuleType) -> str:
     """Return the settings and environment variables that a kernel's compiler command depends on.
 
     Not inductor's whole configuration: parts of it are switched for the time of a compile, so it is
-    another one when the same kernel is loaded by a hit.
+    another one when the same kernel is loaded by a hit. The number of threads is one of them where torch's
+    keys leave it out: some code has room for so many, and is run by as many as torch uses.
     """
     values = codecache.config.get_config_copy()
     config = {name: values[name] for name in sorted(values) if name.startswith(("cpp", "aot_inductor."))}
-    return repr((config, {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}))
+    variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
+    threads = codecache.torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else None
+    return repr((config, variables, threads))
 
 
 def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact) -> Any:

@@ -14,7 +14,6 @@ from nbcache.model import Environment
 
 __all__ = [
     "MINIMUM_TORCH",
-    "changeable",
     "current",
     "foreseen",
     "gpu_names",
@@ -27,8 +26,6 @@ __all__ = [
 ]
 
 MINIMUM_TORCH = (2, 11)
-_THREADS_IN_KEYS = (2, 13)
-"""Since when torch's keys hold the number of threads: before, code that counts on it is told apart here."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
@@ -101,18 +98,9 @@ def current(baseline: Baseline | None = None) -> Environment:
             "torch.hip": torch.version.hip or "none",
             "compiler.abi": _compiler_abi(),
             "cpu.capability": torch.backends.cpu.get_cpu_capability(),
-            **({"cpu.threads": str(torch.get_num_threads())} if torch_release() < _THREADS_IN_KEYS else {}),
         },
         baseline,
     )
-
-
-def changeable() -> tuple[str | None, int]:
-    """Return what a cell can change the environment by: the CPU that is asked for, the number of threads."""
-    import torch
-
-    threads = torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else 0
-    return os.environ.get("ATEN_CPU_CAPABILITY"), threads
 
 
 def foreseen(baseline: Baseline | None = None) -> Environment | None:
