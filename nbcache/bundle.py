@@ -25,19 +25,22 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import zlib
 from collections.abc import Iterable
 
 from nbcache.errors import CorruptSnapshot, UnsupportedVersion
 from nbcache.model import Artifact
 
-__all__ = ["TYPES", "decode_bundle", "encode_bundle", "holds_cpu_code"]
+__all__ = ["AUTOTUNE_KEY", "decode_bundle", "encode_bundle", "holds_cpu_code", "is_held"]
 
-TYPES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
+_TYPES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
 """The types of artifact that torch's bundles hold."""
 
 _CPP = (b"async_compile.cpp", b"#include")
 """What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
+AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
+"""Keys of best configurations. torch joins them to its cache folder unchecked: no others are let through."""
 _VERSION = 1
 _CHECKSUM_BYTES, _INTEGER_BYTES = 4, 8
 
@@ -46,7 +49,7 @@ def encode_bundle(artifacts: Iterable[Artifact]) -> bytes:
     """Return the bundle of those artifacts that torch's bundles can hold, in order, each once."""
     groups: dict[str, dict[tuple[str, bytes], None]] = {}
     for artifact in artifacts:
-        if artifact.type in TYPES:
+        if is_held(artifact):
             groups.setdefault(artifact.type, {})[artifact.key, artifact.content] = None
     body = [_integer(_VERSION)]
     for type, members in groups.items():
@@ -73,6 +76,13 @@ def decode_bundle(data: bytes) -> list[Artifact]:
         for _ in range(reader.integer()):
             artifacts[Artifact(type, reader.text(), reader.take(reader.integer()))] = None
     return list(artifacts)
+
+
+def is_held(artifact: Artifact) -> bool:
+    """Tell whether torch's bundles hold such an artifact, and under such a key."""
+    if artifact.type == "autotune":
+        return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
+    return artifact.type in _TYPES
 
 
 def holds_cpu_code(artifact: Artifact) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifact_store import ArtifactStore
-from nbcache.bundle import TYPES, decode_bundle, encode_bundle, holds_cpu_code
+from nbcache.bundle import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.container import MAX_SNAPSHOT_BYTES
 from nbcache.doctor import in_terminal
 from nbcache.errors import NbcacheError, SnapshotError
@@ -119,7 +119,7 @@ def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
             for ref in manifest.artifacts if manifest is not None else ():
                 content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)
                 artifacts.append(Artifact(ref.type, ref.key, content))
-    held = [artifact for artifact in artifacts if artifact.type in TYPES]
+    held = [artifact for artifact in artifacts if is_held(artifact)]
     if not held:
         raise SnapshotError(
             "there is nothing for a bundle: no graph there fits this machine",
@@ -141,24 +141,29 @@ def import_mega(path: Path, same_cpu: bool, sure: bool, settings: Settings) -> S
     except NbcacheError as error:
         error.where = str(path)
         raise
-    taken = [each for each in held if each.type in TYPES and (same_cpu or not holds_cpu_code(each))]
+    sound = [each for each in held if is_held(each)]
+    taken = [each for each in sound if same_cpu or not holds_cpu_code(each)]
     if taken and not sure:
         _agree(f"{path} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
     for artifact in taken:
         refs.append(stored.put(here.digest, artifact))
-        if artifact.type == "inductor":
-            stored.put(here.digest, Artifact(BUNDLED, artifact.key, b"1"))
+        if artifact.type == "inductor" and holds_cpu_code(artifact):
+            stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
     if refs:
         stored.save_manifest(Manifest(here, "", tuple(refs)))
     lines = [f"{path}: {counted(len(taken), 'artifact')} stored for this machine"]
-    if left := len(held) - len(taken):
+    if left := len(sound) - len(taken):
         lines.append(
             f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
             "If it was made on this one, or one just like it: --assume-same-cpu"
         )
-    return Shown(lines, {"stored": len(taken), "left": left}, ok=bool(taken))
+    if refused := len(held) - len(sound):
+        lines.append(
+            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
+        )
+    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
 
 
 def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
@@ -329,7 +334,11 @@ def _agree(question: str) -> None:
     if not sys.stdin.isatty():
         raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
     print(question, end="", file=sys.stderr, flush=True)
-    if input().strip().lower() not in ("y", "yes"):
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise SnapshotError("nothing was stored")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nbcache import __version__
-from nbcache.baseline import BASELINES, LABEL
+from nbcache.baseline import LABEL
 from nbcache.errors import NbcacheError, StoreError
 from nbcache.kernel_session import Session
 from nbcache.model import Environment
@@ -34,6 +34,7 @@ from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import TorchBridge, cpp_kernels, environment
 from nbcache.torch_bridge.cache_settings import switched_off
+from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy, short
 
 __all__ = ["in_kernel", "in_terminal", "store_figures"]
@@ -83,7 +84,7 @@ def in_terminal(settings: Settings) -> list[Check]:
     here: Environment | None = None
     failure: Exception | None = None
     try:
-        here = environment.current(BASELINES.get(settings.portable))
+        here = environment.current()
     except Exception as error:  # absent, broken or too old
         failure = error
     folder, chosen_by = TorchBridge().cache_folder()
@@ -110,6 +111,7 @@ def _everywhere(settings: Settings, store: _Look, torch_folder: str) -> list[tup
     return [
         ("temp folder", _temp_folder),
         ("C++ compiler", _compiler),
+        ("portable", partial(_portable, settings)),
         ("local store", store),
         ("disk", partial(_disks, {name: folder for name, folder in folders.items() if folder})),
         ("trust", partial(_policy, settings)),
@@ -297,6 +299,12 @@ def _compiler() -> _Checks:
         )
     else:
         yield _ok("C++ compiler", path)
+
+
+def _portable(settings: Settings) -> _Checks:
+    baseline = chosen(settings.portable)
+    found = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
+    yield _ok("portable", f"{found} ({settings.origin('portable')})")
 
 
 # --- places -------------------------------------------------------------------------------------

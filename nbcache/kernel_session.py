@@ -66,7 +66,7 @@ class CompilerBridge(Protocol):
         """Leave every patched name, flag, hook and environment variable as it was found."""
 
     def configure(self) -> None:
-        """Follow the session's settings, which have changed; ConfigError where that is impossible."""
+        """Compile for what the session's settings say now; ConfigError where that is impossible."""
 
     def clear(self) -> None:
         """Empty the compiler's own cache folder, if it is one of ours."""
@@ -142,9 +142,10 @@ class Session:
 
     def configure(self, settings: Settings) -> None:
         """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
-        if settings.portable != self.settings.portable:
-            self.flush(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
         before, self.settings = self.settings, settings
+        if settings.portable == before.portable:
+            return
+        self.flush(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
         try:
             self.bridge.configure()
         except ConfigError:

@@ -83,7 +83,7 @@ class Artifact:
 
 
 BUNDLED = "bundled"
-"""Type of an artifact that says of a graph, by its key: it came in a bundle, without its C++ kernels."""
+"""Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
 
 
 @dataclass(frozen=True, slots=True)

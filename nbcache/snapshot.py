@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
-from nbcache.baseline import LABEL
+from nbcache.baseline import BASELINES, LABEL
 from nbcache.container import SnapshotFile, decode_file, encode_file, refused
 from nbcache.errors import (
     BadSignature,
@@ -146,9 +146,10 @@ def differences(manifest: Manifest, here: Environment) -> list[Difference]:
     """
     there = manifest.environment.values
     found = diff(manifest.environment.components, here.components)
-    if LABEL not in there:
+    if (baseline := BASELINES.get(there.get(LABEL, ""))) is None:
         return found
-    needed, has = (set(values.get(_FEATURES, "").split()) for values in (there, here.values))
+    claimed, has = (set(values.get(_FEATURES, "").split()) for values in (there, here.values))
+    needed = claimed | baseline.features
     found = [each for each in found if each.label not in (LABEL, "cpu.capability", _FEATURES)]
     if lacking := needed - has:
         found.append(Difference(_FEATURES, " ".join(sorted(lacking)), None))

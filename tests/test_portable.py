@@ -25,14 +25,17 @@ from conftest import (
     shown,
 )
 
-from nbcache.baseline import BASELINES, Baseline
+from nbcache.baseline import BASELINES, LABEL, Baseline
 from nbcache.errors import ConfigError
+from nbcache.format import unpack
 from nbcache.key import components
 from nbcache.model import ArtifactRef, Environment, Manifest
 from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
-from nbcache.snapshot import baseline_for, differences, fitting
+from nbcache.snapshot import baseline_for, differences, fitting, receive
 from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.portable import chosen
+from nbcache.trust import Keyring, Policy
 
 V3 = BASELINES["x86-64-v3"]
 HASWELL = "fpu sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
@@ -136,6 +139,33 @@ def test_the_environment_is_the_same_on_all_cpus(tmp_path: Path, monkeypatch: py
     assert set(environment.lacking(V3)) == V3.features
 
 
+def test_what_a_manifest_claims_is_not_believed() -> None:
+    here = of("sse2")
+    for claim in ({LABEL: "x86-64-v3", "cpu.features": "sse2"}, {LABEL: "x86-64-v9", "cpu.features": ""}):
+        manifest = Manifest(Environment(components(of("").values | claim)), "", portable().artifacts)
+        assert differences(manifest, here)
+        assert baseline_for([manifest], here) is None
+        assert fitting([manifest], here) is None
+
+
+def test_what_cannot_be_compiled_for_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if environment.lacking(V3):
+        pytest.skip("this CPU cannot run x86-64-v3")
+    assert chosen("off") is None and chosen("x86-64-v3") == V3
+    with monkeypatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_FX_COMPILE_MODE", "SUBPROCESS")
+        with pytest.raises(ConfigError, match="torch compiles where nbcache is not"):
+            chosen("x86-64-v3")
+    old = tmp_path / "old-g++"
+    old.write_text("#!/bin/sh\necho bad value for -march= >&2; exit 1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    with pytest.raises(ConfigError, match="does not know -march=x86-64-v3"):
+        chosen("x86-64-v3")
+
+
 def test_a_baseline_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="x86-64-v2 or x86-64-v3 or x86-64-v4"):
         Settings().with_value("portable", "haswell", origin="test")
@@ -153,6 +183,13 @@ def test_the_magic_says_how_a_portable_snapshot_is_taken(run_python: RunPython) 
 
 MACHINE = "import nbcache.torch_bridge.environment as machine, pathlib\n"
 """Stands for another CPU: torch's own eyes are not deceived, so nothing of it may be compiled there."""
+
+
+SIMPLE = """\
+simple = torch.compile(lambda x: (x * 2).exp().sum(0))
+simple(x);
+"""
+AGAIN = "\ntorch._dynamo.reset(); simple(x);"
 
 
 def elsewhere(folder: Path, features: str) -> tuple[dict[str, str], str]:
@@ -174,11 +211,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.Noteb
             if name.startswith("JUPYTER_"):
                 patch.setenv(name, value)
         switch = "%nbcache config portable=x86-64-v3"
-        notebook = execute(
-            [LOAD, SET_UP, switch, DEFINE, CALL, "%nbcache snapshot", "%nbcache config", REPORTS],
-            environ,
-            folder,
-        )
+        cells = [LOAD, SET_UP + SIMPLE, switch + AGAIN, DEFINE, CALL, "%nbcache snapshot", "%nbcache config"]
+        notebook = execute([*cells, REPORTS], environ, folder)
     return folder, notebook
 
 
@@ -186,14 +220,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.Noteb
 def test_its_kernels_hold_the_instructions_of_the_baseline_and_no_others(
     made: tuple[Path, nbformat.NotebookNode],
 ) -> None:
-    kernels = [*(made[0] / "tmp").rglob("*.main.so")]
-    assert kernels
-    code = "".join(
-        subprocess.run(["objdump", "-d", kernel], check=True, capture_output=True, text=True).stdout
-        for kernel in kernels
-    )
+    """Though the kernel has compiled one of them for this CPU before."""
+    keyring = Keyring(made[0] / "home" / ".config" / "nbcache")
+    received = receive((made[0] / "model.nbcache").read_bytes(), keyring, where="")
+    packed = received.unlock(Policy.STRICT)
+    (manifest,) = received.snapshot.manifests
+    assert manifest.environment.values[LABEL] == "x86-64-v3"
+    kernels = [ref for ref in manifest.artifacts if ref.type == "cpp_kernel"]
+    assert len(kernels) >= 4
+    code = ""
+    for kernel in kernels:
+        file = made[0] / "kernel.so"
+        file.write_bytes(unpack(packed[kernel.digest], size=kernel.size, digest=kernel.digest))
+        command = ["objdump", "-d", str(file)]
+        code += subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "%ymm" in code and "%zmm" not in code
-    assert outcomes(made[1]) == ["miss"] * 4
+    assert outcomes(made[1]) == ["miss"] * 6
     assert "x86-64-v3" in shown(made[1], 6)
 
 

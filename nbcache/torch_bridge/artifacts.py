@@ -6,13 +6,13 @@ Tested on torch 2.13.0 and 2.11.0.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbcache.bundle import AUTOTUNE_KEY
 from nbcache.torch_bridge.events import stamp
 from nbcache.tracking import ArtifactSeen
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = [
+    "being_loaded",
     "populate_graph",
     "provide_autotune",
     "provide_graphs",
@@ -29,7 +30,6 @@ __all__ = [
     "was_provided",
 ]
 
-_AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
 _PROVIDED = "nbcache_graphs"
 """Folder in torch's cache folder for the keys of graphs that nbcache has put there."""
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
@@ -120,17 +120,23 @@ def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: st
         for artifact in session.provide(type, key)
         if not present or codecache.sha256_hash(artifact.content) not in present
     ]
+    if absent and type == "inductor":
+        _populate(session, type, key, partial(_note_provided, codecache, key))
     for content in absent:
         _populate(session, type, key, partial(cache._write_to_local_cache, key, content))
     if absent and not present:
         session.populated(type, key)
-        if type == "inductor":
-            _populate(session, type, key, partial(_note_provided, codecache, key))
 
 
 def was_provided(codecache: ModuleType, key: str) -> bool:
     """Tell whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
     return os.path.exists(_provided(codecache, key))
+
+
+def being_loaded() -> bytes:
+    """Return the content of the graph that torch loads on this thread."""
+    content: bytes = getattr(_loaded, "content", b"")
+    return content
 
 
 def _note_provided(codecache: ModuleType, key: str) -> None:
@@ -211,7 +217,7 @@ def _populate_tuning(session: Session, folder: str) -> None:
 
 def _provide_tuning(session: Session, key: str, path: str, write: Callable[[bytes], Any]) -> None:
     """Write the best configuration that is stored under `key`, unless there is a file at `path` already."""
-    if _AUTOTUNE_KEY.fullmatch(key) and not os.path.exists(path):
+    if AUTOTUNE_KEY.fullmatch(key) and not os.path.exists(path):
         for artifact in session.provide("autotune", key)[:1]:
             _populate(session, "autotune", key, partial(write, artifact.content))
 

@@ -11,19 +11,19 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.baseline import Baseline
+from nbcache.baseline import OFF, Baseline
 from nbcache.errors import ConfigError, StoreUnavailable, UnsupportedTorch
 from nbcache.key import digest, sha256
 from nbcache.model import Environment
 from nbcache.prewarming import Steps
 from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events, garbage, portable, prewarm
-from nbcache.torch_bridge.cpp_kernels import KERNELS
+from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
 if TYPE_CHECKING:
@@ -65,9 +65,14 @@ class TorchBridge:
             self._baseline = portable.chosen(session.settings.portable)
         except ConfigError as error:
             session.notice(f"{error}. What is compiled here is for this CPU only")
+            because = f"{session.settings.origin('portable')}, of a value that cannot be used here"
+            session.settings = session.settings.with_value("portable", OFF, origin=because)
 
         def when(follow: Callable[..., None], *more: Any) -> Callable[[ModuleType], None]:
-            return lambda module: self._hook(follow, module, *more)
+            def hook(module: ModuleType) -> None:
+                self._hook(follow, module, *more)
+
+            return hook
 
         serving = self._serving
         self._imports = ImportHook(
@@ -78,7 +83,7 @@ class TorchBridge:
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
                 "torch._inductor.cpu_vec_isa": self._instructions_module,
-                "torch._inductor.cpp_builder": when(portable.restrict_flags, self._current_baseline),
+                "torch._inductor.cpp_builder": partial(self._restrict, portable.restrict_flags),
                 "torch._inductor.remote_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
                 "torch._inductor.async_compile": when(events.follow_kernels),
@@ -93,28 +98,25 @@ class TorchBridge:
             self._imports.uninstall()
         self._patches.restore()
         self._tag.set(None)
-        for name, value in self._before.items():
-            if not os.environ.get(name, "").startswith(str(self._folder)):
-                continue  # the user has chosen another folder since
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        self._before.clear()
-        self._folder = self._session = self._baseline = None
+        self._take_folder_back()
+        self._session = self._baseline = None
 
     def configure(self) -> None:
-        """Follow the session's settings, which have changed; ConfigError where this CPU cannot."""
+        """Follow the session's settings, which have changed; ConfigError where that is impossible."""
         if self._session is None:
             return
         baseline = portable.chosen(self._session.settings.portable)
         if baseline == self._baseline:
             return
+        with _nothing_compiles():
+            self._compile_for(baseline, self._session)
+
+    def _compile_for(self, baseline: Baseline | None, session: Session) -> None:
         self._baseline = baseline
         if (module := sys.modules.get("torch._inductor.cpu_vec_isa")) is not None:
             portable.choose_again(module)
-        if self._session.environment is not None:
-            self._environment_changed(self._session)
+        if session.environment is not None:
+            self._environment_changed(session)
 
     def foreseen(self) -> Environment | None:
         """Return what is known of the environment before torch is imported; None where it is not there."""
@@ -153,12 +155,13 @@ class TorchBridge:
         """Tell whether torch looks where nbcache puts what it restores; False before torch is imported."""
         return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
 
-    def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> None:
-        """Install one hook; where this torch is built otherwise, go without it and say so."""
+    def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> bool:
+        """Install one hook; where this torch is built otherwise, go without it, say so, and return False."""
         if self._session is None:
-            return
+            return False
         try:
             follow(module, self._session, self._patches, *more)
+            return True
         except Exception as error:  # whatever it is, the user's import goes on
             version = getattr(sys.modules.get("torch"), "__version__", "?")
             problem = UnsupportedTorch(
@@ -166,6 +169,7 @@ class TorchBridge:
                 where=repr(error),
             )
             self._session.notice(str(problem))
+            return False
 
     def _codecache_module(self, module: ModuleType) -> None:
         if self._session is not None:
@@ -175,8 +179,14 @@ class TorchBridge:
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
 
     def _instructions_module(self, module: ModuleType) -> None:
-        self._hook(portable.restrict_features, module, self._current_baseline)
+        self._restrict(portable.restrict_features, module)
         self._hook(cpp_kernels.provide_probes, module, self._serving)
+
+    def _restrict(self, follow: Callable[..., None], module: ModuleType) -> None:
+        """Hook what makes code portable; where that is impossible, it is for this CPU, and counts as such."""
+        hooked = self._hook(follow, module, self._current_baseline)
+        if not hooked and self._baseline is not None and self._session is not None:
+            self._compile_for(None, self._session)
 
     def _current_baseline(self) -> Baseline | None:
         return self._baseline
@@ -207,20 +217,38 @@ class TorchBridge:
         environment keeps that sound and leaves torch's keys as they are.
         """
         set_by_user = os.environ.get(_FOLDER)
-        if set_by_user and self._folder is None and not _is_nobodys_choice(Path(set_by_user)):
+        if set_by_user and _is_nobodys_choice(Path(set_by_user)):
+            set_by_user = None
+        if set_by_user and self._folder is None:
             self._expected = os.path.abspath(set_by_user)
-            _warn_of_other_cpus(session, Path(self._expected), current)
+            if self._baseline is None:  # torch's keys hold a baseline
+                _warn_of_other_cpus(session, Path(self._expected), current)
             return
         try:
             folder = _own_folder(_own_root()) / current.digest[:16]
             folder.mkdir(mode=0o700, exist_ok=True)
         except (OSError, StoreUnavailable) as error:
+            self._take_folder_back()
             session.notice(f"{error}. torch keeps its usual cache folder, and nbcache only watches")
             return
         self._folder, self._expected = folder, str(folder)
+        if set_by_user:  # within `fresh_cache()`, or chosen by a cell since
+            return
         for name in (_FOLDER, _TRITON_FOLDER):
             self._before.setdefault(name, os.environ.get(name))
         os.environ[_FOLDER] = str(folder)
+
+    def _take_folder_back(self) -> None:
+        """Put the variables back that gave torch a folder of ours, unless the user has set them since."""
+        for name, value in self._before.items():
+            if not os.environ.get(name, "").startswith(str(self._folder)):
+                continue
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        self._before.clear()
+        self._folder = self._expected = None
 
     def _serving(self) -> bool:
         """Tell whether torch uses its caches as we found them: not within `fresh_cache()`, not disabled."""
@@ -230,6 +258,9 @@ class TorchBridge:
             self._environment_changed(self._session)
         if torch.compiler.config.force_disable_caches:
             return False
+        value = os.environ.get(_FOLDER, "")
+        if self._folder is not None and value != str(self._folder) and _is_nobodys_choice(Path(value)):
+            os.environ[_FOLDER] = str(self._folder)  # it was another environment's when `fresh_cache()` began
         if self._folder is not None and not self._folder.is_dir():  # temp folders are cleaned by others, too
             (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
         return self.serves_folder()
@@ -265,13 +296,34 @@ class TorchBridge:
         self._patches.undo(undo)
 
 
+@contextlib.contextmanager
+def _nothing_compiles() -> Iterator[None]:
+    """Keep compiles in other threads out; ConfigError where there is one: it would be half of either kind."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    if module is None:
+        yield
+        return
+    if not module.compile_lock.acquire(blocking=False):
+        raise ConfigError(
+            "another thread is compiling a graph just now",
+            where="the setting `portable`",
+            next_step="set it again when that is done",
+        )
+    try:
+        yield
+    finally:
+        module.compile_lock.release()
+
+
 def _empty(folder: Path) -> None:
     """Remove what torch would look up in one of our folders, and what no kernel is working on."""
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / _FOREIGN).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (folder / KERNELS / CLEARED).touch()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        if KERNELS in path.parts:  # loaded by running kernels, and used only for what is stored
+        if KERNELS in path.parts:  # running kernels have loaded them, and may store them anew
             continue
         with contextlib.suppress(OSError):  # another kernel may be compiling there just now
             if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:

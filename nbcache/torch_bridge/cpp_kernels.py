@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest, sha256
 from nbcache.model import BUNDLED, Artifact, Level
-from nbcache.torch_bridge.artifacts import was_provided
+from nbcache.torch_bridge.artifacts import being_loaded, was_provided
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
@@ -42,7 +42,18 @@ _CLOCK_TICK = 0.01
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored kernels."""
 
-__all__ = ["KERNELS", "compiler", "compiler_identity", "kernel_key", "provide_kernels", "provide_probes"]
+CLEARED = "cleared"
+"""File in there whose time says when the user last cleared all."""
+
+__all__ = [
+    "CLEARED",
+    "KERNELS",
+    "compiler",
+    "compiler_identity",
+    "kernel_key",
+    "provide_kernels",
+    "provide_probes",
+]
 
 
 _BUILD_VARIABLES = (
@@ -123,7 +134,8 @@ def provide_kernels(
 
     def may_be_compiled(graph: str) -> bool:
         """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
-        return bool(session.provide(BUNDLED, graph)) and _is_best_choice()
+        loading = sha256(being_loaded()).encode()
+        return loading in [each.content for each in session.provide(BUNDLED, graph)] and _is_best_choice()
 
     def compiled_here(graph: str, load: Callable[[], Any]) -> Any:
         """Return a kernel of a graph that came without it, compiled from the source that came."""
@@ -238,7 +250,9 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
     session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
     try:
         path = _path(codecache, artifact)
-        if not path.exists() or sha256(path.read_bytes()) != artifact.digest:
+        if path.exists() and sha256(path.read_bytes()) == artifact.digest:
+            os.utime(path)
+        else:
             _write(path, artifact.content)
         library = cls._load_library(str(path), artifact.key)
         session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
@@ -260,10 +274,12 @@ def _folder(codecache: ModuleType, key: str) -> Path:
 
 
 def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
-    """Yield the kernels under this key that are in torch's folder and as they were restored."""
+    """Yield a key's kernels that are in torch's folder, as they were restored since it was last cleared."""
+    cleared = Path(codecache.cache_dir(), KERNELS, CLEARED)
+    oldest = cleared.stat().st_mtime if cleared.exists() else 0.0
     for path in _folder(codecache, key).glob(f"{key}-*.so"):
         artifact = Artifact("cpp_kernel", key, path.read_bytes())
-        if path == _path(codecache, artifact):
+        if path == _path(codecache, artifact) and path.stat().st_mtime > oldest:
             yield artifact
 
 

@@ -11,6 +11,8 @@ Tested on torch 2.13.0 and 2.11.0.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.baseline import BASELINES, OFF, Baseline
 from nbcache.errors import ConfigError
 from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.cpp_kernels import compiler
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
@@ -35,23 +38,45 @@ _QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_amx_fp16_supported": frozenset({"amx_fp16"}),
 }
 """Functions of `torch.cpu` that inductor asks, and what the CPU must have for a yes."""
+_MODE, _NORMAL = "TORCHINDUCTOR_FX_COMPILE_MODE", "NORMAL"
+_ASK_SECONDS = 10.0
 _ANSWERS = ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")
 """Attributes in which an instruction set remembers what it has asked."""
 
 
 def chosen(name: str) -> Baseline | None:
-    """Return the baseline of this name, None for none; ConfigError where this CPU cannot run its code."""
+    """Return the baseline of this name, None for none; ConfigError where it cannot be compiled for here."""
     if name == OFF:
         return None
     baseline = BASELINES[name]
+    why = None
     if lacking := environment.lacking(baseline):
+        why = f"this CPU lacks {' '.join(lacking)}"
+    elif (mode := os.environ.get(_MODE, _NORMAL)) != _NORMAL:
+        why = f"with {_MODE}={mode} torch compiles where nbcache is not"
+    elif (compiler := _refusing(name)) is not None:
+        why = f"{compiler} does not know -march={name}"
+    if why is not None:
         others = [OFF, *(each.name for each in BASELINES.values() if not environment.lacking(each))]
         raise ConfigError(
-            f"portable={name} cannot be used: this CPU lacks {' '.join(lacking)}",
+            f"portable={name} cannot be used: {why}",
             where="the setting `portable`",
-            next_step=f"what can be used here is portable={' or '.join(others)}",
+            next_step=f"what this CPU can run is portable={' or '.join(others)}",
         )
     return baseline
+
+
+def _refusing(name: str) -> str | None:
+    """Return the C++ compiler if it does not know a baseline; None where it does, or there is none."""
+    _, path = compiler()
+    if path is None:  # what is restored needs none
+        return None
+    command = [path, f"-march={name}", "-E", "-x", "c++", os.devnull]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return path if done.returncode else None
 
 
 def restrict_features(
@@ -66,8 +91,7 @@ def restrict_features(
 
     patches.undo(forget)  # after the functions below are the original ones again
     for name, needed in _QUESTIONS.items():
-        if (original := getattr(cpu, name, None)) is not None:
-            patches.set(cpu, name, partial(_supported, original, needed, baseline))
+        patches.set(cpu, name, partial(_supported, getattr(cpu, name), needed, baseline))
     forget()
 
 
