@@ -13,6 +13,8 @@ import nbformat
 import pytest
 from conftest import run_interpreter
 
+pytestmark = pytest.mark.compile
+
 Ran = Callable[..., "CompletedProcess[str]"]
 
 DIE_NEXT = "import os; get_ipython().events.register('pre_run_cell', lambda info: os._exit(1))"
