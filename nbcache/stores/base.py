@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Store", "check_key"]
+__all__ = ["Store", "check_key", "check_prefix", "is_key"]
 
 _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
 
@@ -17,9 +17,21 @@ def check_key(key: str) -> str:
     A key is one or more parts joined by `/`, each of the characters `a-z 0-9 _ -`, 512 characters
     at most.
     """
-    if len(key) > 512 or not _KEY.fullmatch(key):
+    if not is_key(key):
         raise ValueError(f"not a store key: {key[:80]!r}")
     return key
+
+
+def is_key(name: str) -> bool:
+    """Return whether `name` can be a key; a backend may hold other things."""
+    return len(name) <= 512 and _KEY.fullmatch(name) is not None
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix`, or raise ValueError where it is not empty and not whole parts of a key and a `/`."""
+    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
+        raise ValueError(f"not a prefix of whole parts: {prefix[:80]!r}")
+    return prefix
 
 
 @runtime_checkable

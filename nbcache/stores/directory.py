@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.stores.base import check_key
+from nbcache.stores.base import check_key, check_prefix, is_key
 
 __all__ = ["DirectoryStore"]
 
@@ -232,11 +232,7 @@ class DirectoryStore:
                 return  # not empty
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        if prefix:
-            check_key(prefix.removesuffix("/"))
-            if not prefix.endswith("/"):
-                raise ValueError(f"not a prefix of whole parts: {prefix[:80]!r}")
-        folders = [prefix]
+        folders = [check_prefix(prefix)]
         while folders:
             folder = folders.pop()
             try:
@@ -248,7 +244,7 @@ class DirectoryStore:
                 raise self._unavailable("cannot be listed", error) from error
             for entry in present:
                 key = folder + entry.name
-                if not _is_key(key):
+                if not is_key(key):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(f"{key}/")
@@ -356,11 +352,3 @@ class DirectoryStore:
             where=str(folder),
             next_step=f"remove {folder}, or choose another folder that is yours alone",
         )
-
-
-def _is_key(name: str) -> bool:
-    try:
-        check_key(name)
-    except ValueError:
-        return False
-    return True
