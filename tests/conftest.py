@@ -22,6 +22,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
+from redis_servers import RedisCluster, RedisServer
 
 import nbcache
 
@@ -360,3 +361,35 @@ def with_headers(cold: tuple[Path, nbformat.NotebookNode], warm: dict[str, str])
     (folder,) = (cold[0] / "tmp").glob("torchinductor_*")
     (Path(warm["TMPDIR"]) / folder.name).symlink_to(folder)
     return warm
+
+
+# --- Redis ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server for all tests that leave it running as it is: they take `redis_server`."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(redis_process: RedisServer) -> RedisServer:
+    """Return a running server that holds nothing."""
+    with redis_process.client() as client:
+        client.flushall()
+    return redis_process
+
+
+@pytest.fixture(scope="session")
+def redis_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A Cluster for all tests that leave it running as it is: they take `redis_cluster`."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(redis_nodes: RedisCluster) -> RedisCluster:
+    """Return a running Cluster that holds nothing."""
+    redis_nodes.flush()
+    return redis_nodes

@@ -1,0 +1,336 @@
+"""A store on Redis: one server, the primary that Sentinels name, or a Cluster.
+
+Keys of Redis, below the prefix of the address (`redis_address`), `nbcache` unless given::
+
+    <prefix>:v1:<key>                         a string, the value; or a hash, a value longer than one part
+    <prefix>:tmp:<put>:{<prefix>:v1:<key>}    a hash that is being written; renamed when whole
+
+    the hash    put          <put>:<number of parts>
+                <put>:<n>    part n, from 0
+
+`<put>` is a random number of 64 bits. That the parts of a value are fields of one key, and not keys, makes
+them come and go together: committed by one RENAME, deleted by one DEL, replaced by one SET, evicted as one,
+and never left over. A reader who is between two parts when the value is replaced finds no field of its
+`<put>`, and starts again. The braces put both names into one slot of a Cluster. A temporary hash expires,
+should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
+
+A user of Redis needs the commands GET SET DEL EXPIRE PERSIST HSET HGET RENAME SCAN, on a Cluster also
+CLUSTER and COMMAND, and the keys `<prefix>:*`.
+
+Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
+at most one connect timeout more. A value in parts takes a round trip for each part. Finding a host's address
+is not bounded: the system's resolver cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.forks import renew_in_children
+from nbcache.stores.base import check_key, check_prefix, is_key
+from nbcache.stores.redis_address import Address
+from nbcache.stores.redis_client import connect, deadline, require_redis
+
+__all__ = ["RedisStore"]
+
+_PART_BYTES = 64 * 1024**2
+_TEMPORARY_SECONDS = 600
+"""How long after its last part a temporary hash is kept: its writer must be dead."""
+_ATTEMPTS = 3
+"""How often a value in parts is read again because it was replaced meanwhile; then it is absent."""
+_SCAN_COUNT = 1000
+
+_IN_PARTS = object()
+"""The answer to a command for a string where there is a hash, and the other way round."""
+
+
+class RedisStore:
+    """Values on a Redis server that others use too. Connects when it is first used.
+
+    `url` is as `redis_address` says; timeouts are in seconds. Raises ConfigError where the URL is not
+    understood or redis-py is not installed.
+    """
+
+    read_only = False  # whether a server is a replica shows when it is written to, and changes
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout: float = 0.25,
+        timeout: float = 2.0,
+        part_bytes: int = _PART_BYTES,
+    ):
+        self._address = Address.parse(url)
+        self.name = self._address.name
+        self._connect_timeout = connect_timeout
+        self._timeout = timeout
+        self._part_bytes = part_bytes
+        self._open: Any = None
+        """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
+        self._lock = threading.Lock()
+        require_redis()
+        renew_in_children(self)
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self.name!r})"
+
+    def renew(self) -> None:
+        """Go on in a forked child, with connections of its own."""
+        self._lock = threading.Lock()
+        self._open = None
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes under `key`, or None."""
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of `keys` that are there, with their bytes.
+
+        One round trip, on a Cluster to all nodes at once; those in parts are then read one by one.
+        """
+        names = {key: self._key(key) for key in keys}
+        if not names:
+            return {}
+        found = {}
+        answers = self._ask(*(("GET", name) for name in names.values()))
+        for (key, name), answer in zip(names.items(), answers, strict=True):
+            value = self._joined(name) if answer is _IN_PARTS else self._bytes(answer)
+            if value is not None:
+                found[key] = value
+        return found
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value` under `key`, whole or not at all."""
+        name, ttl = self._key(key), self._address.ttl
+        if len(value) > self._part_bytes:
+            self._put_parts(name, value)
+        else:
+            self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; nothing happens where it is not there."""
+        self._ask(("DEL", self._key(key)))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed.
+
+        A round trip for each 1,000 keys of the whole database: Redis has no index of names.
+        """
+        return self._scan(check_prefix(prefix))
+
+    def close(self) -> None:
+        """Close all connections; a later operation opens new ones."""
+        with self._lock:
+            client, self._open = self._open, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                if self._address.cluster:  # whose own `close` leaves that to the garbage collector
+                    client.disconnect_connection_pools()
+                client.close()
+
+    def _key(self, key: str) -> str:
+        return f"{self._address.prefix}:v1:{check_key(key)}"
+
+    def _joined(self, name: str) -> bytes | None:
+        """Return the value in parts under `name`, all of one put."""
+        for _ in range(_ATTEMPTS):
+            (head,) = self._ask(("HGET", name, "put"))
+            if head is _IN_PARTS:  # replaced by a short one
+                (value,) = self._ask(("GET", name))
+                if value is not _IN_PARTS:
+                    return self._bytes(value)
+                continue
+            if head is None:
+                return None
+            put, _, count = (self._bytes(head) or b"").partition(b":")
+            if not count.isdigit():
+                raise self._garbled()
+            parts = []
+            for number in range(int(count)):
+                (part,) = self._ask(("HGET", name, b"%s:%d" % (put, number)))
+                if not isinstance(part, bytes):
+                    break
+                parts.append(part)
+            else:
+                return b"".join(parts)
+        return None
+
+    def _put_parts(self, name: str, value: bytes) -> None:
+        put, ttl = secrets.token_hex(8), self._address.ttl
+        temporary = f"{self._address.prefix}:tmp:{put}:{{{name}}}"
+        starts = range(0, len(value), self._part_bytes)
+        whole = memoryview(value)
+        head: tuple[str, ...] = ("put", f"{put}:{len(starts)}")
+        try:
+            for number, start in enumerate(starts):
+                part = whole[start : start + self._part_bytes]
+                self._ask(
+                    ("HSET", temporary, *head, f"{put}:{number}", part),
+                    ("EXPIRE", temporary, _TEMPORARY_SECONDS),
+                )
+                head = ()
+        except StoreFull:
+            with contextlib.suppress(StoreError):
+                self._ask(("DEL", temporary))
+            raise
+        # In this order, a connection that is lost in between leaves a value that expires too soon, no worse.
+        expire = ("PERSIST", name) if ttl is None else ("EXPIRE", name, ttl)
+        self._ask(("RENAME", temporary, name), expire)
+
+    def _scan(self, prefix: str) -> Iterator[str]:
+        beginning = f"{self._address.prefix}:v1:"
+        seen = set()  # SCAN may name a key twice, and so may two nodes while it moves
+        for node in self._nodes():
+            cursor = 0
+            while True:
+                with self._round_trip():
+                    cursor, names = node.scan(cursor, match=f"{beginning}{prefix}*", count=_SCAN_COUNT)
+                for name in names:
+                    key = name.decode(errors="replace").removeprefix(beginning)
+                    if key not in seen and is_key(key):
+                        seen.add(key)
+                        yield key
+                if cursor == 0:
+                    break
+
+    def _nodes(self) -> list[Any]:
+        """Return a client for each server that has keys of its own."""
+        with self._round_trip() as client:
+            if not self._address.cluster:
+                return [client]
+            # Or nodes that came after this store connected are left out.
+            client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
+            return [client.get_redis_connection(node) for node in client.get_primaries()]
+
+    def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Send these commands in one round trip and return their answers; raise the first error."""
+        from redis.exceptions import AuthenticationError, ConnectionError
+
+        with self._round_trip() as client:
+            try:
+                return _send(client, commands)
+            except AuthenticationError:
+                raise
+            except ConnectionError:
+                # The server was restarted, or the Sentinels name another one since: redis-py itself would try
+                # the old one again. To send a command twice does no harm; at worst a value in parts that is
+                # committed already is reported as not.
+                return _send(client, commands)
+
+    @contextlib.contextmanager
+    def _round_trip(self) -> Iterator[Any]:
+        """Yield the client; what is done with it ends by the deadline, and fails with StoreError alone."""
+        try:
+            with deadline(self._timeout):
+                yield self._client()
+        except Exception as error:  # what redis-py raises at garbage is not only its own errors
+            raise self._error(error) from error
+
+    def _client(self) -> Any:
+        lock = self._lock
+        if not lock.acquire(timeout=self._timeout):  # another thread connects to a Cluster
+            raise TimeoutError
+        try:
+            if self._open is None:
+                self._open = connect(self._address, self._connect_timeout, self._timeout)
+            return self._open
+        finally:
+            lock.release()
+
+    def _bytes(self, answer: Any) -> bytes | None:
+        if answer is None or isinstance(answer, bytes):
+            return answer
+        raise self._garbled()
+
+    def _error(self, error: Exception) -> StoreError:
+        """Return what an error of redis-py means."""
+        if isinstance(error, StoreError):
+            return error
+        from redis import exceptions as kinds
+
+        while isinstance(error, kinds.RedisClusterException):
+            inner = error.__cause__ or error.__context__  # it is raised for each failure of the first node
+            if not isinstance(inner, Exception):
+                break
+            error = inner
+        match error:
+            case kinds.OutOfMemoryError():
+                return StoreFull(
+                    "Redis has reached its memory limit, and evicts nothing",
+                    where=self.name,
+                    next_step="set its maxmemory-policy to allkeys-lru, or raise its maxmemory",
+                )
+            case kinds.ReadOnlyError():
+                return StoreReadOnly(
+                    "Redis is a replica, which cannot be written to",
+                    where=self.name,
+                    next_step="name its primary, or its Sentinels by redis+sentinel://",
+                )
+            case (
+                kinds.AuthenticationError()
+                | kinds.AuthorizationError()
+                | kinds.AuthenticationWrongNumberOfArgsError()
+            ):
+                return self._unavailable(
+                    "Redis does not take user and password, or the lack of them",
+                    "check user and password in the URL; they are percent-encoded there",
+                )
+            case kinds.NoPermissionError():
+                return self._unavailable(
+                    "the user may not do this on Redis",
+                    f"allow the user the keys {self._address.prefix}:*, and to read, write and list them",
+                )
+            case kinds.MovedError() if not self._address.cluster:
+                return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")
+            case (
+                kinds.ClusterError()
+                | kinds.RedisClusterException()
+                | kinds.AskError()
+                | kinds.TryAgainError()
+            ):
+                return self._unavailable(
+                    "the Cluster cannot serve this key now",
+                    "check that all its slots are covered: CLUSTER INFO",
+                )
+            case kinds.TimeoutError() | TimeoutError():
+                return self._unavailable(
+                    f"Redis did not answer within {self._timeout:g} s, or could not be connected to within"
+                    f" {self._connect_timeout:g} s",
+                    "check that the server runs and is near, or allow it more time",
+                )
+            case kinds.ConnectionError() | OSError():
+                return self._unavailable(
+                    f"Redis cannot be reached: {error}",
+                    "check that the server runs, and host and port in the URL",
+                )
+            case kinds.ResponseError():
+                return self._unavailable(f"Redis refused: {error}", "see the server's log")
+        return self._garbled()
+
+    def _garbled(self) -> StoreUnavailable:
+        return self._unavailable(
+            "what answers there does not speak Redis's protocol", "check host and port in the URL"
+        )
+
+    def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
+        return StoreUnavailable(what, where=self.name, next_step=next_step)
+
+
+def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    for number, answer in enumerate(answers):
+        if isinstance(answer, Exception):
+            # The first word is the error's code; redis-py has no class for this one.
+            if str(answer).partition(" ")[0] != "WRONGTYPE":
+                raise answer
+            answers[number] = _IN_PARTS
+    return answers
