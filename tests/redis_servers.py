@@ -157,10 +157,7 @@ class RedisCluster:
     """A Cluster of three nodes, each with a third of the slots, and no replicas."""
 
     def __init__(self, folder: Path):
-        self.nodes = [
-            RedisServer(folder / str(number), "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-            for number in range(3)
-        ]
+        self.nodes = [RedisServer(folder / str(number), "--cluster-enabled", "yes") for number in range(3)]
 
     def __enter__(self) -> Self:
         try:

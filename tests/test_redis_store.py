@@ -270,7 +270,7 @@ def test_one_server_that_is_addressed_as_a_cluster_is_told_apart(redis_server: R
 
 
 def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: RedisServer) -> None:
-    rights = "GET SET DEL EXPIRE PERSIST HSET HGET RENAME SCAN".lower().split()
+    rights = "GET SET DEL EXPIRE PERSIST HSET HGET HLEN RENAME SCAN".lower().split()
     with redis_server.client() as client:
         client.acl_setuser(
             "a:b",

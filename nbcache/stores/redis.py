@@ -14,8 +14,8 @@ and never left over. A reader who is between two parts when the value is replace
 `<put>`, and starts again. The braces put both names into one slot of a Cluster. A temporary hash expires,
 should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
 
-A user of Redis needs the commands GET SET DEL EXPIRE PERSIST HSET HGET RENAME SCAN, on a Cluster also
-CLUSTER and COMMAND, and the keys `<prefix>:*`.
+A user of Redis needs the commands GET SET DEL EXPIRE PERSIST HSET HGET HLEN RENAME SCAN, on a Cluster
+also CLUSTER and COMMAND, and the keys `<prefix>:*`.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
 at most one connect timeout more. A value in parts takes a round trip for each part. Finding a host's address
@@ -170,10 +170,17 @@ class RedisStore:
         try:
             for number, start in enumerate(starts):
                 part = whole[start : start + self._part_bytes]
-                self._ask(
+                _, length, _ = self._ask(
                     ("HSET", temporary, *head, f"{put}:{number}", part),
+                    ("HLEN", temporary),
                     ("EXPIRE", temporary, _TEMPORARY_SECONDS),
                 )
+                if length != number + 2:
+                    raise StoreFull(
+                        "Redis has evicted the first parts of a value before the last were there",
+                        where=self.name,
+                        next_step="raise its maxmemory",
+                    )
                 head = ()
         except StoreFull:
             with contextlib.suppress(StoreError):
@@ -295,7 +302,7 @@ class RedisStore:
                 | kinds.TryAgainError()
             ):
                 return self._unavailable(
-                    "the Cluster cannot serve this key now",
+                    "the Cluster cannot serve this now",
                     "check that all its slots are covered: CLUSTER INFO",
                 )
             case kinds.TimeoutError() | TimeoutError():
