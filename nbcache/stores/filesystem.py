@@ -1,0 +1,279 @@
+"""A store on whatever fsspec opens: a folder that several people share, `s3://`, `gs://`, `hf://`, `memory://`.
+
+Layout, below the URL or path that is given::
+
+    v1/<key>     the value
+    v1/.tmp/     on a folder only: files being written; renamed to where they belong when whole
+
+A put is atomic on a folder, and where the service takes an object whole, as object stores do. Elsewhere
+(`ftp://`) a reader may see the beginning of a value; entries are verified when they are read, so that costs a
+miss.
+
+fsspec has no timeouts of its own: each service has its defaults, and a network folder may hang for as long as
+its server does. Whoever must not wait asks from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.forks import renew_in_children
+from nbcache.stores.base import check_key, check_prefix, is_key
+
+__all__ = ["FilesystemStore", "redacted"]
+
+_VERSION = "v1"
+_TEMPORARY = ".tmp"
+_ABANDONED_SECONDS = 3600.0
+"""How old a temporary file is when its writer must be dead."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+_COLLISION = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY}
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+class FilesystemStore:
+    """Values in files or objects that others may read and write too, below `url`, which may be a path.
+
+    Raises ConfigError where fsspec cannot open such URLs, or what it needs for that is not installed. A key
+    that is also a folder of other keys (`a` beside `a/b`) cannot be put in a folder: StoreError.
+
+    In a folder, who may read and write a value is who may read and write the folder itself.
+    """
+
+    read_only = False  # only a write finds that out
+
+    def __init__(self, url: str | os.PathLike[str]):
+        text = os.fspath(url)
+        # Absolute, since a cell may change the working directory.
+        self._url = text if "://" in text else str(Path(text).absolute())
+        self.name = redacted(self._url)
+        _check_installed(self._url)
+        self._open: tuple[Any, str] | None = None
+        self._swept = False
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def __repr__(self) -> str:
+        return f"FilesystemStore({self.name!r})"
+
+    def renew(self) -> None:
+        """Go on in a forked child: most of fsspec's services have a thread, which is not there."""
+        self._lock = threading.Lock()
+        self._open = None
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes under `key`, or None."""
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of `keys` that are there, with their bytes; several at once, where fsspec does so."""
+        wanted = [check_key(key) for key in dict.fromkeys(keys)]
+        with self._errors("cannot be read"):
+            fs, root = self._opened()
+            answers = fs.cat_ranges([f"{root}/{key}" for key in wanted], None, None, on_error="return")
+            found = {}
+            for key, answer in zip(wanted, answers, strict=True):
+                if isinstance(answer, Exception) and not _is_absence(answer):
+                    raise answer
+                if isinstance(answer, bytes):
+                    found[key] = answer
+        return found
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value` under `key`, whole or not at all where the service can do that."""
+        check_key(key)
+        with self._errors("cannot be written to", writing=True):
+            fs, root = self._opened()
+            if _is_folder(fs):
+                self._put_file(Path(root), key, value)
+            else:
+                fs.pipe_file(f"{root}/{key}", bytes(value))
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; nothing happens where it is not there."""
+        check_key(key)
+        with self._errors("cannot be written to", writing=True):
+            fs, root = self._opened()
+            try:
+                if _is_folder(fs):
+                    Path(root, key).unlink()
+                else:
+                    fs.rm_file(f"{root}/{key}")
+            except Exception as error:
+                if not _is_absence(error):
+                    raise
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
+        return self._list(check_prefix(prefix))
+
+    def close(self) -> None:
+        """Do nothing: fsspec shares its connections with others in this process, and closes them itself."""
+
+    def _list(self, prefix: str) -> Iterator[str]:
+        with self._errors("cannot be listed"):
+            fs, root = self._opened()
+            if _is_folder(fs):
+                paths = _files_below(root, prefix)
+            else:
+                fs.invalidate_cache()  # of listings: others write here too
+                try:
+                    paths = fs.find(f"{root}/{prefix}".rstrip("/"))
+                except FileNotFoundError:
+                    paths = []
+        for path in paths:
+            key = path.lstrip("/").removeprefix(
+                f"{root.lstrip('/')}/"
+            )  # some services begin paths with a slash
+            if key.startswith(prefix) and is_key(key):
+                yield key
+
+    def _opened(self) -> tuple[Any, str]:
+        """Return fsspec's filesystem and the path in it that keys are below."""
+        import fsspec
+
+        with self._lock:
+            if self._open is None:
+                fs, path = fsspec.url_to_fs(self._url)
+                self._open = fs, f"{path.rstrip('/')}/{_VERSION}"
+            return self._open
+
+    def _put_file(self, root: Path, key: str, value: bytes) -> None:
+        file, folder = root / key, root / _TEMPORARY
+        mode = _make_folder(folder, root.parent)
+        _make_folder(file.parent, root.parent)
+        if not self._swept:
+            self._swept = True
+            _sweep(folder)
+        temporary = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            with temporary.open("xb") as stream:
+                os.fchmod(stream.fileno(), mode & 0o666)
+                stream.write(value)
+            temporary.replace(file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    @contextlib.contextmanager
+    def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # each service has its own
+            raise self._error(error, what, writing) from error
+
+    def _error(self, error: Exception, what: str, writing: bool) -> StoreError:
+        number = error.errno if isinstance(error, OSError) else None
+        if writing and number in _FULL:
+            return StoreFull(f"{self.name} has no room", where=self.name, next_step="free space there")
+        if writing and (isinstance(error, PermissionError | NotImplementedError) or number in _FORBIDDEN):
+            return StoreReadOnly(
+                "this store can be read, and not written to",
+                where=self.name,
+                next_step="ask for the right to write there, or use it for reading only",
+            )
+        if writing and (number in _COLLISION or isinstance(error, FileExistsError | IsADirectoryError)):
+            return StoreError("a key cannot be a folder of other keys as well", where=self.name)
+        if number == errno.ENAMETOOLONG:
+            return StoreError("a key is longer than this filesystem's names can be", where=self.name)
+        # Not the message, in which a service may quote credentials.
+        reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        return StoreUnavailable(
+            f"this store {what}: {reason}",
+            where=self.name,
+            next_step="check that the place exists and can be reached, and that you have the rights to it",
+        )
+
+
+def redacted(url: str) -> str:
+    """Return a URL without user, password and query; a path as it is."""
+    return "::".join(map(_redacted, url.split("::"))) if "://" in url else url
+
+
+def _redacted(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    if scheme not in ("file", "local"):
+        rest = re.split(r"[?#]", rest)[0]
+    # With a password up to the last "@", since it may hold a "/" that should have been encoded.
+    return f"{scheme}://" + re.sub(r"^([^/@]*:.*|[^/@]*)@", "", rest)
+
+
+def _check_installed(url: str) -> None:
+    import fsspec
+    from fsspec.registry import known_implementations
+
+    for part in url.split("::"):
+        protocol = part.partition("://")[0] if "://" in part or "::" in url else "file"
+        try:
+            fsspec.get_filesystem_class(protocol)
+        except ValueError as error:
+            raise ConfigError(f"fsspec knows no scheme {protocol[:40]!r}", where=redacted(url)) from error
+        except ImportError as error:
+            known = known_implementations.get(protocol, {})
+            package = known.get("class", "").partition(".")[0]
+            raise ConfigError(
+                f"stores on {protocol}:// need a package that is not installed",
+                where=redacted(url),
+                next_step=str(known.get("err")) if package == "fsspec" else f"pip install {package}",
+            ) from error
+
+
+def _is_folder(fs: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+def _is_absence(error: Exception) -> bool:
+    return isinstance(error, _ABSENT) or getattr(error, "errno", None) == errno.ENAMETOOLONG
+
+
+def _files_below(root: str, prefix: str) -> list[str]:
+    """Return the paths of the files below a folder; fsspec's `find` is silent about what may not be read."""
+
+    def tell(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    return [
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(os.path.join(root, prefix), onerror=tell)
+        for name in names
+    ]
+
+
+def _make_folder(folder: Path, shared: Path) -> int:
+    """Make `folder` below the shared one, for those who may use that; return the mode of the shared one."""
+    shared.mkdir(parents=True, exist_ok=True)
+    mode = stat.S_IMODE(shared.stat().st_mode)
+    for part in [*reversed(folder.relative_to(shared).parents), folder.relative_to(shared)][1:]:
+        with contextlib.suppress(FileExistsError):
+            (shared / part).mkdir()
+            (shared / part).chmod(mode)
+    return mode
+
+
+def _sweep(folder: Path) -> None:
+    oldest = time.time() - _ABANDONED_SECONDS
+    for file in folder.iterdir():
+        with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
+            if file.stat().st_mtime < oldest:
+                file.unlink()

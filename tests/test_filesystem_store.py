@@ -1,0 +1,354 @@
+"""The store on fsspec: shared folders and `memory://`; and how a URL finds its store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.stores.base import Store
+from nbcache.stores.filesystem import FilesystemStore, redacted
+from nbcache.stores.redis import RedisStore
+from nbcache.stores.url import open_store
+from nbcache.testing import StoreContract, store_state_machine
+
+SOMEBODY_ELSE = 12345
+STATE_MACHINE = settings(max_examples=15, stateful_step_count=20, deadline=None, database=None)
+
+numbers = count()
+
+
+def memory_url() -> str:
+    """Return a URL that no other test uses: the memory is this process's."""
+    return f"memory://{next(numbers)}/team"
+
+
+class TestFilesystemStoreOnAFolder(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return FilesystemStore(tmp_path / "a [b]*?" / "store")
+
+
+class TestFilesystemStoreOnAUrlOfAFolder(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return FilesystemStore(f"file://{tmp_path}/store/")
+
+
+class TestFilesystemStoreInMemory(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return FilesystemStore(memory_url())
+
+
+def test_a_filesystem_store_on_a_folder_is_a_dictionary(tmp_path: Path) -> None:
+    machine = store_state_machine(lambda: FilesystemStore(tmp_path / str(next(numbers))))
+    run_state_machine_as_test(machine, settings=STATE_MACHINE)
+
+
+def test_a_filesystem_store_in_memory_is_a_dictionary() -> None:
+    machine = store_state_machine(lambda: FilesystemStore(memory_url()))
+    run_state_machine_as_test(machine, settings=STATE_MACHINE)
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_key_is_a_file_below_the_version_and_another_store_sees_it(tmp_path: Path) -> None:
+    FilesystemStore(tmp_path / "store").put("ref/x/a", b"one")
+    assert files(tmp_path / "store") == ["v1/ref/x/a"]
+    assert FilesystemStore(f"file://{tmp_path}/store").get("ref/x/a") == b"one"
+
+
+@pytest.mark.parametrize("shared", [0o2770, 0o700, 0o755])
+def test_who_may_use_the_folder_may_use_what_is_put_into_it(tmp_path: Path, shared: int) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    folder.chmod(shared)
+    FilesystemStore(folder).put("ref/x/a", b"one")
+    assert {mode(folder / each) for each in ("v1", "v1/.tmp", "v1/ref", "v1/ref/x")} == {shared}
+    assert mode(folder / "v1/ref/x/a") == shared & 0o666
+
+
+def test_what_is_no_key_is_not_listed(tmp_path: Path) -> None:
+    store = FilesystemStore(tmp_path / "store")
+    store.put("artifact/a", b"one")
+    for stranger in ("README.txt", "artifact/.nfs0001", "artifact/UPPER"):
+        (tmp_path / "store/v1" / stranger).write_bytes(b"x")
+    assert list(store.keys()) == ["artifact/a"]
+    assert FilesystemStore(tmp_path / "absent").get("artifact/a") is None
+    assert list(FilesystemStore(tmp_path / "absent").keys()) == []
+    with pytest.raises(ValueError, match="not a prefix"):
+        store.keys("../")
+
+
+def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    store = FilesystemStore(tmp_path / "store")
+    store.put("a/b", b"one")
+    for key in ("a", "a/b/c", "a/b/c/d"):
+        with pytest.raises(StoreError, match="folder of other keys"):
+            store.put(key, b"two")
+        assert store.get(key) is None
+    assert files(tmp_path / "store") == ["v1/a/b"]
+
+
+def test_a_name_that_the_filesystem_cannot_hold_is_an_error_to_put_and_absent_to_get(tmp_path: Path) -> None:
+    store = FilesystemStore(tmp_path / "store")
+    with pytest.raises(StoreError, match="longer"):
+        store.put("a" * 300, b"one")
+    assert store.get("a" * 300) is None
+    store.delete("a" * 300)
+
+
+def test_the_folder_is_the_same_after_the_working_directory_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = FilesystemStore("store")
+    monkeypatch.chdir("/")
+    store.put("artifact/a", b"one")
+    assert files(tmp_path / "store") == ["v1/artifact/a"]
+
+
+def test_a_process_killed_while_it_puts_leaves_the_old_value_or_the_new(tmp_path: Path) -> None:
+    code = """
+import sys
+from nbcache.stores.filesystem import FilesystemStore
+store = FilesystemStore(sys.argv[1])
+for number in range(256):
+    store.put("artifact/a", bytes([number]) * 3_000_000)
+    if number == 1:
+        print("begun", flush=True)
+"""
+    store = FilesystemStore(tmp_path / "store")
+    for pause in (0.0, 0.003, 0.01):
+        process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "store"], stdout=subprocess.PIPE)
+        with process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(pause)
+            process.kill()
+        value = store.get("artifact/a") or b""
+        assert value == value[:1] * 3_000_000
+        assert list(store.keys()) == ["artifact/a"]
+
+
+def test_what_a_killed_process_leaves_is_swept_by_the_next_store(tmp_path: Path) -> None:
+    store = FilesystemStore(tmp_path / "store")
+    store.put("artifact/a", b"one")
+    left, fresh = (tmp_path / "store/v1/.tmp" / name for name in ("1-left", "2-fresh"))
+    left.write_bytes(b"x")
+    fresh.write_bytes(b"x")
+    os.utime(left, (0, time.time() - 4000))
+    store.put("artifact/b", b"one")
+    assert left.exists()  # one that has swept does not do so at each put
+    FilesystemStore(tmp_path / "store").put("artifact/c", b"one")
+    assert (left.exists(), fresh.exists()) == (False, True)
+
+
+# --- disks, rights and networks -------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder_without_rights() -> Iterator[Path]:
+    """A store's folder that this process, if need be as another user, may read and not write."""
+    top = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
+    root = os.geteuid() == 0
+    try:
+        FilesystemStore(top / "store").put("artifact/a", b"one")
+        for folder in (
+            top,
+            top / "store",
+            top / "store/v1",
+            top / "store/v1/.tmp",
+            top / "store/v1/artifact",
+        ):
+            folder.chmod(0o555)
+        if root:
+            os.seteuid(SOMEBODY_ELSE)  # root may write to everything
+        yield top / "store"
+    finally:
+        if root:
+            os.seteuid(0)
+        for folder in [top, *top.rglob("*")]:
+            if folder.is_dir():
+                folder.chmod(0o700)
+        shutil.rmtree(top)
+
+
+def test_a_folder_that_one_may_only_read_is_read(folder_without_rights: Path) -> None:
+    store = FilesystemStore(folder_without_rights)
+    assert store.get("artifact/a") == b"one"
+    assert list(store.keys()) == ["artifact/a"]
+    for call in (lambda: store.put("artifact/a", b"two"), lambda: store.delete("artifact/a")):
+        with pytest.raises(StoreReadOnly) as caught:
+            call()
+        assert caught.value.where == str(folder_without_rights)
+        assert "reading only" in (caught.value.next_step or "")
+    store.delete("artifact/absent")
+    assert store.get("artifact/a") == b"one"
+
+
+def test_a_folder_that_one_may_not_read_is_unavailable_and_not_empty(folder_without_rights: Path) -> None:
+    if os.geteuid() == SOMEBODY_ELSE:
+        os.seteuid(0)
+    (folder_without_rights / "v1/artifact").chmod(0o000)
+    if os.geteuid() == 0:
+        os.seteuid(SOMEBODY_ELSE)
+    store = FilesystemStore(folder_without_rights)
+    for call in (lambda: store.get("artifact/a"), lambda: list(store.keys())):
+        with pytest.raises(StoreUnavailable, match="Permission denied"):
+            call()
+
+
+def test_a_full_disk_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    try:
+        store = FilesystemStore(disk / "store")
+        store.put("artifact/a", b"a" * 20_000)
+        with pytest.raises(StoreFull):
+            store.put("artifact/a", b"b" * 100_000)
+        assert store.get("artifact/a") == b"a" * 20_000
+        assert files(disk) == ["store/v1/artifact/a"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+class Published(MemoryFileSystem):
+    """A service that has no way to write, as fsspec's `http://`, which needs aiohttp."""
+
+    protocol = "published"
+
+    def pipe_file(self, *arguments: object, **options: object) -> None:
+        raise NotImplementedError
+
+
+def test_a_service_that_has_no_way_to_write_is_read_only() -> None:
+    fsspec.register_implementation("published", Published, clobber=True)
+    with pytest.raises(StoreReadOnly):
+        FilesystemStore("published://team").put("artifact/a", b"one")
+
+
+def test_a_chain_of_services_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "store.zip", "w") as archive:
+        archive.writestr("v1/artifact/a", b"one")
+    store = FilesystemStore(f"zip://::file://{tmp_path}/store.zip")
+    assert store.get("artifact/a") == b"one"
+    assert list(store.keys()) == ["artifact/a"]
+    with pytest.raises(StoreError):
+        store.put("artifact/b", b"two")
+
+
+def test_a_service_that_cannot_be_reached_is_unavailable_and_tells_no_secret() -> None:
+    store = FilesystemStore("ftp://ada:secret@127.0.0.1:1/team?token=secret")
+    assert store.name == "ftp://127.0.0.1:1/team"
+    for call in (
+        lambda: store.get("artifact/a"),
+        lambda: store.put("artifact/a", b"one"),
+        lambda: store.delete("artifact/a"),
+        lambda: list(store.keys()),
+    ):
+        with pytest.raises(StoreUnavailable, match=os.strerror(errno.ECONNREFUSED)) as caught:
+            call()
+        assert caught.value.next_step
+        assert "secret" not in repr(store) + "\n".join(caught.value.diagnostics())
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://bucket/team", "s3://bucket/team"),
+        ("sftp://ada:secret@host/team", "sftp://host/team"),
+        ("sftp://ada@host/team", "sftp://host/team"),
+        ("s3://key:sec/ret@bucket/team?token=secret#secret", "s3://bucket/team"),
+        ("hf://datasets/ada/cache@main/team", "hf://datasets/ada/cache@main/team"),
+        ("simplecache::ftp://ada:secret@host/a", "simplecache::ftp://host/a"),
+        ("file:///shared/a#b?c", "file:///shared/a#b?c"),
+        ("/shared/ada:a@b", "/shared/ada:a@b"),
+    ],
+)
+def test_a_store_is_named_by_its_url_without_user_password_and_query(url: str, name: str) -> None:
+    assert redacted(url) == name
+
+
+# --- by URL ---------------------------------------------------------------------------------------
+
+
+def test_a_url_opens_the_store_of_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for url in (
+        "redis://host",
+        "rediss://host",
+        "unix:///a.sock",
+        "redis+cluster://a,b",
+        "redis+sentinel://a",
+    ):
+        assert isinstance(open_store(url), RedisStore)
+    names = {
+        str(tmp_path / "a"): str(tmp_path / "a"),
+        "~/a": str(tmp_path / "a"),
+        "memory://team": "memory://team",
+        f"file://{tmp_path}/a": f"file://{tmp_path}/a",
+        "simplecache::memory://team": "simplecache::memory://team",
+    }
+    for url, name in names.items():
+        store = open_store(url)
+        assert isinstance(store, FilesystemStore)
+        assert store.name == name
+    assert open_store(tmp_path).name == str(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["", "mongodb://ada:secret@host", "redsi://host"])
+def test_an_unknown_scheme_names_those_that_are_known(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(url)
+    said = "\n".join(caught.value.diagnostics())
+    assert "redis+cluster://" in said and "s3://" in said
+    assert "secret" not in said
+
+
+def test_a_url_of_redis_without_slashes_is_no_folder() -> None:
+    with pytest.raises(ConfigError, match="no host"):
+        open_store("redis:host")
+
+
+def test_a_package_that_is_missing_is_named_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)
+    with pytest.raises(ConfigError, match="s3://") as caught:
+        open_store("s3://key:secret@bucket/team")
+    assert caught.value.next_step == "pip install s3fs"
+    assert caught.value.where == "s3://bucket/team"
+    with pytest.raises(ConfigError, match="knows no scheme 'absent'"):
+        FilesystemStore("absent://host")
