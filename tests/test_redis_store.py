@@ -153,7 +153,7 @@ def test_readers_see_one_put_or_another_and_never_a_mixture(redis_server: RedisS
         for writer in writers:
             writer.start()
         try:
-            seen = [store.get("artifact/a") for _ in range(300)]
+            seen = [store.get("artifact/a") for _ in range(150)]
         finally:
             ends.set()
             for writer in writers:
