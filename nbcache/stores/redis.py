@@ -111,7 +111,9 @@ class RedisStore:
         if len(value) > self._part_bytes:
             self._put_parts(name, value)
         else:
-            self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
+            (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
+            if stored is not True:
+                raise self._garbled()
 
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens where it is not there."""
@@ -149,7 +151,7 @@ class RedisStore:
             if head is None:
                 return None
             put, _, count = (self._bytes(head) or b"").partition(b":")
-            if not count.isdigit():
+            if not (count.isdigit() and len(count) < 10):
                 raise self._garbled()
             parts = []
             for number in range(int(count)):
@@ -188,7 +190,9 @@ class RedisStore:
             raise
         # In this order, a connection that is lost in between leaves a value that expires too soon, no worse.
         expire = ("PERSIST", name) if ttl is None else ("EXPIRE", name, ttl)
-        self._ask(("RENAME", temporary, name), expire)
+        renamed, _ = self._ask(("RENAME", temporary, name), expire)
+        if renamed is not True:
+            raise self._garbled()
 
     def _scan(self, prefix: str) -> Iterator[str]:
         beginning = f"{self._address.prefix}:v1:"
@@ -197,9 +201,10 @@ class RedisStore:
             cursor = 0
             while True:
                 with self._round_trip():
-                    cursor, names = node.scan(cursor, match=f"{beginning}{prefix}*", count=_SCAN_COUNT)
+                    cursor, found = node.scan(cursor, match=f"{beginning}{prefix}*", count=_SCAN_COUNT)
+                    names = [bytes.decode(name, errors="replace") for name in found]
                 for name in names:
-                    key = name.decode(errors="replace").removeprefix(beginning)
+                    key = name.removeprefix(beginning)
                     if key not in seen and is_key(key):
                         seen.add(key)
                         yield key
