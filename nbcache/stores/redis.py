@@ -177,6 +177,8 @@ class RedisStore:
                     ("HLEN", temporary),
                     ("EXPIRE", temporary, _TEMPORARY_SECONDS),
                 )
+                if number == 0 and length != 2:  # nothing was there that could have been evicted
+                    raise self._garbled()
                 if length != number + 2:
                     raise StoreFull(
                         "Redis has evicted the first parts of a value before the last were there",
