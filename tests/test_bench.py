@@ -594,6 +594,7 @@ def read_or_nothing(file: Path) -> bytes:
         return b""
 
 
+@pytest.mark.compile
 def test_in_a_notebook_it_prints_what_the_command_says(
     own: Path, isolated: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -609,6 +610,7 @@ def test_in_a_notebook_it_prints_what_the_command_says(
     assert "did you mean nanogpt?" in capsys.readouterr().out
 
 
+@pytest.mark.compile
 def test_an_interrupted_cell_ends_the_command(
     own: Path, isolated: dict[str, str], run_python: RunPython
 ) -> None:

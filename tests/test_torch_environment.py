@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import sysconfig
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -60,8 +61,8 @@ def test_every_part_has_its_test(cpu_info: Path) -> None:
 def test_kernels_are_told_apart_by_threads_where_torchs_keys_leave_them_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torch._inductor import codecache
-
+    config = SimpleNamespace(get_config_copy=lambda: {"cpp.threads": -1, "triton.cudagraphs": False})
+    codecache = cast("ModuleType", SimpleNamespace(config=config, torch=torch))
     for release, told in (((2, 11), True), ((2, 13), False)):
         monkeypatch.setattr(cpp_kernels, "torch_release", lambda release=release: release)
         found = set()
