@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -219,7 +220,7 @@ def _torch(here: Environment | None, failure: Exception | None = None) -> _Check
         )
     elif here is not None:
         yield _ok("torch", f"{version}, imported")
-    elif environment.is_imported():
+    elif "torch" in sys.modules:
         found = f"{version}, imported, and what its code depends on could not be found out"
         yield _problem("torch", found, "a notice says why; please report it")
     else:

@@ -140,7 +140,7 @@ class Sharing:
         """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
         with self._lock:
             received = list(self._received.values())
-        return [replace(each, standing=self._standing(each)) for each in received]
+        return [self._judged(each) for each in received]
 
     def forget(self) -> None:
         """Forget the snapshots that are here: nothing of them is restored any more."""
@@ -170,7 +170,7 @@ class Sharing:
         restored: list[tuple[Received, Manifest | None]] = []
         problems: list[NbcacheError] = []
         for received in taken_in:
-            received = replace(received, standing=self._standing(received))
+            received = self._judged(received)
             try:
                 received.unlock(self._session.settings.trust)
                 fits = None if environment is None else self._adopt(received, environment)
@@ -182,23 +182,22 @@ class Sharing:
         self._session.read_again()
         return restored
 
-    def follow(self, taken_in: Sequence[Received]) -> str | None:
-        """Have the kernel compile for a baseline, where these can be used only so; return its name.
+    def follow(self, taken_in: Sequence[Received]) -> None:
+        """Have the kernel compile for a baseline, where these can be used only so.
 
         Not where the user has chosen what to compile for. To be called where no cell compiles meanwhile.
         """
         settings = self._session.settings
         here = self._session.environment or self._foreseen()
         if here is None or settings.origin("portable") != "default":
-            return None
+            return
         for received in taken_in:
             with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
-                replace(received, standing=self._standing(received)).unlock(settings.trust)
+                self._judged(received).unlock(settings.trust)
                 if (name := baseline_for(received.snapshot.manifests, here)) is not None:
                     chosen = f"the snapshot {Path(received.where).name}"
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
-                    return name
-        return None
+                    return
 
     def trust(self, received: Received, name: str) -> None:
         """Trust the signer of `received` from now on, and restore what they have signed."""
@@ -208,8 +207,10 @@ class Sharing:
             self._restore_known(environment)
             self._session.read_again()
 
-    def _standing(self, received: Received) -> Standing | None:
-        return self.keyring.standing(received.signer) if received.signer else None
+    def _judged(self, received: Received) -> Received:
+        """Return a snapshot with its signer as they stand now."""
+        standing = self.keyring.standing(received.signer) if received.signer else None
+        return replace(received, standing=standing)
 
     def take(self, origin: Origin, known: Mapping[str, bytes] = MappingProxyType({})) -> Draft:
         """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""

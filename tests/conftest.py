@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,13 @@ def environ_below(folder: Path) -> dict[str, str]:
     }
 
 
+def give_to_client(environ: Environ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the client that starts kernels, which runs in this process, use Jupyter's folders in `environ`."""
+    for name, value in environ.items():
+        if name.startswith("JUPYTER_"):
+            monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return an environment for kernels and interpreters whose every folder is below `tmp_path`.
@@ -70,9 +78,7 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     on one machine. `wipe` empties the last two. Change a copy to add or to override.
     """
     environ = environ_below(tmp_path)
-    for name, value in environ.items():  # the client that starts kernels runs in this process
-        if name.startswith("JUPYTER_"):
-            monkeypatch.setenv(name, value)
+    give_to_client(environ, monkeypatch)
     return environ
 
 
@@ -204,6 +210,24 @@ def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Threa
         finally:
             http.shutdown()
             thread.join()
+
+
+def in_child(action: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Return what `action` returns in a forked child; TimeoutError where it does not end in `seconds`."""
+    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if action() else 1))
+    child.start()
+    child.join(seconds)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise TimeoutError("the child hangs")
+    with closing(child):
+        return child.exitcode == 0
+
+
+def files(path: Path) -> list[str]:
+    """Return the files below a folder, as paths relative to it, sorted."""
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
 class Kernel:
@@ -341,9 +365,7 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.Noteb
     folder = tmp_path_factory.mktemp("cold")
     with pytest.MonkeyPatch.context() as patch:
         environ = environ_below(folder)
-        for name, value in environ.items():
-            if name.startswith("JUPYTER_"):
-                patch.setenv(name, value)
+        give_to_client(environ, patch)
         notebook = execute([LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, folder)
     return folder, notebook
 

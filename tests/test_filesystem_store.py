@@ -17,6 +17,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from conftest import files
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 from hypothesis import settings
@@ -71,10 +72,6 @@ def test_a_filesystem_store_in_memory_is_a_dictionary() -> None:
 # --- folders --------------------------------------------------------------------------------------
 
 
-def files(path: Path) -> list[str]:
-    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -115,24 +112,6 @@ def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_pat
             store.put(key, b"two")
         assert store.get(key) is None
     assert files(tmp_path / "store") == ["v1/a/b"]
-
-
-def test_a_name_that_the_filesystem_cannot_hold_is_an_error_to_put_and_absent_to_get(tmp_path: Path) -> None:
-    store = FilesystemStore(tmp_path / "store")
-    with pytest.raises(StoreError, match="longer"):
-        store.put("a" * 300, b"one")
-    assert store.get("a" * 300) is None
-    store.delete("a" * 300)
-
-
-def test_the_folder_is_the_same_after_the_working_directory_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = FilesystemStore("store")
-    monkeypatch.chdir("/")
-    store.put("artifact/a", b"one")
-    assert files(tmp_path / "store") == ["v1/artifact/a"]
 
 
 def test_a_process_killed_while_it_puts_leaves_the_old_value_or_the_new(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from conftest import in_child
 
 from nbcache.errors import StoreUnavailable
 from nbcache.kernel_session import Session
@@ -45,19 +44,6 @@ def held(lock: threading.Lock) -> Iterator[None]:
     finally:
         released.set()
         thread.join()
-
-
-def in_child(action: Callable[[], bool]) -> bool:
-    """Return what `action` returns in a forked child; TimeoutError where it does not end."""
-    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if action() else 1))
-    child.start()
-    child.join(SECONDS)
-    if child.exitcode is None:
-        child.kill()
-        child.join()
-        raise TimeoutError("the child hangs")
-    with closing(child):
-        return child.exitcode == 0
 
 
 @pytest.fixture

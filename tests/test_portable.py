@@ -18,6 +18,7 @@ from conftest import (
     RunPython,
     environ_below,
     execute,
+    give_to_client,
     graphs,
     outcomes,
     printed,
@@ -192,9 +193,10 @@ simple(x);
 AGAIN = "\ntorch._dynamo.reset(); simple(x);"
 
 
-def elsewhere(folder: Path, features: str) -> tuple[dict[str, str], str]:
+def elsewhere(folder: Path, features: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], str]:
     """Return an environment with empty folders, and the cell that makes its CPU have these features."""
     environ = environ_below(folder) | {"NBCACHE_NOTEBOOK": str(folder / "model.ipynb")}
+    give_to_client(environ, monkeypatch)
     (folder / "cpuinfo").write_text(f"flags : {features}\n")
     return environ, f"{MACHINE}machine._CPU_INFO = pathlib.Path({str(folder / 'cpuinfo')!r})"
 
@@ -207,13 +209,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.Noteb
     folder = tmp_path_factory.mktemp("portable")
     with pytest.MonkeyPatch.context() as patch:
         environ = environ_below(folder) | {"NBCACHE_NOTEBOOK": str(folder / "model.ipynb")}
-        for name, value in environ.items():
-            if name.startswith("JUPYTER_"):
-                patch.setenv(name, value)
+        give_to_client(environ, patch)
         switch = "%nbcache config portable=x86-64-v3"
         cells = [LOAD, SET_UP + SIMPLE, switch + AGAIN, DEFINE, CALL, "%nbcache snapshot", "%nbcache config"]
         notebook = execute([*cells, REPORTS], environ, folder)
     return folder, notebook
+
+
+def keyring_of(folder: Path) -> Keyring:
+    """Return the keys in the environment that `environ_below` has made for `folder`."""
+    return Keyring(folder / "home" / ".config" / "nbcache")
 
 
 @pytest.mark.compile
@@ -221,8 +226,7 @@ def test_its_kernels_hold_the_instructions_of_the_baseline_and_no_others(
     made: tuple[Path, nbformat.NotebookNode],
 ) -> None:
     """Though the kernel has compiled one of them for this CPU before."""
-    keyring = Keyring(made[0] / "home" / ".config" / "nbcache")
-    received = receive((made[0] / "model.nbcache").read_bytes(), keyring, where="")
+    received = receive((made[0] / "model.nbcache").read_bytes(), keyring_of(made[0]), where="")
     packed = received.unlock(Policy.STRICT)
     (manifest,) = received.snapshot.manifests
     assert manifest.environment.values[LABEL] == "x86-64-v3"
@@ -267,12 +271,10 @@ def test_torchs_keys_tell_portable_code_from_code_for_one_cpu(
 def test_a_portable_snapshot_serves_another_cpu(
     made: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environ, become = elsewhere(tmp_path, HASWELL + " of_another_cpu")
-    for name, value in environ.items():
-        if name.startswith("JUPYTER_"):
-            monkeypatch.setenv(name, value)
+    environ, become = elsewhere(tmp_path, HASWELL + " of_another_cpu", monkeypatch)
     shutil.copy(made[0] / "model.nbcache", tmp_path)
-    signer = run_interpreter(["-m", "nbcache", "trust"], environ_of(made[0]), tmp_path).stdout.split()[0]
+    signer = keyring_of(made[0]).own()
+    assert signer is not None
     run_interpreter(["-m", "nbcache", "trust", "add", signer], environ, tmp_path)
     environ["PATH"] = ""  # nor is there a compiler
 
@@ -290,10 +292,7 @@ def test_a_portable_snapshot_serves_another_cpu(
 def test_a_portable_snapshot_is_not_used_where_the_cpu_lacks_a_feature(
     made: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environ, become = elsewhere(tmp_path, HASWELL.replace("bmi2 ", ""))
-    for name, value in environ.items():
-        if name.startswith("JUPYTER_"):
-            monkeypatch.setenv(name, value)
+    environ, become = elsewhere(tmp_path, HASWELL.replace("bmi2 ", ""), monkeypatch)
     shutil.copy(made[0] / "model.nbcache", tmp_path)
     environ |= {"NBCACHE_TRUST": "off", "NBCACHE_PORTABLE": "x86-64-v3"}
 
@@ -310,8 +309,3 @@ def test_a_portable_snapshot_is_not_used_where_the_cpu_lacks_a_feature(
     assert "this CPU lacks bmi2" in str(notebook.cells[4].outputs)
     assert "What is compiled here is for this CPU only" in said
     assert "2" in str(notebook.cells[5].outputs)
-
-
-def environ_of(folder: Path) -> dict[str, str]:
-    """Return the environment that `environ_below` has made for `folder`."""
-    return {"HOME": str(folder / "home"), "PATH": "/usr/bin:/bin", "NBCACHE_DIR": str(folder / "store")}

@@ -341,7 +341,7 @@ GARBAGE = [
         *(("redis+cluster", garbage) for garbage in GARBAGE[::3]),
         *(("redis+sentinel", garbage) for garbage in GARBAGE[1::3]),
     ],
-    ids=repr,
+    ids=lambda given: repr(given)[:40],
 )
 def test_garbage_is_an_error_and_no_value(redis_server: RedisServer, scheme: str, garbage: bytes) -> None:
     with Proxy(redis_server.port) as proxy:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import in_child
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, make_certificate, wait_until
@@ -364,19 +364,6 @@ def test_sentinels_lead_to_the_primary_and_to_the_next_one(tmp_path: Path) -> No
 
 
 # --- threads and forks ----------------------------------------------------------------------------
-
-
-def in_child(action: Callable[[], bool]) -> bool:
-    """Return what `action` returns in a forked child."""
-    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if action() else 1))
-    child.start()
-    child.join(10)
-    if child.exitcode is None:
-        child.kill()
-        child.join()
-        raise TimeoutError("the child hangs")
-    with closing(child):
-        return child.exitcode == 0
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")

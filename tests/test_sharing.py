@@ -24,6 +24,7 @@ from conftest import (
     SET_UP,
     environ_below,
     execute,
+    give_to_client,
     graphs,
     outcomes,
     printed,
@@ -90,9 +91,7 @@ def ada(
     """Return a machine whose notebook was run, saved, and has a snapshot beside it and one in an output."""
     with pytest.MonkeyPatch.context() as patch:
         machine = Machine(tmp_path_factory.mktemp("ada") / "machine")
-        for name, value in machine.environ.items():
-            if name.startswith("JUPYTER_"):
-                patch.setenv(name, value)
+        give_to_client(machine.environ, patch)
         shutil.copytree(cold[0] / "store", machine.environ["NBCACHE_DIR"])
         notebook = machine.run(*CELLS, "%nbcache snapshot", "%nbcache snapshot notebook")
     machine.save(notebook)
@@ -105,9 +104,7 @@ def bob(cold: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: p
     machine = Machine(tmp_path / "bob")
     (headers,) = (cold[0] / "tmp").glob("torchinductor_*")
     (Path(machine.environ["TMPDIR"]) / headers.name).symlink_to(headers)
-    for name, value in machine.environ.items():
-        if name.startswith("JUPYTER_"):
-            monkeypatch.setenv(name, value)
+    give_to_client(machine.environ, monkeypatch)
     return machine
 
 

@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from conftest import files
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -23,6 +24,7 @@ from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailabl
 from nbcache.format import decode_entry
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
+from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import (
     CorruptingStore,
@@ -36,6 +38,7 @@ from nbcache.testing import (
 SOMEBODY_ELSE = 12345
 STATE_MACHINE = settings(max_examples=30, stateful_step_count=20, deadline=None, database=None)
 
+in_folders = pytest.mark.parametrize("kind", [DirectoryStore, FilesystemStore])
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 
 
@@ -99,10 +102,6 @@ def test_a_corrupting_store_damages_what_is_read_below_its_prefix() -> None:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def files(path: Path) -> list[str]:
-    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
 def test_a_key_is_a_file_below_the_folder_of_its_version(tmp_path: Path) -> None:
@@ -229,8 +228,11 @@ def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_pat
     assert store.get("a") == b"two"
 
 
-def test_a_name_that_the_filesystem_cannot_hold_is_an_error_to_put_and_absent_to_get(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
+@in_folders
+def test_a_name_that_the_filesystem_cannot_hold_is_an_error_to_put_and_absent_to_get(
+    kind: type[DirectoryStore | FilesystemStore], tmp_path: Path
+) -> None:
+    store = kind(tmp_path / "store")
     with pytest.raises(StoreError, match="longer"):
         store.put("a" * 300, b"one")
     assert store.get("a" * 300) is None
@@ -249,11 +251,12 @@ def test_a_store_that_was_removed_while_it_was_open_is_made_again(tmp_path: Path
     assert mode(tmp_path / "store") == 0o700
 
 
+@in_folders
 def test_the_folder_is_the_same_after_the_working_directory_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[DirectoryStore | FilesystemStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    store = DirectoryStore("store")
+    store = kind("store")
     monkeypatch.chdir("/")
     store.put("artifact/a", b"one")
     assert files(tmp_path / "store") == ["v1/artifact/a"]

@@ -17,7 +17,6 @@ __all__ = [
     "current",
     "foreseen",
     "gpu_names",
-    "is_imported",
     "lacking",
     "release",
     "torch_release",
@@ -61,11 +60,6 @@ def release(version: str) -> tuple[int, int]:
     """Return the major and minor part of a version of torch."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
-
-
-def is_imported() -> bool:
-    """Tell whether this process has torch."""
-    return "torch" in sys.modules
 
 
 def torch_version() -> str | None:
