@@ -42,7 +42,7 @@ __all__ = [
     "truncate",
 ]
 
-OPERATIONS = ("get", "get_many", "put", "delete", "keys")
+OPERATIONS = ("get", "get_many", "present", "put", "delete", "keys")
 """The operations of a store that can fail."""
 
 _LONGEST_KEY = "/".join(["p" * 102] * 4 + ["k" * 100])  # 512 characters
@@ -63,6 +63,7 @@ class StoreContract:
     def test_a_key_that_was_never_put_is_none(self, store: Store) -> None:
         assert store.get("artifact/absent") is None
         assert store.get_many(["artifact/absent", "absent"]) == {}
+        assert store.present(["artifact/absent", "absent"]) == set()
         assert list(store.keys()) == []
 
     def test_what_was_put_is_got(self, store: Store) -> None:
@@ -112,6 +113,15 @@ class StoreContract:
         assert store.get_many(iter(wanted)) == {"artifact/a": b"one", "ref/b": b"two"}
         assert store.get_many([]) == {}
 
+    def test_present_tells_which_are_there(self, store: Store) -> None:
+        store.put("artifact/a", b"")
+        store.put("ref/x/b", b"two")
+        wanted = ["ref/x/b", "artifact/absent", "artifact/a", "artifact/a", "ref", "ref/x", "ref/x/b/c"]
+        assert store.present(iter(wanted)) == {"artifact/a", "ref/x/b"}
+        assert store.present([]) == set()
+        store.delete("artifact/a")
+        assert store.present(wanted) == {"ref/x/b"}
+
     def test_keys_are_listed_by_prefix_of_whole_parts(self, store: Store) -> None:
         present = {"top", "artifact/a", "artifact/b", "ref/x/a", "ref/x/b", "ref/xy/a", "refs/x"}
         for key in present:
@@ -154,6 +164,7 @@ class StoreContract:
             calls: list[Callable[[], object]] = [
                 lambda key=key: store.get(key),  # type: ignore[misc]
                 lambda key=key: store.get_many([key]),  # type: ignore[misc]
+                lambda key=key: store.present([key]),  # type: ignore[misc]
                 lambda key=key: store.put(key, b"one"),  # type: ignore[misc]
                 lambda key=key: store.delete(key),  # type: ignore[misc]
             ]
@@ -234,6 +245,10 @@ def store_state_machine(factory: Callable[[], Store]) -> type[RuleBasedStateMach
             expected = {key: self.model[key] for key in wanted if key in self.model}
             assert self.store.get_many(wanted) == expected
 
+        @rule(wanted=st.lists(keys))
+        def present(self, wanted: list[str]) -> None:
+            assert self.store.present(wanted) == self.model.keys() & set(wanted)
+
         @rule(prefix=prefixes)
         def list_prefix(self, prefix: str) -> None:
             assert sorted(self.store.keys(prefix)) == sorted(k for k in self.model if k.startswith(prefix))
@@ -264,6 +279,9 @@ class _Wrapper:
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         return self.store.get_many(keys)
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        return self.store.present(keys)
 
     def put(self, key: str, value: bytes) -> None:
         self.store.put(key, value)
@@ -300,6 +318,10 @@ class FailingStore(_Wrapper):
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         self._meet("get_many")
         return super().get_many(keys)
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        self._meet("present")
+        return super().present(keys)
 
     def put(self, key: str, value: bytes) -> None:
         self._meet("put")

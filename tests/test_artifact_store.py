@@ -548,6 +548,9 @@ class _InTurns:
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         return self._turns.take(self._thread, lambda: self._store.get_many(keys))  # type: ignore[return-value]
 
+    def present(self, keys: Iterable[str]) -> set[str]:
+        return self._turns.take(self._thread, lambda: self._store.present(keys))  # type: ignore[return-value]
+
     def put(self, key: str, value: bytes) -> None:
         self._turns.take(self._thread, lambda: self._store.put(key, value))
 

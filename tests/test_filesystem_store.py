@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from conftest import files
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 from hypothesis import settings
@@ -235,6 +237,27 @@ def test_a_service_that_has_no_way_to_write_is_read_only() -> None:
     fsspec.register_implementation("published", Published, clobber=True)
     with pytest.raises(StoreReadOnly):
         FilesystemStore("published://team").put("artifact/a", b"one")
+
+
+def test_a_service_that_can_be_asked_for_several_objects_at_once_is() -> None:
+    class Remote(AsyncFileSystemWrapper):
+        protocol = "remote"
+
+        def __init__(self, **options: object) -> None:
+            super().__init__(MemoryFileSystem(), asynchronous=False)
+
+        async def _info(self, path: str, **options: object) -> object:
+            meeting.append(path)
+            while len(meeting) < 3:
+                await asyncio.sleep(0.001)
+            return await super()._info(path, **options)
+
+    fsspec.register_implementation("remote", Remote, clobber=True)
+    store = FilesystemStore("remote://team")
+    for key in ("artifact/a", "artifact/b"):
+        store.put(key, b"one")
+    meeting: list[str] = []
+    assert store.present(["artifact/a", "artifact/b", "artifact/absent"]) == {"artifact/a", "artifact/b"}
 
 
 def test_a_chain_of_services_is_read(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ SLACK = 0.5
 OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
     "get": lambda store: store.get("artifact/a"),
     "get_many": lambda store: store.get_many(["artifact/a", "artifact/b"]),
+    "present": lambda store: store.present(["artifact/a", "artifact/b"]),
     "put": lambda store: store.put("artifact/a", b"one"),
     "put in parts": lambda store: store.put("artifact/a", b"x" * 5000),
     "delete": lambda store: store.delete("artifact/a"),

@@ -81,7 +81,7 @@ def test_a_failing_store_fails_where_it_is_told_to_until_it_is_told_not_to() -> 
     store.error = None
     store.put("a", b"one")
     assert store.get("a") == b"one"
-    assert store.calls == {"get": 2, "get_many": 0, "put": 2, "delete": 0, "keys": 0}
+    assert store.calls == {"get": 2, "get_many": 0, "present": 0, "put": 2, "delete": 0, "keys": 0}
     with pytest.raises(ValueError, match="putt"):
         FailingStore(MemoryStore(), None, operations=["putt"])
 

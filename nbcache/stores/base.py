@@ -55,6 +55,9 @@ class Store(Protocol):
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return those of `keys` that are there, with their bytes, in one round trip if possible."""
 
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Return those of `keys` that are there, without reading them, in one round trip if possible."""
+
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`: atomic, idempotent, replacing what was there."""
 

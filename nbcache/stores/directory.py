@@ -90,6 +90,10 @@ class DirectoryStore:
         """Return those of `keys` that are there, with their bytes."""
         return {key: value for key in keys if (value := self.get(key)) is not None}
 
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Return those of `keys` that are there; that counts as no use of them."""
+        return {key for key in keys if self._is_there(self._file(key))}
+
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all, even if the process is killed."""
         file = self._file(key)
@@ -123,12 +127,7 @@ class DirectoryStore:
     def touch(self, key: str) -> bool:
         """Count `key` as used now, without reading it; return whether it is there."""
         file = self._file(key)
-        try:
-            present = stat.S_ISREG(file.stat().st_mode)
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return False
-            raise self._unavailable("cannot be read", error) from error
+        present = self._is_there(file)
         if present:
             with contextlib.suppress(OSError):
                 os.utime(file)
@@ -159,6 +158,14 @@ class DirectoryStore:
 
     def _file(self, key: str) -> Path:
         return self._root / check_key(key)
+
+    def _is_there(self, file: Path) -> bool:
+        try:
+            return stat.S_ISREG(file.stat().st_mode)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            raise self._unavailable("cannot be read", error) from error
 
     def _prepare(self) -> None:
         """Make the folders, or check that those that are there are the user's own."""

@@ -24,6 +24,8 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ _VERSION = "v1"
 _TEMPORARY = ".tmp"
 _ABANDONED_SECONDS = 3600.0
 """How old a temporary file is when its writer must be dead."""
+_AT_ONCE = 16
+"""How many objects a service is asked for at once."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -91,6 +95,20 @@ class FilesystemStore:
                 if isinstance(answer, bytes):
                     found[key] = answer
         return found
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Return those of `keys` that are there; several at once, where fsspec can."""
+        wanted = {check_key(key) for key in keys}
+        with self._errors("cannot be read"):
+            fs, root = self._opened()
+            if _is_folder(fs):
+                return {key for key in wanted if _is_file(Path(root, key))}
+            fs.invalidate_cache()  # of listings: others write here too
+            look = partial(_is_object, fs, root)
+            if not fs.async_impl:  # some cannot be asked by several threads
+                return set(filter(look, wanted))
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                return {key for key, there in zip(wanted, pool.map(look, wanted), strict=True) if there}
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all where the service can do that."""
@@ -244,6 +262,24 @@ def _is_folder(fs: Any) -> bool:
 
 def _is_absence(error: Exception) -> bool:
     return isinstance(error, _ABSENT) or getattr(error, "errno", None) == errno.ENAMETOOLONG
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        if _is_absence(error):
+            return False
+        raise
+
+
+def _is_object(fs: Any, root: str, key: str) -> bool:
+    try:
+        return bool(fs.info(f"{root}/{key}")["type"] == "file")
+    except Exception as error:
+        if _is_absence(error):
+            return False
+        raise
 
 
 def _files_below(root: str, prefix: str) -> list[str]:

@@ -38,6 +38,11 @@ class MemoryStore:
         with self._lock:
             return {key: self._values[key] for key in wanted if key in self._values}
 
+    def present(self, keys: Iterable[str]) -> set[str]:
+        wanted = {check_key(key) for key in keys}
+        with self._lock:
+            return wanted & self._values.keys()
+
     def put(self, key: str, value: bytes) -> None:
         with self._lock:
             self._values[check_key(key)] = bytes(value)

@@ -14,8 +14,8 @@ and never left over. A reader who is between two parts when the value is replace
 `<put>`, and starts again. The braces put both names into one slot of a Cluster. A temporary hash expires,
 should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
 
-A user of Redis needs the commands GET SET DEL EXPIRE PERSIST HSET HGET HLEN RENAME SCAN, on a Cluster
-also CLUSTER and COMMAND, and the keys `<prefix>:*`.
+A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN RENAME SCAN, on a
+Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
 at most one connect timeout more. A value in parts takes a round trip for each part. Finding a host's address
@@ -104,6 +104,16 @@ class RedisStore:
             if value is not None:
                 found[key] = value
         return found
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Return those of `keys` that are there. One round trip, on a Cluster to all nodes at once."""
+        names = {key: self._key(key) for key in keys}
+        if not names:
+            return set()
+        answers = self._ask(*(("EXISTS", name) for name in names.values()))
+        if any(answer not in (0, 1) for answer in answers):
+            raise self._garbled()
+        return {key for key, answer in zip(names, answers, strict=True) if answer}
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all."""
