@@ -15,7 +15,8 @@ and never left over. A reader who is between two parts when the value is replace
 should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
 
 A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN RENAME SCAN, on a
-Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`.
+Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. What leases and channels need is in
+`redis_coordination`.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
 at most one connect timeout more. A value in parts takes a round trip for each part. Finding a host's address
@@ -27,14 +28,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.forks import renew_in_children
 from nbcache.stores.base import check_key, check_prefix, is_key
 from nbcache.stores.redis_address import Address
-from nbcache.stores.redis_client import connect, deadline, require_redis
+from nbcache.stores.redis_client import connect, deadline, disconnect, require_redis
 
 __all__ = ["RedisStore"]
 
@@ -44,6 +45,8 @@ _TEMPORARY_SECONDS = 600
 _ATTEMPTS = 3
 """How often a value in parts is read again because it was replaced meanwhile; then it is absent."""
 _SCAN_COUNT = 1000
+
+_T = TypeVar("_T")
 
 _IN_PARTS = object()
 """The answer to a command for a string where there is a hash, and the other way round."""
@@ -79,6 +82,15 @@ class RedisStore:
 
     def __repr__(self) -> str:
         return f"RedisStore({self.name!r})"
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that an operation may take."""
+        return self._timeout
 
     def renew(self) -> None:
         """Go on in a forked child, with connections of its own."""
@@ -141,10 +153,30 @@ class RedisStore:
         with self._lock:
             client, self._open = self._open, None
         if client is not None:
-            with contextlib.suppress(Exception):
-                if self._address.cluster:  # whose own `close` leaves that to the garbage collector
-                    client.disconnect_connection_pools()
-                client.close()
+            disconnect(client)
+
+    def new_client(self) -> Any:
+        """Return a client with connections of its own, which `close` leaves open; raise redis-py's errors."""
+        return connect(self._address, self._connect_timeout, self._timeout)
+
+    def exchange(self, send: Callable[[Any], _T]) -> _T:
+        """Return what `send` returns, given redis-py's client; StoreError alone is raised, by the deadline.
+
+        It is called again where the connection was lost, so what it sends may be done twice. Whatever it
+        raises that is no error of redis-py means that the answer was garbage.
+        """
+        from redis.exceptions import AuthenticationError, ConnectionError
+
+        with self._round_trip() as client:
+            try:
+                return send(client)
+            except AuthenticationError:
+                raise
+            except ConnectionError:
+                # The server was restarted, or the Sentinels name another one since: redis-py itself would try
+                # the old one again. To send a command twice does no harm; at worst a value in parts that is
+                # committed already is reported as not.
+                return send(client)
 
     def _key(self, key: str) -> str:
         return f"{self._address.prefix}:v1:{check_key(key)}"
@@ -234,18 +266,7 @@ class RedisStore:
 
     def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send these commands in one round trip and return their answers; raise the first error."""
-        from redis.exceptions import AuthenticationError, ConnectionError
-
-        with self._round_trip() as client:
-            try:
-                return _send(client, commands)
-            except AuthenticationError:
-                raise
-            except ConnectionError:
-                # The server was restarted, or the Sentinels name another one since: redis-py itself would try
-                # the old one again. To send a command twice does no harm; at worst a value in parts that is
-                # committed already is reported as not.
-                return _send(client, commands)
+        return self.exchange(lambda client: _send(client, commands))
 
     @contextlib.contextmanager
     def _round_trip(self) -> Iterator[Any]:
@@ -262,7 +283,7 @@ class RedisStore:
             raise TimeoutError
         try:
             if self._open is None:
-                self._open = connect(self._address, self._connect_timeout, self._timeout)
+                self._open = self.new_client()
             return self._open
         finally:
             lock.release()
@@ -308,7 +329,8 @@ class RedisStore:
             case kinds.NoPermissionError():
                 return self._unavailable(
                     "the user may not do this on Redis",
-                    f"allow the user the keys {self._address.prefix}:*, and to read, write and list them",
+                    f"allow the user the keys and the channels {self._address.prefix}:*, and to read, write"
+                    " and list keys, to run scripts, to publish and to subscribe",
                 )
             case kinds.MovedError() if not self._address.cluster:
                 return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")

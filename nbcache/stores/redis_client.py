@@ -18,7 +18,7 @@ from typing import Any
 from nbcache.errors import ConfigError
 from nbcache.stores.redis_address import Address
 
-__all__ = ["connect", "deadline", "require_redis"]
+__all__ = ["connect", "deadline", "disconnect", "require_redis"]
 
 _READ_BYTES = 256 * 1024
 
@@ -74,6 +74,14 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
     return sentinels.master_for(
         address.service, connection_class=_bounded(managed), db=address.database, **user
     )
+
+
+def disconnect(client: Any) -> None:
+    """Close all connections of a client that `connect` returned."""
+    with contextlib.suppress(Exception):
+        if isinstance(client, require_redis().RedisCluster):
+            client.disconnect_connection_pools()  # its own `close` leaves that to the garbage collector
+        client.close()
 
 
 def require_redis() -> Any:
