@@ -37,7 +37,7 @@ from nbcache.format import (
 from nbcache.model import Artifact, ArtifactRef, Environment, GraphSummary, Manifest
 from nbcache.stores.base import Store
 
-__all__ = ["MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", "FaultKind", "union"]
+__all__ = ["GROWING_TYPES", "MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", "FaultKind", "union"]
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
@@ -50,7 +50,7 @@ _UPKEEP_SHARE = 16
 """Manifests, and corrupt bytes, may each take this fraction of what artifacts may."""
 
 _ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
-_GROWING_TYPES = frozenset({"pgo"})
+GROWING_TYPES = frozenset({"pgo"})
 """Types whose content grows under one key (torch's profile of dynamic shapes): only the newest counts."""
 
 _T = TypeVar("_T")
@@ -269,7 +269,7 @@ class ArtifactStore:
         if new:
             self.store.put(artifact_key, entry())
         self.store.put(prefix + ref.digest, ref_entry)
-        if ref.type in _GROWING_TYPES:
+        if ref.type in GROWING_TYPES:
             self._drop_older(prefix, ref)
         return ref, new
 
@@ -391,7 +391,7 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
     longest: dict[tuple[str, ...], GraphSummary] = {}
     for manifest in manifests:
         for ref in manifest.artifacts:
-            slot = ref.identity[:2] if ref.type in _GROWING_TYPES else ref.identity
+            slot = ref.identity[:2] if ref.type in GROWING_TYPES else ref.identity
             newest[slot] = max(newest.get(slot, ref), ref, key=_recency)
         for graph in manifest.graphs:
             longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)

@@ -38,14 +38,11 @@ reader that ignores it does nothing wrong.
 
 from __future__ import annotations
 
-import json
-import re
 import struct
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from nbcache.errors import CorruptEntry, FormatError, UnsupportedVersion
+from nbcache.canonical import Fields, corrupt, from_json, hex64, is_text, to_json, unsupported
 from nbcache.key import Component
 from nbcache.model import (
     ArtifactRef,
@@ -60,6 +57,7 @@ from nbcache.model import (
 
 __all__ = [
     "MAX_CONTENT_BYTES",
+    "MAX_RATIO",
     "decode_entry",
     "decode_manifest",
     "decode_ref",
@@ -69,14 +67,22 @@ __all__ = [
     "encode_ref",
     "encode_snapshot",
     "entry_of",
+    "is_bomb",
     "pack",
     "packed_of",
+    "ref_fields",
+    "ref_of",
     "unpack",
 ]
 
 MAX_CONTENT_BYTES = 2 << 30
 """The longest content that `decode_entry` makes, unless it is told another bound."""
 
+MAX_RATIO = 2000
+"""Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
+
+_FREE_BYTES = 64 << 20
+"""Content up to this size may be compressed as well as it can be."""
 _MAGIC = b"NBCE"
 _VERSION = 1
 _RAW, _ZSTD = 0, 1
@@ -90,8 +96,6 @@ What torch stores shrinks to a tenth; half of the rest are hashes of its setting
 _REF_FORMAT = "nbcache.ref"
 _MANIFEST_FORMAT = "nbcache.manifest"
 _SNAPSHOT_FORMAT = "nbcache.snapshot"
-_JSON_VERSION = 1
-_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def encode_entry(content: bytes, *, compress: bool = True) -> bytes:
@@ -111,28 +115,28 @@ def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX
     Raises CorruptEntry or UnsupportedVersion, whatever the bytes are, and nothing else.
     """
     if data[: len(_MAGIC)] != _MAGIC:
-        raise _corrupt("an entry does not begin as nbcache's entries do")
+        raise corrupt("an entry does not begin as nbcache's entries do")
     # A later version may have another header: only its version byte is looked at.
     version = data[len(_MAGIC)] if len(data) > len(_MAGIC) else _VERSION
     if version > _VERSION:
-        raise _unsupported("entry", version)
+        raise unsupported("entry", version)
     if len(data) < _HEADER.size:
-        raise _corrupt(f"an entry ends within its header, after {len(data)} bytes")
+        raise corrupt(f"an entry ends within its header, after {len(data)} bytes")
     _, version, codec, content_length, payload_length, payload_digest = _HEADER.unpack_from(data)
     if version != _VERSION or codec not in (_RAW, _ZSTD):
-        raise _corrupt(f"an entry's header has version {version} and codec {codec}, which never were")
+        raise corrupt(f"an entry's header has version {version} and codec {codec}, which never were")
     payload = memoryview(data)[_HEADER.size :]
     if len(payload) != payload_length:
-        raise _corrupt(f"an entry has {len(payload)} bytes of payload, not the {payload_length} it states")
+        raise corrupt(f"an entry has {len(payload)} bytes of payload, not the {payload_length} it states")
     if content_length > max_bytes:
-        raise _corrupt(f"an entry states {content_length} bytes of content; at most {max_bytes} are taken")
+        raise corrupt(f"an entry states {content_length} bytes of content; at most {max_bytes} are taken")
     if sha256(payload).digest() != payload_digest:
-        raise _corrupt("an entry's payload does not have the digest that its header states")
+        raise corrupt("an entry's payload does not have the digest that its header states")
     content = bytes(payload) if codec == _RAW else _decompress(payload, content_length)
     if len(content) != content_length:
-        raise _corrupt(f"an entry holds {len(content)} bytes, not the {content_length} it states")
+        raise corrupt(f"an entry holds {len(content)} bytes, not the {content_length} it states")
     if digest is not None and sha256(content).hexdigest() != digest:
-        raise _corrupt("an entry's content does not have the digest that it is named by")
+        raise corrupt("an entry's content does not have the digest that it is named by")
     return content
 
 
@@ -141,11 +145,16 @@ def pack(content: bytes) -> bytes:
     return _compress(content)
 
 
+def is_bomb(size: int, packed_size: int) -> bool:
+    """Tell whether `packed_size` bytes state more content than what torch stores can have."""
+    return size > max(_FREE_BYTES, MAX_RATIO * packed_size)
+
+
 def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
     """Return the `size` bytes of content that a zstd frame holds, with this SHA-256; or CorruptEntry."""
     content = _decompress(memoryview(packed), size)
     if sha256(content).hexdigest() != digest:
-        raise _corrupt("an artifact's content does not have the digest that it is named by")
+        raise corrupt("an artifact's content does not have the digest that it is named by")
     return content
 
 
@@ -162,36 +171,30 @@ def entry_of(packed: bytes, *, size: int) -> bytes:
 
 def encode_ref(ref: ArtifactRef) -> bytes:
     """Return `ref` as canonical JSON; FormatError where a field is out of range."""
-    return _to_json(_versioned(_REF_FORMAT) | _ref_fields(ref))
+    return to_json(_REF_FORMAT, ref_fields(ref))
 
 
 def decode_ref(content: bytes) -> ArtifactRef:
     """Return the reference that `content` holds; raises CorruptEntry or UnsupportedVersion."""
-    return _ref(_from_json(content, _REF_FORMAT))
+    return ref_of(from_json(content, _REF_FORMAT))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return `manifest` as canonical JSON; FormatError where a field is out of range."""
-    return _to_json(
-        _versioned(_MANIFEST_FORMAT)
-        | {
-            "notebook": manifest.notebook,
-            **_manifest_fields(manifest),
-        }
-    )
+    return to_json(_MANIFEST_FORMAT, {"notebook": manifest.notebook, **_manifest_fields(manifest)})
 
 
 def decode_manifest(content: bytes) -> Manifest:
     """Return the manifest that `content` holds; raises CorruptEntry or UnsupportedVersion."""
-    fields = _from_json(content, _MANIFEST_FORMAT)
+    fields = from_json(content, _MANIFEST_FORMAT)
     return _manifest(fields, notebook=fields.text("notebook"))
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return a snapshot's manifest as canonical JSON; FormatError where it could not be read again."""
-    content = _to_json(
-        _versioned(_SNAPSHOT_FORMAT)
-        | {
+    content = to_json(
+        _SNAPSHOT_FORMAT,
+        {
             "contents": {
                 digest: {"packed": each.packed_size, "packed_digest": each.packed_digest, "size": each.size}
                 for digest, each in snapshot.contents.items()
@@ -202,7 +205,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "manifests": [_manifest_fields(each) for each in snapshot.manifests],
             "notebook": snapshot.notebook,
             "user": snapshot.user,
-        }
+        },
     )
     decode_snapshot(content)
     return content
@@ -213,21 +216,21 @@ def decode_snapshot(content: bytes) -> Snapshot:
 
     What its artifacts name is what it holds: every digest, no other, each of one size.
     """
-    fields = _from_json(content, _SNAPSHOT_FORMAT)
+    fields = from_json(content, _SNAPSHOT_FORMAT)
     contents = {
-        _hex64(digest): _packed(_Fields(value, "snapshot's content"))
+        hex64(digest): _packed(Fields(value, "snapshot's content"))
         for digest, value in fields.object("contents").items()
     }
     manifests = tuple(
-        _manifest(_Fields(value, "snapshot's manifest"), notebook="") for value in fields.array("manifests")
+        _manifest(Fields(value, "snapshot's manifest"), notebook="") for value in fields.array("manifests")
     )
     named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
     if named != {(digest, packed.size) for digest, packed in contents.items()}:
-        raise _corrupt("a snapshot holds other artifacts than it names")
+        raise corrupt("a snapshot holds other artifacts than it names")
     for manifest in manifests:
         held = {ref.digest for ref in manifest.artifacts}
         if any(digest not in held for graph in manifest.graphs for digest in graph.artifacts):
-            raise _corrupt("a graph of a snapshot needs an artifact that its manifest does not name")
+            raise corrupt("a graph of a snapshot needs an artifact that its manifest does not name")
     return Snapshot(
         notebook=fields.text("notebook"),
         created=fields.seconds("created"),
@@ -257,58 +260,32 @@ def _decompress(payload: memoryview, content_length: int) -> bytes:
         # zstandard allocates what the frame states, whatever `max_output_size` says: so the frame must
         # state what the header states, which is bounded.
         if zstandard.frame_content_size(payload) != content_length:
-            raise _corrupt("an entry's zstd frame and header state different lengths")
+            raise corrupt("an entry's zstd frame and header state different lengths")
         return zstandard.ZstdDecompressor().decompress(
             payload, max_output_size=content_length, allow_extra_data=False
         )
     except (zstandard.ZstdError, ValueError) as error:
-        raise _corrupt("an entry's payload is not the zstd frame that its header states") from error
+        raise corrupt("an entry's payload is not the zstd frame that its header states") from error
     except MemoryError as error:
-        raise _corrupt(f"an entry needs {content_length} bytes of memory, more than there is") from error
+        raise corrupt(f"an entry needs {content_length} bytes of memory, more than there is") from error
 
 
-def _versioned(name: str) -> dict[str, Any]:
-    return {"format": name, "version": _JSON_VERSION}
-
-
-def _ref_fields(ref: ArtifactRef) -> dict[str, Any]:
+def ref_fields(ref: ArtifactRef) -> dict[str, Any]:
+    """Return `ref` as JSON values; CorruptEntry where a field is out of range."""
     fields = {name: getattr(ref, name) for name in ("type", "key", "digest", "size", "cell", "function")}
     fields |= {"created": float(ref.created), "used": float(ref.used)}
-    _ref(_Fields(fields, "artifact"))  # what could not be read again is not written
+    ref_of(Fields(fields, "artifact"))  # what could not be read again is not written
     return fields
 
 
-def _to_json(value: dict[str, Any]) -> bytes:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise FormatError("a name holds a lone surrogate, which UTF-8 cannot hold") from error
-
-
-def _from_json(content: bytes, name: str) -> _Fields:
-    try:
-        value = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise _corrupt(f"a {name} is not JSON") from error
-    fields = _Fields(value, name)
-    if fields.text("format") != name:
-        raise _corrupt(f"a {name} is expected, and something else is there")
-    version = fields.integer("version")
-    if version > _JSON_VERSION:
-        raise _unsupported(name, version)
-    if version < 1:
-        raise _corrupt(f"a {name} has version {version}, which never was")
-    return fields
-
-
-def _ref(fields: _Fields) -> ArtifactRef:
+def ref_of(fields: Fields) -> ArtifactRef:
+    """Return the reference that `fields` are; CorruptEntry where they are none."""
     if not fields.text("type"):
-        raise _corrupt("an artifact has no type")
+        raise corrupt("an artifact has no type")
     return ArtifactRef(
         type=fields.text("type"),
         key=fields.text("key"),
-        digest=_hex64(fields.text("digest")),
+        digest=hex64(fields.text("digest")),
         size=fields.integer("size"),
         created=fields.seconds("created"),
         used=fields.seconds("used"),
@@ -319,7 +296,7 @@ def _ref(fields: _Fields) -> ArtifactRef:
 
 def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "artifacts": [_ref_fields(ref) for ref in manifest.artifacts],
+        "artifacts": [ref_fields(ref) for ref in manifest.artifacts],
         "environment": [[part.label, part.value] for part in manifest.environment.components],
     }
     if manifest.graphs:
@@ -327,20 +304,20 @@ def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _manifest(fields: _Fields, notebook: str) -> Manifest:
+def _manifest(fields: Fields, notebook: str) -> Manifest:
     return Manifest(
         environment=Environment(tuple(map(_component, fields.array("environment")))),
         notebook=notebook,
-        artifacts=tuple(_ref(_Fields(value, "artifact")) for value in fields.array("artifacts")),
-        graphs=tuple(_graph(_Fields(value, "graph")) for value in fields.array("graphs", optional=True)),
+        artifacts=tuple(ref_of(Fields(value, "artifact")) for value in fields.array("artifacts")),
+        graphs=tuple(_graph(Fields(value, "graph")) for value in fields.array("graphs", optional=True)),
     )
 
 
-def _graph(fields: _Fields) -> GraphSummary:
+def _graph(fields: Fields) -> GraphSummary:
     try:
         direction, outcome = Direction(fields.text("direction")), Outcome(fields.text("outcome"))
     except ValueError as error:
-        raise _corrupt("a graph's direction or outcome is none that there is") from error
+        raise corrupt("a graph's direction or outcome is none that there is") from error
     return GraphSummary(
         cell=fields.text("cell"),
         function=fields.text("function"),
@@ -348,82 +325,16 @@ def _graph(fields: _Fields) -> GraphSummary:
         outcome=outcome,
         key=fields.text("key"),
         seconds=fields.seconds("seconds"),
-        artifacts=tuple(map(_hex64, fields.array("artifacts"))),
+        artifacts=tuple(map(hex64, fields.array("artifacts"))),
     )
 
 
-def _packed(fields: _Fields) -> Packed:
-    return Packed(fields.integer("size"), fields.integer("packed"), _hex64(fields.text("packed_digest")))
-
-
-def _hex64(value: object) -> str:
-    if not isinstance(value, str) or not _HEX64.fullmatch(value):
-        raise _corrupt("a digest is not 64 hexadecimal digits")
-    return value
+def _packed(fields: Fields) -> Packed:
+    return Packed(fields.integer("size"), fields.integer("packed"), hex64(fields.text("packed_digest")))
 
 
 def _component(pair: object) -> Component:
     match pair:
-        case [str(label), str(value)] if _is_text(label) and _is_text(value):
+        case [str(label), str(value)] if is_text(label) and is_text(value):
             return Component(label, value)
-    raise _corrupt("a manifest's environment is not a list of label and value")
-
-
-class _Fields:
-    """The fields of one JSON object, each checked as it is taken out."""
-
-    def __init__(self, value: object, name: str):
-        if not isinstance(value, Mapping):
-            raise _corrupt(f"a {name} is not a JSON object")
-        self._value: Mapping[str, object] = value
-        self._name = name
-
-    def text(self, field: str) -> str:
-        value = self._value.get(field)
-        if not isinstance(value, str) or not _is_text(value):
-            raise self._wrong(field, "text")
-        return value
-
-    def integer(self, field: str) -> int:
-        value = self._value.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            raise self._wrong(field, "an integer from 0 to 2^63 - 1")
-        return value
-
-    def seconds(self, field: str) -> float:
-        value = self._value.get(field)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-            return float(value)
-        raise self._wrong(field, "seconds, 0 or more")
-
-    def array(self, field: str, *, optional: bool = False) -> list[object]:
-        value = self._value.get(field, [] if optional else None)
-        if not isinstance(value, list):
-            raise self._wrong(field, "a list")
-        return value
-
-    def object(self, field: str) -> Mapping[str, object]:
-        value = self._value.get(field)
-        if not isinstance(value, Mapping):
-            raise self._wrong(field, "an object")
-        return value
-
-    def _wrong(self, field: str, expected: str) -> CorruptEntry:
-        return _corrupt(f"the field {field!r} of a {self._name} is not {expected}")
-
-
-def _is_text(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _corrupt(what: str) -> CorruptEntry:
-    return CorruptEntry(
-        what, next_step="nothing: it is compiled again; if it recurs, check the disk and run %nbcache clear"
-    )
-
-
-def _unsupported(what: str, version: int) -> UnsupportedVersion:
-    return UnsupportedVersion(
-        f"this {what} has version {version}; this nbcache reads version 1",
-        next_step="upgrade nbcache here: pip install --upgrade nbcache",
-    )
+    raise corrupt("a manifest's environment is not a list of label and value")

@@ -18,6 +18,7 @@ from typing import Literal, Protocol, TypeVar
 
 from nbcache.artifact_store import ArtifactStore, Fault, FaultKind
 from nbcache.errors import ConfigError, NbcacheError, StoreError
+from nbcache.exchange import Exchange
 from nbcache.forks import renew_in_children
 from nbcache.model import (
     Activity,
@@ -32,10 +33,11 @@ from nbcache.model import (
 )
 from nbcache.prewarming import Prewarming, Steps
 from nbcache.settings import Settings
+from nbcache.shared import SharedLevel
 from nbcache.snapshot import summaries
 from nbcache.stores.base import Store
-from nbcache.supply import Supply
-from nbcache.tracking import Event, Tracker
+from nbcache.supply import Source, Supply
+from nbcache.tracking import Event, SpanEnded, Tracker
 from nbcache.trust import Policy
 from nbcache.worker import Worker
 
@@ -47,6 +49,8 @@ _QUIET_SECONDS = 60.0
 """How long a store that failed is left alone."""
 _FLUSH_SECONDS = 5.0
 """How long is waited for what is still to be written."""
+_COMPILE = "inductor_compile"
+"""torch's span in which a graph is compiled and stored."""
 _EVICT_SHARE = 50
 """The store's bound is checked after each fiftieth of it has been written."""
 
@@ -114,12 +118,14 @@ class Session:
         self._unnoticed: int | None = None
         self._unnoticed_ids: set[str] = set()
         self._supply = self._new_supply()
+        self.exchange: Exchange | None = None
+        """With the shared level, while this kernel is connected to one."""
         self.cell_ended: list[Callable[[], None]] = []
         """Called when a cell has ended."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of the session's, before this notebook's manifest is read."""
-        self._to_keep: list[tuple[Manifest, Mapping[str, bytes], str]] = []
-        """What snapshots have brought and is not stored yet: storing can wait, and the compiler cannot."""
+        self._to_keep: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
+        """What was brought and is not stored yet: storing can wait, and the compiler cannot."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._manifest_due = False
         self._notebook = ""
@@ -166,6 +172,7 @@ class Session:
         self._supply.stop()
         self.bridge.uninstall()
         self.flush(timeout)
+        self.disconnect(timeout)
         self._closed = True
         self._worker.stop()
         self.artifacts.store.close()
@@ -180,8 +187,12 @@ class Session:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
         if self._closed or os.getpid() != self._pid:
             return True
-        self.attempt("writing the manifest", partial(self._submit, self._save_manifest))
-        return self._worker.flush(timeout)
+        self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
+        began = time.monotonic()
+        if not self._worker.flush(timeout):
+            return False
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        return self.exchange is None or self.exchange.shared.flush(left)
 
     def clear(self) -> int:
         """Remove all that is stored, and the compiler's own cache folder if it is ours.
@@ -197,6 +208,43 @@ class Session:
             self._incomplete.clear()
             self._manifest_due = False
         return removed
+
+    # --- the shared level -----------------------------------------------------------------------
+
+    def connect(self, shared: SharedLevel) -> None:
+        """Make `shared` part of every lookup, and exchange with it what there is of this notebook."""
+        self.disconnect()
+        self.exchange = Exchange(shared, self, lambda: self.settings.prefetch)
+        if self.environment is not None:
+            self._start(partial(self.exchange.begin, self.environment))
+
+    def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
+        """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.shared.close(timeout)
+
+    def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
+        """Return what is here of this notebook; nothing where that is not known within `timeout` seconds."""
+        return self._supply.refs(timeout)
+
+    def stored(self) -> Manifest | None:
+        """Return what is stored of this notebook, without waiting for what is still to be stored."""
+        if (environment := self.environment) is None:
+            return None
+        load = partial(self.artifacts.load_manifest, environment, self.notebook(timeout=1.0))
+        return self._access("read", "reading the manifest", load)
+
+    def packed(self, ref: ArtifactRef) -> bytes | None:
+        """Return an artifact that is stored, as a snapshot holds it; None where it is not there."""
+        return self._access("read", "reading what is to be shared", partial(self.artifacts.packed, ref))
+
+    def arrived(self, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+        """Have an artifact stored that came from `source` because the compiler asked for it."""
+        self._supply.came_from(ref.type, ref.key, source)
+        if (environment := self.environment) is not None and self._saving and self.settings.save:
+            backfill = partial(self._backfill, environment, ref, packed)
+            self.attempt("storing what was shared", partial(self.submit, backfill))
 
     # --- what a user sees -----------------------------------------------------------------------
 
@@ -226,7 +274,11 @@ class Session:
 
     def activity(self) -> Activity | None:
         """Return what is being compiled right now, or None."""
-        return self._tracker.activity(self._clock())
+        activity = self._tracker.activity(self._clock())
+        holder = None if self.exchange is None else self.exchange.holder
+        if activity is None or holder is None:
+            return activity
+        return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
 
     def notice(self, text: str) -> None:
         """Show `text` once, under the next report."""
@@ -243,6 +295,8 @@ class Session:
         self._cell_began = self._clock()
         self._idle_since = None
         self._saving = True
+        if self.exchange is not None:
+            self.exchange.shared.begin_cell()
         self._tracker.begin_cell(cell)
 
     def save_cell(self, save: bool) -> None:
@@ -260,6 +314,9 @@ class Session:
             notices.append(
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
+        shared = None if self.exchange is None else self.exchange.shared
+        if graphs and shared is not None and (failure := shared.failure) is not None:
+            notices.append(f"{shared.name} is off for now: {failure.what}")
         with self._lock:
             report = CellReport(
                 cell=self._cell,
@@ -275,7 +332,7 @@ class Session:
         for hook in self.cell_ended:
             self.attempt("ending a cell", hook)
         self._saving = True
-        self.attempt("writing the manifest", partial(self._submit, self._save_manifest))
+        self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
         return report
 
     def idle_seconds(self) -> float:
@@ -315,12 +372,19 @@ class Session:
         self._start_reading(environment)
 
     def _start_reading(self, environment: Environment) -> None:
-        read = partial(self._read_ahead, environment, self._supply)
+        if not self._start(partial(self._read_ahead, environment, self._supply)):
+            self._supply.begin(None)
+
+    def _start(self, action: Callable[[], object]) -> bool:
+        """Have `action` done on a thread of its own; False where there can be none."""
         try:
-            threading.Thread(target=read, name="nbcache-prefetch", daemon=True).start()
+            threading.Thread(
+                target=partial(self.attempt, "reading ahead", action), name="nbcache-prefetch", daemon=True
+            ).start()
+            return True
         except RuntimeError as error:  # no more threads for this process
             self._failed("reading ahead", error)
-            self._supply.begin(None)
+            return False
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; if it raises, make that a notice and return None.
@@ -343,6 +407,8 @@ class Session:
 
     def emit(self, event: Event) -> None:
         """Take in one compile event."""
+        if self.exchange is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
+            self.exchange.compiled(event.thread)
         if self._unnoticed is not None:
             if event.thread == self._unnoticed and event.compile_id is not None:
                 self._unnoticed_ids.add(event.compile_id)
@@ -366,12 +432,32 @@ class Session:
         """Return what the levels beyond torch's own hold under torch's `key`, newest first.
 
         torch is about to look `key` up: the bridge writes what this returns to where torch looks, and
-        says so by `populated`.
+        says so by `populated`. The shared level is asked only where no nearer one has anything.
         """
-        environment = self.environment
-        if environment is None or (type == "inductor" and key in self._incomplete):
+        return self.provide_near(type, key) or self.provide_shared(type, key)
+
+    def provide_near(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the local store and the snapshots hold under torch's `key`, as `provide` does."""
+        if self.environment is None or self._is_given_up(type, key):
             return ()
         return self._supply.take(type, key)
+
+    def provide_shared(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the shared level holds under torch's `key`, as `provide` does."""
+        environment, exchange = self.environment, self.exchange
+        if environment is None or exchange is None or self._is_given_up(type, key):
+            return ()
+        return exchange.provide(environment, type, key)
+
+    def await_other(self, key: str) -> Sequence[Artifact]:
+        """Return the graph that another kernel compiles now; nothing where this one is to compile it."""
+        environment, exchange = self.environment, self.exchange
+        if environment is None or exchange is None:
+            return ()
+        return exchange.await_other(environment, key, self._tracker.function_on(threading.get_ident()))
+
+    def _is_given_up(self, type: str, key: str) -> bool:
+        return type == "inductor" and key in self._incomplete
 
     def named(self, type: str, timeout: float) -> list[str]:
         """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
@@ -411,7 +497,7 @@ class Session:
         return self.artifacts.load_manifest(environment, notebook) or Manifest(environment, notebook, ())
 
     def adopt(
-        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: str
+        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
         """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
 
@@ -444,7 +530,7 @@ class Session:
             return
         self._incomplete.add(key)
         forget = partial(self.artifacts.forget, environment.digest, "inductor", key)
-        self._submit(partial(self._access, "write", "dropping an incomplete graph", forget))
+        self.submit(partial(self._access, "write", "dropping an incomplete graph", forget))
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `provide` gave it."""
@@ -471,10 +557,10 @@ class Session:
             return store(environment.digest, artifact, cell=cell, function=function)
 
         self.attempt(
-            "storing what was compiled", partial(self._submit, partial(self._store, environment, put))
+            "storing what was compiled", partial(self.submit, partial(self._store, environment, put))
         )
 
-    def _submit(self, task: Callable[[], object]) -> None:
+    def submit(self, task: Callable[[], object]) -> None:
         """Have the worker do `task`; a forked child has none, and nothing to write."""
         if os.getpid() == self._pid:
             self._worker.submit(task)
@@ -487,6 +573,15 @@ class Session:
             return
         self._use(environment, ref)
         self._bound(ref.size)
+        if self.exchange is not None:
+            self.exchange.publish(environment, ref)
+
+    def _backfill(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
+        """Store what the shared level had."""
+        adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
+        if self._access("write", "storing what was shared", adopt) is not None:
+            self._use(environment, ref)
+            self._bound(len(packed))
 
     def _bound(self, written: int) -> None:
         """Count bytes that were written, and keep the store within its bound."""
@@ -498,14 +593,14 @@ class Session:
             )
 
     def _keep(self) -> None:
-        """Store what snapshots have brought, so that it is here without them."""
+        """Store what was brought, so that it is here without who brought it."""
         with self._lock:
             arrived, self._to_keep = self._to_keep, []
         for manifest, packed, source in arrived:
             keep = partial(self._adopt, manifest, packed, source)
-            self._access("write", "storing what a snapshot brought", keep)
+            self._access("write", "storing what was brought", keep)
 
-    def _adopt(self, manifest: Manifest, packed: Mapping[str, bytes], source: str) -> None:
+    def _adopt(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> None:
         for ref in manifest.artifacts:
             if self.artifacts.adopt(manifest.environment.digest, ref, packed[ref.digest]):
                 self._supply.came_from(ref.type, ref.key, source)
@@ -535,6 +630,8 @@ class Session:
         manifest = Manifest(environment, self.notebook(timeout=1.0), refs, summaries(self.graphs, refs))
         saved = self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
         self._manifest_due = self._manifest_due or saved is None
+        if saved is not None and self.exchange is not None:
+            self.exchange.publish_manifest(saved)
 
     # --- ahead ----------------------------------------------------------------------------------
 
@@ -566,6 +663,8 @@ class Session:
             manifest = self._access("read", "reading the manifest", load)
             manifest = manifest or Manifest(environment, notebook, ())
         supply.begin(manifest)
+        if self.exchange is not None:
+            self.exchange.begin(environment)
 
     # --- faults ---------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display as _display
 
+from nbcache.connect_magics import ConnectMagics
 from nbcache.doctor import in_kernel, store_figures
 from nbcache.errors import ConfigError, HitRequired, NbcacheError, StoreError
 from nbcache.kernel_session import Session
@@ -64,10 +65,23 @@ _USERS_THREADS = "Thread-"
 """Beginning of the names that Python gives threads which are given none, as people's are."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
-_COMMANDS = ("status", "config", "doctor", "snapshot", "restore", "trust", "flush", "clear", "bench")
+_COMMANDS = (
+    "status",
+    "config",
+    "doctor",
+    "snapshot",
+    "restore",
+    "connect",
+    "disconnect",
+    "trust",
+    "flush",
+    "clear",
+    "bench",
+)
 _USAGE = (
     "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | notebook] | restore [SOURCE] | trust [--yes] | clear | flush | bench …]"
+    "snapshot [FILE | notebook] | restore [SOURCE] | connect [URL] | disconnect | trust [--yes] | clear | "
+    "flush | bench …]"
 )
 
 _extension: Extension | None = None
@@ -123,6 +137,7 @@ class Extension:
         self._bridge = TorchBridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
         self._share = ShareMagics(self.session, self._locate, self._bridge.foreseen)
+        self._connect_magics = ConnectMagics(self.session)
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
@@ -158,6 +173,7 @@ class Extension:
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._join_cell()
+        self._connect_magics.start()
         self.session.start()
         self._share.start()
         self._use_idle_time()
@@ -441,6 +457,8 @@ class Extension:
         %nbcache snapshot FILE      the same into another file
         %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
         %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL
+        %nbcache connect URL        share what is compiled, live, with all who connect there
+        %nbcache disconnect         share no more
         %nbcache trust              trust who signed the snapshot that came with this notebook
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove all that is stored
@@ -514,6 +532,12 @@ class Extension:
 
     def _restore(self, arguments: list[str]) -> None:
         self._share.restore(arguments)
+
+    def _connect(self, arguments: list[str]) -> None:
+        self._connect_magics.connect(arguments)
+
+    def _disconnect(self, arguments: list[str]) -> None:
+        self._connect_magics.disconnect(arguments)
 
     def _trust(self, arguments: list[str]) -> None:
         self._share.trust(arguments)

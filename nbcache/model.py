@@ -29,10 +29,11 @@ __all__ = [
     "Snapshot",
 ]
 
-PHASES = ("dynamo", "aot", "inductor", "build", "load")
+PHASES = ("dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
 
-`build` is the C++ or Triton compiler; `load` is reading from caches and loading kernels.
+`build` is the C++ or Triton compiler; `wait` is for another kernel that compiles the same graph; `load` is
+reading from caches and loading kernels.
 """
 
 
@@ -361,3 +362,7 @@ class Activity:
     """Seconds since this compile began."""
     graphs_done: int
     """Graphs that this cell has finished."""
+    compiled_by: str = ""
+    """Who compiles it, where that is another kernel that this one waits for."""
+    compiled_since: float = 0.0
+    """Unix seconds at which they began, by their clock."""

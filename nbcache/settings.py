@@ -13,9 +13,16 @@ from typing import Any
 from nbcache.baseline import BASELINES, OFF
 from nbcache.errors import ConfigError
 from nbcache.trust import Policy
+from nbcache.urls import redacted
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "torchs_url"]
 
+_TORCHS_REMOTE_CACHES = (
+    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
+    "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
+    "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
+)
+"""Who sets one of these wants to share by the Redis that torch's other variables name."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -56,14 +63,36 @@ def _policy(text: str) -> Policy:
         raise ValueError("strict, ask or off is needed") from None
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.strip().removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 600:
+        raise ValueError("seconds from 0.01 to 600 are needed")
+    return seconds
+
+
 def _portable(text: str) -> str:
     if text not in (OFF, *BASELINES):
         raise ValueError(f"{OFF}, {' or '.join(BASELINES)} is needed")
     return text
 
 
-def _setting(default: Any, parse: Callable[[str], Any], help: str) -> Any:
-    return field(default=default, metadata={"parse": parse, "help": help})
+def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"parse": parse, "help": help}, repr=not secret)
+
+
+def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the URL of the Redis that torch's own remote caches would use, and the variable that names it.
+
+    Of `TORCHINDUCTOR_REDIS_URL` without redis-py's options; without any variable, torch's default.
+    """
+    if url := environ.get("TORCHINDUCTOR_REDIS_URL"):
+        return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
+    host, port = (environ.get(f"TORCHINDUCTOR_REDIS_{name}") for name in ("HOST", "PORT"))
+    variable = "TORCHINDUCTOR_REDIS_HOST" if host else "TORCHINDUCTOR_REDIS_PORT"
+    return f"redis://{host or 'localhost'}:{port or 6379}", variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +131,16 @@ class Settings:
     portable: str = _setting(
         OFF, _portable, "compile CPU code for all CPUs of this kind, instead of for this one"
     )
+    shared_url: str = _setting(
+        "",
+        str,
+        "store that this kernel shares what it compiles with: redis://…, s3://…, a folder",
+        secret=True,
+    )
+    shared_timeout: float = _setting(2.0, _seconds, "seconds that the shared store may take to answer")
+    shared_connect_timeout: float = _setting(
+        0.25, _seconds, "seconds that connecting to the shared store may take"
+    )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each value that is not the default came from, by setting name."""
@@ -124,6 +163,9 @@ class Settings:
             variable = f"NBCACHE_{name.upper()}"
             if value := environ.get(variable, "").strip():
                 settings = settings.with_value(name, value, origin=f"environment, {variable}")
+        if not settings.shared_url and any(environ.get(name) == "1" for name in _TORCHS_REMOTE_CACHES):
+            url, variable = torchs_url(environ)
+            settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
         return settings
 
     def with_value(self, name: str, text: str, *, origin: str) -> Settings:
@@ -149,7 +191,10 @@ class Settings:
 
     def to_env(self) -> dict[str, str]:
         """Return the environment variables that give another process these settings."""
-        return {f"NBCACHE_{name.upper()}": self.text(name) for name in self.names() if name in self.origins}
+        given = {name: self.text(name) for name in self.names() if name in self.origins}
+        if "shared_url" in given:
+            given["shared_url"] = self.shared_url
+        return {f"NBCACHE_{name.upper()}": text for name, text in given.items()}
 
     def origin(self, name: str) -> str:
         """Return where the value of `name` came from, in words."""
@@ -161,8 +206,12 @@ class Settings:
         return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
 
     def text(self, name: str) -> str:
-        """Return the value of `name` as a person would write it."""
+        """Return the value of `name` as a person would write it, without what may be a secret."""
         value = getattr(self, name)
+        if name == "shared_url":
+            return redacted(self.shared_url)
+        if isinstance(value, float):
+            return f"{value:g}"
         if isinstance(value, bool):
             return "on" if value else "off"
         if name == "max_bytes":

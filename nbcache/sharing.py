@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import urlsplit, urlunsplit
 
 from nbcache import __version__
 from nbcache.container import MAX_SNAPSHOT_BYTES
@@ -23,7 +22,7 @@ from nbcache.files import read, update
 from nbcache.forks import renew_in_children
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
-from nbcache.model import Environment, Manifest
+from nbcache.model import Environment, Level, Manifest
 from nbcache.notebook import attachment
 from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
@@ -40,6 +39,7 @@ from nbcache.snapshot import (
     take,
 )
 from nbcache.trust import Keyring, Policy, Standing
+from nbcache.urls import redacted
 
 __all__ = ["MAX_NOTEBOOK_BYTES", "Sharing", "Taken", "beside", "origin", "sources"]
 
@@ -66,7 +66,7 @@ def sources(source: str) -> list[tuple[bytes, str]]:
     A notebook's are those that it carries, and the one beside it.
     """
     if source.startswith(("https://", "http://")):
-        return [(_fetch(source), _without_secrets(source))]
+        return [(_fetch(source), redacted(source))]
     path = _path(source)
     if path.suffix != ".ipynb":
         return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))]
@@ -295,7 +295,7 @@ class Sharing:
             raise EnvironmentMismatch(
                 "nothing in this snapshot fits this machine", differing, where=received.where
             )
-        self._session.adopt(here, manifest, packed, Path(received.where).name)
+        self._session.adopt(here, manifest, packed, (Level.L2, Path(received.where).name))
         return manifest
 
 
@@ -362,7 +362,7 @@ def _fetch(url: str) -> bytes:
         reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
         raise SnapshotError(
             f"the snapshot cannot be fetched: {reason}",
-            where=_without_secrets(url),
+            where=redacted(url),
             next_step="check the URL, or download the file",
         ) from error
 
@@ -384,9 +384,3 @@ def _download(url: str, deadline: float) -> bytes:
     if expected is not None and len(data) < expected:
         raise ValueError(f"the connection ended after {len(data):,} of {expected:,} bytes")
     return bytes(data)
-
-
-def _without_secrets(url: str) -> str:
-    """Return a URL without user, password and query, any of which may hold a secret."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

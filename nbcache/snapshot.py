@@ -19,7 +19,14 @@ from nbcache.errors import (
     NbcacheError,
     UnsupportedVersion,
 )
-from nbcache.format import MAX_CONTENT_BYTES, decode_snapshot, encode_snapshot, unpack
+from nbcache.format import (
+    MAX_CONTENT_BYTES,
+    MAX_RATIO,
+    decode_snapshot,
+    encode_snapshot,
+    is_bomb,
+    unpack,
+)
 from nbcache.key import Difference, diff, sha256
 from nbcache.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Packed, Snapshot
 from nbcache.trust import Keyring, Policy, Signature, Standing, admit
@@ -34,6 +41,7 @@ __all__ = [
     "foreseen_differences",
     "merge",
     "receive",
+    "scope",
     "signed",
     "summaries",
     "take",
@@ -43,8 +51,6 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_STRANGERS_BYTES = 4 << 20
 """Reading a manifest takes time and memory that nobody has agreed to yet."""
 _MAX_ENVIRONMENTS = 64
-_MAX_RATIO = 2000
-"""Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
 _GRAPHS = frozenset({"inductor", "aot_autograd"})
 _BOUND_TO = {
     "inductor": frozenset({"torch", "triton", "python", "device"}),
@@ -55,8 +61,6 @@ _BOUND_TO = {
 }
 """What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
 _FEATURES = "cpu.features"
-_FREE_BYTES = 64 << 20
-"""Content up to this size may be compressed as well as it can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,16 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 
+def scope(environment: Environment, type: str) -> str:
+    """Return a digest of what an artifact of this type depends on: the same where it can be shared."""
+    parts = environment.components
+    if (bound := _BOUND_TO.get(type)) is not None:
+        if type in _GRAPHS and environment.values.get("device") == "cpu":
+            bound = bound | {"cpu"}
+        parts = tuple(part for part in parts if part.label.partition(".")[0] in bound)
+    return Environment(parts).digest
+
+
 def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
     if not differing:
@@ -233,8 +247,8 @@ def _check(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     for digest, expected in snapshot.contents.items():
         if len(packed[digest]) != expected.packed_size:
             raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
-        if _is_bomb(expected.size, expected.packed_size):
-            raise refused(f"the artifact {digest[:16]} would be more than {_MAX_RATIO} times its bytes")
+        if is_bomb(expected.size, expected.packed_size):
+            raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
     for digest, expected in snapshot.contents.items():
         if sha256(packed[digest]) != expected.packed_digest:
             raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
@@ -264,7 +278,7 @@ def take(
     kept, missing = [], []
     for ref in manifest.artifacts:
         content = packed.get(ref.digest) or known.get(ref.digest) or artifacts.packed(ref)
-        if content is None or _is_bomb(ref.size, len(content)):
+        if content is None or is_bomb(ref.size, len(content)):
             missing.append(ref)
             continue
         packed[ref.digest] = content
@@ -332,10 +346,6 @@ def signed(draft: Draft, keyring: Keyring) -> bytes:
 
 def _last_used(manifest: Manifest) -> float:
     return max((ref.used for ref in manifest.artifacts), default=0.0)
-
-
-def _is_bomb(size: int, packed_size: int) -> bool:
-    return size > max(_FREE_BYTES, _MAX_RATIO * packed_size)
 
 
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], packed: Mapping[str, bytes]) -> Snapshot:

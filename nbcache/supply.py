@@ -1,10 +1,11 @@
-"""What the compiler is given beyond its own caches: read ahead from the store, or brought by snapshots."""
+"""What the compiler is given beyond its own caches: read ahead from the store, or brought from elsewhere."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import TypeAlias
 
 from nbcache.artifact_store import union
 from nbcache.errors import FormatError
@@ -12,7 +13,10 @@ from nbcache.forks import renew_in_children
 from nbcache.format import unpack
 from nbcache.model import Artifact, ArtifactRef, Level, Manifest
 
-__all__ = ["Supply"]
+__all__ = ["Source", "Supply"]
+
+Source: TypeAlias = tuple[Level, str]
+"""A level, and in words what of it: the name of a snapshot or of a shared store."""
 
 _AHEAD_BYTES = 256 * 2**20
 """Artifacts read ahead are held in memory until they are asked for, up to this much."""
@@ -33,9 +37,9 @@ class Supply:
         self._known = threading.Event()
         self._refs: tuple[ArtifactRef, ...] = ()
         self._brought: list[Manifest] = []
-        self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, str]]] = {}
-        """What snapshots have brought, by type and key, then digest: compressed, and the source in words."""
-        self._sources: dict[tuple[str, str], tuple[Level, str]] = {}
+        self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
+        """What was brought, by type and key, then digest: compressed, and where from."""
+        self._sources: dict[tuple[str, str], Source] = {}
         self._taken: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._held = 0
@@ -50,8 +54,8 @@ class Supply:
         self._known.set()
         self._reading = object()
 
-    def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: str) -> bool:
-        """Take in what a snapshot has for this environment, `packed` by digest; `source` is its name.
+    def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
+        """Take in what `source` has for this environment, `packed` by digest.
 
         Returns whether it is new: a snapshot is brought whenever reading ahead begins.
         """
@@ -65,7 +69,7 @@ class Supply:
             return True
 
     def begin(self, manifest: Manifest | None) -> None:
-        """Read ahead what `manifest` and the snapshots name, most wanted first; on threads of its own.
+        """Read ahead what `manifest` and what was brought name, most wanted first; on threads of its own.
 
         None where nothing is to be read ahead.
         """
@@ -108,13 +112,13 @@ class Supply:
             self._held -= _bytes_of(found or ())
         return self._look(type, key) if found is None else found
 
-    def source(self, type: str, key: str) -> tuple[Level, str] | None:
-        """Return level and source, in words, of what a snapshot has brought; None for what the store had."""
+    def source(self, type: str, key: str) -> Source | None:
+        """Return where it came from; None for what the local store had."""
         return self._sources.get((type, key))
 
-    def came_from(self, type: str, key: str, source: str) -> None:
-        """Note that the store has this only since a snapshot brought it."""
-        self._sources[(type, key)] = (Level.L2, source)
+    def came_from(self, type: str, key: str, source: Source) -> None:
+        """Note that the local store has this only since `source` brought it."""
+        self._sources[(type, key)] = source
 
     def _look(self, type: str, key: str) -> list[Artifact]:
         found = self._find(type, key)

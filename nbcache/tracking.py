@@ -136,6 +136,7 @@ _PHASES = {
     "TritonBundler.read_and_emit": "load",
     "pgo.get_local_code_state": "load",
     "nbcache.restore": "load",
+    "nbcache.wait": "wait",
 }
 _LOOKUP = "nbcache.lookup"
 

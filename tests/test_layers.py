@@ -11,10 +11,13 @@ import nbcache
 
 LOW = {
     "artifact_store",
+    "availability",
     "baseline",
     "bundle",
+    "canonical",
     "container",
     "errors",
+    "exchange",
     "files",
     "forks",
     "format",
@@ -23,11 +26,15 @@ LOW = {
     "model",
     "prewarming",
     "settings",
+    "shared",
+    "shared_format",
+    "single_flight",
     "snapshot",
     "stores",
     "supply",
     "tracking",
     "trust",
+    "urls",
     "worker",
 }
 """Layers 0 to 2, by their first name below `nbcache`."""
@@ -36,6 +43,7 @@ HIGH = {
     "bench",
     "cli",
     "commands",
+    "connect_magics",
     "doctor",
     "magics",
     "notebook",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -272,6 +273,9 @@ def _activity_parts(now: Activity) -> list[str]:
     else:
         what = f"compiling {one_line(now.function, 60)} {now.compile_id}".rstrip()
         parts = [what, one_line(DOING.get(now.phase, now.phase), 30), clock]
+        if now.compiled_by:
+            since = duration(max(0.0, round(time.time() - now.compiled_since)))
+            parts = [what, f"{one_line(now.compiled_by, 60)} is compiling this, {since}"]
     if now.graphs_done:
         parts.append(f"{counted(now.graphs_done, 'graph')} done")
     return parts

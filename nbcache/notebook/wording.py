@@ -38,6 +38,7 @@ PHASE_NAMES = {
     "aot": "AOTAutograd",
     "inductor": "Inductor",
     "build": "kernel build",
+    "wait": "waiting",
     "load": "loading",
 }
 REPEATED = ("dynamo", "load", "total")

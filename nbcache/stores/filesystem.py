@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 import stat
 import threading
@@ -32,8 +31,9 @@ from typing import Any
 from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.forks import renew_in_children
 from nbcache.stores.base import check_key, check_prefix, is_key
+from nbcache.urls import redacted
 
-__all__ = ["FilesystemStore", "redacted"]
+__all__ = ["FilesystemStore"]
 
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
@@ -217,21 +217,6 @@ class FilesystemStore:
             where=self.name,
             next_step="check that the place exists and can be reached, and that you have the rights to it",
         )
-
-
-def redacted(url: str) -> str:
-    """Return a URL without user, password and query; a path as it is."""
-    return "::".join(map(_redacted, url.split("::"))) if "://" in url else url
-
-
-def _redacted(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    if scheme not in ("file", "local"):
-        rest = re.split(r"[?#]", rest)[0]
-    # With a password up to the last "@", since it may hold a "/" that should have been encoded.
-    return f"{scheme}://" + re.sub(r"^([^/@]*:.*|[^/@]*)@", "", rest)
 
 
 def _check_installed(url: str) -> None:

@@ -6,18 +6,20 @@ Tested on torch 2.13.0 and 2.11.0.
 from __future__ import annotations
 
 import os
+import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.bundle import AUTOTUNE_KEY
-from nbcache.torch_bridge.events import stamp
-from nbcache.tracking import ArtifactSeen
+from nbcache.torch_bridge.events import is_restoring_only, stamp
+from nbcache.tracking import ArtifactSeen, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
+    from nbcache.model import Artifact
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = [
@@ -89,24 +91,55 @@ def provide_graphs(
     `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
     ask. torch's remote-cache interface would do for one entry a key only, while torch keeps a
     variant for each set of guards, and what it finds remotely it does not write to its folder.
+    The shared level is asked where no nearer one has a graph whose guards hold; then, whether another
+    kernel is compiling it just now.
     """
     original = codecache.GuardedCache.__dict__["iterate_over_candidates"].__func__
     tuned: set[str] = set()
 
-    def make_present(cls: Any, type: str, key: str) -> None:
+    def make_present(cls: Any, type: str, key: str) -> bool:
         if not serving():
-            return
+            return False
         if (folder := codecache.cache_dir()) not in tuned:
             tuned.add(folder)
             session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
         populate_graph(codecache, session, cls, type, key)
+        return True
+
+    def shared(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
+        """Write what the shared level has beyond what was tried into torch's folder, and return it."""
+        found = [each.content for each in session.provide_shared(type, key) if each.content not in tried]
+        if not found and type == "inductor" and not is_restoring_only():
+            found = [each.content for each in awaited(key) if each.content not in tried]
+        populate(codecache, session, cls, type, key, found)
+        return found
+
+    def awaited(key: str) -> Sequence[Artifact]:
+        session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
+        try:
+            return session.await_other(key)
+        finally:
+            session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
 
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
+        serves, tried = False, set()
         if local and type:
-            session.attempt("making a stored graph present", partial(make_present, cls, type, key))
+            present = partial(make_present, cls, type, key)
+            serves = bool(session.attempt("making a stored graph present", present))
         for candidate in original(cls, local, remote_cache, key):
+            tried.add(candidate[1])
             _loaded.content, _loaded.local = candidate[1], candidate[2]
+            yield candidate
+        if not (serves and type):
+            return
+        for content in session.attempt("asking others", partial(shared, cls, type, key, tried)) or ():
+            try:
+                candidate = (pickle.loads(content), content, True)
+            except Exception as error:  # torch does the same with what it cannot read
+                session.rejected(type, key, error)
+                continue
+            _loaded.content, _loaded.local = content, True
             yield candidate
 
     patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
@@ -117,15 +150,31 @@ def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: st
     present = _names(cache._get_tmp_dir_for_key(key))
     absent = [
         artifact.content
-        for artifact in session.provide(type, key)
+        for artifact in session.provide_near(type, key)
         if not present or codecache.sha256_hash(artifact.content) not in present
     ]
-    if absent and type == "inductor":
-        _populate(session, type, key, partial(_note_provided, codecache, key))
-    for content in absent:
-        _populate(session, type, key, partial(cache._write_to_local_cache, key, content))
-    if absent and not present:
+    if absent and present:  # what torch has of it already may be what it hits
+        _write(codecache, session, cache, type, key, absent)
+    else:
+        populate(codecache, session, cache, type, key, absent)
+
+
+def populate(
+    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
+) -> None:
+    """Write graphs that torch does not have into the folder of `cache`, a class of torch's."""
+    _write(codecache, session, cache, type, key, contents)
+    if contents:
         session.populated(type, key)
+
+
+def _write(
+    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
+) -> None:
+    if contents and type == "inductor":
+        _populate(session, type, key, partial(_note_provided, codecache, key))
+    for content in contents:
+        _populate(session, type, key, partial(cache._write_to_local_cache, key, content))
 
 
 def was_provided(codecache: ModuleType, key: str) -> bool:

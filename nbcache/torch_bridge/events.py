@@ -37,6 +37,7 @@ __all__ = [
     "follow_kernels",
     "follow_lookups",
     "follow_spans",
+    "is_restoring_only",
     "must_be_stored",
     "restoring_only",
     "stamp",
@@ -78,9 +79,14 @@ def restoring_only() -> Iterator[None]:
         _restraint.on = False
 
 
+def is_restoring_only() -> bool:
+    """Tell whether this thread is within `restoring_only`."""
+    return getattr(_restraint, "on", False)
+
+
 def must_be_stored(what: str) -> None:
     """Raise NotStored within `restoring_only`: `what` is not."""
-    if getattr(_restraint, "on", False):
+    if is_restoring_only():
         raise NotStored(what)
 
 

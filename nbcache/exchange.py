@@ -1,0 +1,177 @@
+"""What one kernel takes from the shared level, and gives to it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from nbcache.artifact_store import union
+from nbcache.errors import FormatError
+from nbcache.model import BUNDLED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
+from nbcache.shared import Found, Publication, SharedLevel
+from nbcache.single_flight import Holder
+from nbcache.snapshot import fitting
+from nbcache.supply import Source
+
+__all__ = ["Exchange", "Kernel"]
+
+_LEAST_EXPECTED, _USUALLY_EXPECTED = 5.0, 60.0
+"""Seconds that compiling a graph is expected to take: at least, and where nothing is known."""
+_GRAPH = "inductor"
+_KEPT_HERE = frozenset({BUNDLED})
+"""Types that mean something on this machine only."""
+
+
+class Kernel(Protocol):
+    """What an exchange needs of the session of its kernel."""
+
+    @property
+    def environment(self) -> Environment | None: ...
+
+    def notebook(self, timeout: float) -> str: ...
+
+    def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
+        """Return what is here of this notebook."""
+
+    def stored(self) -> Manifest | None:
+        """Return what is stored here of this notebook, without waiting for what is still to be stored."""
+
+    def packed(self, ref: ArtifactRef) -> bytes | None:
+        """Return an artifact that is stored here, as `pack` makes it."""
+
+    def arrived(self, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+        """Have an artifact stored that the compiler asks for now, and note where it came from."""
+
+    def adopt(
+        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
+    ) -> None:
+        """Provide what `source` brought before anybody asks for it."""
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Have `task` done after what is still to be stored."""
+
+    def notice(self, text: str) -> None: ...
+
+
+class Exchange:
+    """Looks up, waits, publishes and reads ahead. Methods are safe to call from any thread."""
+
+    def __init__(self, shared: SharedLevel, kernel: Kernel, prefetch: Callable[[], bool]) -> None:
+        self.shared = shared
+        self._kernel = kernel
+        self._prefetch = prefetch
+        self._holder: Holder | None = None
+        self._claims: dict[int, list[tuple[Environment, str]]] = {}
+        """By thread, the graphs that it compiles while other kernels wait for them."""
+        self._seconds: dict[str, float] = {}
+        """By function, what compiling its longest graph took, here or elsewhere."""
+        self._reading = threading.Lock()
+
+    @property
+    def holder(self) -> Holder | None:
+        """The kernel that this one waits for."""
+        return self._holder
+
+    @property
+    def source(self) -> Source:
+        """How reports name what comes from there."""
+        return (Level.L3, self.shared.name)
+
+    # --- while torch waits ----------------------------------------------------------------------
+
+    def provide(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the shared level holds under torch's `key`, newest first."""
+        return self._unpacked(self.shared.find(environment, type, key))
+
+    def await_other(self, environment: Environment, key: str, function: str) -> Sequence[Artifact]:
+        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
+
+        Waits for no longer than compiling is expected to take; an interrupt ends it.
+        """
+        expected = self._expected_seconds(function)
+        found = self.shared.await_other(environment, _GRAPH, key, expected, self._wait_for)
+        if not found:
+            self._claims.setdefault(threading.get_ident(), []).append((environment, key))
+        return self._unpacked(found)
+
+    def compiled(self, thread: int) -> None:
+        """Let the kernels go on that wait for what a thread has compiled, once that is published."""
+        for environment, key in self._claims.pop(thread, []):
+            self._kernel.submit(partial(self.shared.compiled, environment, _GRAPH, key))
+
+    def _wait_for(self, holder: Holder | None) -> None:
+        self._holder = holder
+
+    def _expected_seconds(self, function: str) -> float:
+        known = self._seconds
+        usual = statistics.median(known.values()) if known else _USUALLY_EXPECTED
+        return max(_LEAST_EXPECTED, known.get(function, usual))
+
+    def _unpacked(self, found: Iterable[Found]) -> list[Artifact]:
+        artifacts = []
+        for each in found:
+            ref = each.statement.ref
+            try:
+                artifacts.append(Artifact(ref.type, ref.key, each.unpack()))
+            except FormatError as error:
+                self._kernel.notice(f"{self.shared.name}: an entry was refused: {error}")
+                continue
+            self._kernel.arrived(ref, each.packed, self.source)
+        return artifacts
+
+    # --- in the background ----------------------------------------------------------------------
+
+    def publish(self, environment: Environment, ref: ArtifactRef) -> None:
+        """Publish an artifact that is stored here."""
+        if ref.type not in _KEPT_HERE:
+            self.shared.publish(environment, ref, partial(self._kernel.packed, ref))
+
+    def publish_manifest(self, manifest: Manifest) -> None:
+        """Publish what is here of a notebook, by the name of its file alone."""
+        self._learn(manifest.graphs)
+        self.shared.publish_manifest(replace(manifest, notebook=os.path.basename(manifest.notebook)))
+
+    def begin(self, environment: Environment) -> None:
+        """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
+        self._kernel.refs(timeout=_LEAST_EXPECTED)  # what is here is not read from there
+        self._read_ahead(environment, self.publications())
+        if (manifest := self._kernel.stored()) is not None and manifest.artifacts:
+            for ref in self.shared.absent(environment, manifest.artifacts):
+                self.publish(environment, ref)
+            self.publish_manifest(manifest)
+        self.shared.listen(self._notebook(), partial(self._heard, environment))
+
+    def publications(self) -> list[Publication]:
+        """Return what was published of this notebook, newest first."""
+        return self.shared.publications(self._notebook())
+
+    def _heard(self, environment: Environment, slot: str) -> None:
+        self._read_ahead(environment, self.shared.publication(slot, self._notebook()))
+
+    def _read_ahead(self, environment: Environment, publications: Sequence[Publication]) -> None:
+        """Read what others have published, and is not here."""
+        if not self._prefetch() or environment != self._kernel.environment:
+            return
+        with self._reading:
+            fits = [fitting([each.manifest], environment) for each in publications]
+            whole = union(environment, "", [each for each in fits if each is not None])
+            self._learn(whole.graphs)
+            here = {ref.identity for ref in self._kernel.refs(timeout=0.0)}
+            wanted = [ref for ref in whole.artifacts if ref.identity not in here]
+            found = {each.statement.ref.identity: each for each in self.shared.find_many(environment, wanted)}
+            refs = tuple(ref for ref in wanted if ref.identity in found)
+            if refs:
+                packed = {ref.digest: found[ref.identity].packed for ref in refs}
+                self._kernel.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
+
+    def _notebook(self) -> str:
+        return os.path.basename(self._kernel.notebook(timeout=2.0))
+
+    def _learn(self, graphs: Iterable[GraphSummary]) -> None:
+        for graph in graphs:
+            self._seconds[graph.function] = max(graph.seconds, self._seconds.get(graph.function, 0.0))

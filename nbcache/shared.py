@@ -1,0 +1,476 @@
+"""The shared level: artifacts that kernels everywhere publish and find, on a store that others use too.
+
+Keys of the store, each value as in `nbcache.shared_format`::
+
+    live/<digest of scope, type, key>                             up to 8 variants of an artifact
+    notebook/<digest of the file's name>/<digest of publisher>    what one publisher has of a notebook: its
+                                                                  content is a manifest (`nbcache.format`)
+
+The scope is what an artifact of that type depends on (`nbcache.snapshot.scope`). What is read passes, in
+this order: length, digest, signature, policy, and that the statement is of the key that was asked for. Only
+then is it decompressed. What fails is not there, and is said once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from nbcache import key as keys
+from nbcache.artifact_store import GROWING_TYPES
+from nbcache.availability import Availability
+from nbcache.errors import (
+    CorruptEntry,
+    FormatError,
+    NbcacheError,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    TrustError,
+    UntrustedSigner,
+)
+from nbcache.forks import renew_in_children
+from nbcache.format import decode_manifest, encode_manifest, is_bomb, pack, unpack
+from nbcache.key import sha256
+from nbcache.model import ArtifactRef, Environment, Manifest, Packed
+from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
+from nbcache.single_flight import Holder, SingleFlight
+from nbcache.snapshot import scope
+from nbcache.stores.base import Store, is_key
+from nbcache.stores.coordination import Listener, coordinator
+from nbcache.trust import Keyring, Policy, Signature, Standing, admit
+from nbcache.worker import Worker
+
+__all__ = ["Found", "Peer", "Publication", "SharedLevel"]
+
+T = TypeVar("T")
+
+_LIVE, _NOTEBOOK = "live/", "notebook/"
+_PUBLICATION = "publication"
+"""Type of the artifact that a publication is; torch asks for none of that type."""
+_MOST_PENDING = 256 << 20
+"""Bytes that wait to be written; more is not published."""
+_MOST_AHEAD = 256 << 20
+"""Bytes that are read ahead for a notebook."""
+_BATCH = 16
+"""Artifacts that are read ahead in one round trip: all of them have its deadline."""
+_PROBE = "live/probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who does the work of this kernel, as others see it."""
+
+    keyring: Callable[[], Keyring]
+    policy: Callable[[], Policy]
+    user: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An artifact of the shared level, checked and admitted, and not unpacked yet."""
+
+    statement: Statement
+    signer: str
+    """Fingerprint."""
+    standing: Standing
+    packed: bytes = field(repr=False)
+
+    def unpack(self) -> bytes:
+        """Return the content; CorruptEntry where it is another than was signed."""
+        ref = self.statement.ref
+        return unpack(self.packed, size=ref.size, digest=ref.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What one publisher has of a notebook."""
+
+    found: Found
+    manifest: Manifest
+
+    @property
+    def user(self) -> str:
+        return self.found.statement.user
+
+    @property
+    def host(self) -> str:
+        return self.found.statement.host
+
+    @property
+    def published(self) -> float:
+        """Unix seconds, by the publisher's clock."""
+        return self.found.statement.ref.used
+
+
+class SharedLevel:
+    """One shared store, as one kernel uses it. Safe to call from any thread; no method raises StoreError.
+
+    A store that fails is left alone for a while (`Availability`), and what was to be written meanwhile waits.
+    `wait_seconds` is how long the lookups of one cell that found nothing may take together; then the rest of
+    the cell does not ask. `say` is given one-line notices.
+    """
+
+    def __init__(self, store: Store, peer: Peer, *, wait_seconds: float, say: Callable[[str], None]) -> None:
+        self.store = store
+        self._peer = peer
+        self._say = say
+        self._wait_seconds = wait_seconds
+        self._waited = 0.0
+        self._reading = Availability(lambda: store.get(_PROBE), self._changed)
+        self._writing = Availability(lambda: store.put(_PROBE, b""), self._changed)
+        """Off where it is full, or a replica: then it is still read."""
+        self._coordinator = coordinator(store)
+        self._flights: SingleFlight | None = None
+        if self._coordinator is not None:
+            self._flights = SingleFlight(self._coordinator, peer.user, peer.host)
+        self._worker = Worker(self._failed)
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._unsent: list[tuple[int, Callable[[], object]]] = []
+        self._known: set[tuple[str, str]] = set()
+        """Slots, each with a digest, that are known to be in the store."""
+        self._listener: Listener | None = None
+        self._listening_to = ""
+        self._own = ""
+        """Where this kernel publishes what it has of its notebook."""
+        self._closed = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which looks up and publishes nothing."""
+        self._lock = threading.Lock()
+        self._flights = None
+        self._closed = True
+
+    @property
+    def name(self) -> str:
+        """What to call it in reports; holds no secret."""
+        return self.store.name
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why it is not read, or not written to, now; None where it is both."""
+        return self._reading.failure or self._writing.failure
+
+    def begin_cell(self) -> None:
+        """Allow the lookups of another cell to wait."""
+        self._waited = 0.0
+
+    def close(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for what is to be written, and let go of everything."""
+        self.flush(timeout)
+        self._closed = True
+        self._reading.close()
+        self._writing.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._flights is not None and self.failure is None:
+            self._flights.close()
+        self._worker.stop()
+        self.store.close()
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until all is published; False where `timeout` seconds were too few, or the store is off."""
+        return self._worker.flush(timeout) and not self._unsent
+
+    # --- lookups --------------------------------------------------------------------------------
+
+    def find(self, environment: Environment, type: str, key: str) -> list[Found]:
+        """Return what may be used under torch's `key`, newest first, in one round trip."""
+        if self._is_slow():
+            return []
+        began = time.monotonic()
+        found = self._find(environment, type, key)
+        if not found:
+            self._waited += time.monotonic() - began
+            if self._is_slow():
+                self._say(f"{self.name} is slow: the rest of this cell does not ask it")
+        return found
+
+    def find_many(self, environment: Environment, refs: Iterable[ArtifactRef]) -> Iterator[Found]:
+        """Yield what may be used of these, some in each round trip, up to a bound of bytes."""
+        slots = {self._slot(environment, ref.type, ref.key): ref for ref in refs}
+        wanted, held = list(slots), 0
+        for start in range(0, len(wanted), _BATCH):
+            batch = wanted[start : start + _BATCH]
+            values = self._access(partial(self.store.get_many, batch)) or {}
+            for slot, value in values.items():
+                for found in self._judged(value, slot, environment, slots[slot].type, slots[slot].key):
+                    held += len(found.packed)
+                    yield found
+            if held > _MOST_AHEAD:
+                return
+
+    def _is_slow(self) -> bool:
+        """Tell whether this cell has waited in vain for as long as it may."""
+        return self._waited > self._wait_seconds
+
+    def _find(self, environment: Environment, type: str, key: str) -> list[Found]:
+        slot = self._slot(environment, type, key)
+        value = self._access(partial(self.store.get, slot))
+        return self._judged(value, slot, environment, type, key) if value is not None else []
+
+    @staticmethod
+    def _slot(environment: Environment, type: str, key: str) -> str:
+        parts = keys.components({"scope": scope(environment, type), "type": type, "key": key})
+        return _LIVE + keys.digest(parts)
+
+    def _judged(self, value: bytes, slot: str, environment: Environment, type: str, key: str) -> list[Found]:
+        """Return what of a value may be used under this key."""
+        found = [each for each in self._admitted(value) if self._is_of(each, environment, type, key)]
+        self._known.update((slot, each.statement.ref.digest) for each in found)
+        return found
+
+    def _is_of(self, found: Found, environment: Environment, type: str, key: str) -> bool:
+        statement = found.statement
+        wanted = (scope(environment, type), type, key)
+        if (statement.environment, statement.ref.type, statement.ref.key) == wanted:
+            return True
+        self._say(f"{self.name}: an entry that was signed for another key was refused")
+        return False
+
+    def _admitted(self, value: bytes) -> Iterator[Found]:
+        """Yield those variants whose lengths, digests and signatures are right, of trusted signers."""
+        try:
+            variants = decode_shared(value)
+        except FormatError as error:
+            self._say(f"{self.name}: an entry was refused: {error}")
+            return
+        for variant in variants:
+            try:
+                yield self._checked(variant)
+            except TrustError as error:
+                self._say(f"{self.name}: an entry is not used: {error}. Next: {error.next_step}")
+            except NbcacheError as error:
+                self._say(f"{self.name}: an entry was refused: {error}")
+
+    def _checked(self, variant: Variant) -> Found:
+        statement = Statement.decode(variant.statement)
+        packed = statement.packed
+        if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
+            raise CorruptEntry("it is not as long as its statement says, or would be much longer")
+        if sha256(variant.packed) != packed.packed_digest:
+            raise CorruptEntry("it does not have the digest that its statement says")
+        signature = Signature.decode(variant.signature)
+        signature.verify(variant.statement)
+        standing = self._peer.keyring().standing(signature.fingerprint)
+        admit(self._peer.policy(), standing, signature.fingerprint)
+        return Found(statement, signature.fingerprint, standing, variant.packed)
+
+    # --- one compile for many kernels -----------------------------------------------------------
+
+    def await_other(
+        self,
+        environment: Environment,
+        type: str,
+        key: str,
+        expected: float,
+        tell: Callable[[Holder | None], None],
+    ) -> list[Found]:
+        """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
+
+        Waits while somebody else compiles it, at most the `expected` seconds. Then, or when `compiled` is
+        called, the others may go on.
+        """
+        flights = self._flights
+        if flights is None or self._closed or self._is_slow():
+            return []
+        slot = self._slot(environment, type, key)
+
+        def arrived() -> list[Found] | None:
+            return self._find(environment, type, key) or None
+
+        if not self._may_write():
+            return []
+        return self._access(lambda: flights.wait(slot, arrived, expected, tell)) or []
+
+    def compiled(self, environment: Environment, type: str, key: str) -> None:
+        """Let others go on, once all that was handed to `publish` before is written."""
+        flights = self._flights
+        if flights is not None and not self._closed:
+            self._submit(0, partial(flights.done, self._slot(environment, type, key)))
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
+        """Return those of `refs` under whose keys nothing is there."""
+        slots = {self._slot(environment, ref.type, ref.key): ref for ref in refs}
+        present = self._access(partial(self.store.present, slots))
+        return [] if present is None else [ref for slot, ref in slots.items() if slot not in present]
+
+    def publish(self, environment: Environment, ref: ArtifactRef, packed: Callable[[], bytes | None]) -> None:
+        """Have an artifact written in the background; `packed` returns its content as `pack` makes it.
+
+        Nothing is where `packed` returns None.
+        """
+        slot = self._slot(environment, ref.type, ref.key)
+        if self._closed or (slot, ref.digest) in self._known:
+            return
+        self._known.add((slot, ref.digest))
+        content = packed()
+        if content is None:
+            return
+        statement = self._statement(scope(environment, ref.type), ref, content)
+        self._submit(len(content), partial(self._write, slot, statement, content))
+
+    def publish_manifest(self, manifest: Manifest) -> None:
+        """Have what this kernel has of a notebook written in the background, and tell who listens."""
+        if self._closed:
+            return
+        content = encode_manifest(manifest)
+        packed, now = pack(content), time.time()
+        ref = ArtifactRef(_PUBLICATION, manifest.notebook, sha256(content), len(content), now, now)
+        statement = self._statement(manifest.environment.digest, ref, packed)
+        publisher = {
+            "environment": manifest.environment.digest,
+            "host": self._peer.host,
+            "signer": self._peer.keyring().sign(b"").fingerprint,
+        }
+        slot = _notebook_prefix(manifest.notebook) + keys.digest(keys.components(publisher))
+        self._submit(len(packed), partial(self._write_manifest, slot, manifest.notebook, statement, packed))
+
+    def publications(self, notebook: str) -> list[Publication]:
+        """Return what may be used of what was published of a notebook, newest first."""
+        listed = self._access(lambda: list(self.store.keys(_notebook_prefix(notebook)))) or []
+        return self._publications(listed, notebook)
+
+    def publication(self, slot: str, notebook: str) -> list[Publication]:
+        """Return the publication that was announced under `slot`, if it may be used; that of others only."""
+        if slot == self._own or not (is_key(slot) and slot.startswith(_notebook_prefix(notebook))):
+            return []
+        return self._publications([slot], notebook)
+
+    def _publications(self, slots: Sequence[str], notebook: str) -> list[Publication]:
+        values = self._access(partial(self.store.get_many, slots)) or {}
+        found = [each for value in values.values() for each in self._published(value, notebook)]
+        return sorted(found, key=lambda each: each.published, reverse=True)
+
+    def _published(self, value: bytes, notebook: str) -> Iterator[Publication]:
+        for found in self._admitted(value):
+            try:
+                manifest = decode_manifest(found.unpack())
+            except FormatError as error:
+                self._say(f"{self.name}: a publication was refused: {error}")
+                continue
+            statement = found.statement
+            said = (statement.ref.type, statement.ref.key, statement.environment)
+            if said == (_PUBLICATION, notebook, manifest.environment.digest):
+                yield Publication(found, manifest)
+
+    def _statement(self, environment: str, ref: ArtifactRef, packed: bytes) -> Statement:
+        held = Packed(ref.size, len(packed), sha256(packed))
+        return Statement(environment, ref, held, self._peer.user, self._peer.host)
+
+    def _write(self, slot: str, statement: Statement, packed: bytes) -> None:
+        if self._flights is not None and not self._flights.may_publish(slot):
+            return
+        others = []
+        if (value := self.store.get(slot)) is not None and statement.ref.type not in GROWING_TYPES:
+            with suppress(FormatError):
+                others = decode_shared(value)
+        kept = []
+        for each in others:
+            try:
+                if self._checked(each).statement.ref.digest == statement.ref.digest:
+                    return  # it is there already, and may be used
+                kept.append(each)
+            except UntrustedSigner:  # by this user, but others may trust them
+                kept.append(each)
+            except NbcacheError:
+                continue
+        self._put(slot, statement, packed, kept)
+
+    def _write_manifest(self, slot: str, notebook: str, statement: Statement, packed: bytes) -> None:
+        self._own = slot
+        self._put(slot, statement, packed, [])
+        if self._coordinator is not None:
+            self._coordinator.announce(_channel(notebook), slot.encode())
+
+    def _put(self, slot: str, statement: Statement, packed: bytes, others: Sequence[Variant]) -> None:
+        said = statement.encode()
+        ours = Variant(said, self._peer.keyring().sign(said).encode(), packed)
+        self.store.put(slot, encode_shared([ours, *others][:MAX_VARIANTS]))
+
+    def _submit(self, size: int, task: Callable[[], object]) -> None:
+        """Have the worker do `task`, which writes so many bytes; where the store is off, once it is back."""
+        with self._lock:
+            if self._pending + size > _MOST_PENDING:
+                self._say(f"{self.name}: more waits to be written than is kept; some is not shared")
+                return
+            self._pending += size
+        self._worker.submit(partial(self._do, size, task))
+
+    def _do(self, size: int, task: Callable[[], object]) -> None:
+        waits = not self._may_write()
+        try:
+            if not waits:
+                task()
+        except StoreError as error:
+            waits = True
+            self._fails(error)
+        finally:
+            with self._lock:
+                if waits:
+                    self._unsent.append((size, task))
+                else:
+                    self._pending -= size
+
+    # --- hearing --------------------------------------------------------------------------------
+
+    def listen(self, notebook: str, heard: Callable[[str], None]) -> None:
+        """Call `heard`, on a thread of its own, with each slot under which somebody publishes from now on."""
+        if self._coordinator is None or self._listening_to == notebook:
+            return
+        if self._listener is not None:
+            self._listener.close()
+        self._listening_to = notebook
+        self._listener = self._coordinator.listen(_channel(notebook), lambda slot: heard(slot.decode()))
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _access(self, action: Callable[[], T]) -> T | None:
+        """Return what `action` returns; None where the store is off, or fails, which turns it off."""
+        if self._reading.failure is not None or self._closed:
+            return None
+        try:
+            return action()
+        except StoreError as error:
+            self._fails(error)
+            return None
+
+    def _may_write(self) -> bool:
+        return self.failure is None and not self._closed
+
+    def _fails(self, error: StoreError) -> None:
+        only_writing = isinstance(error, StoreFull | StoreReadOnly)
+        (self._writing if only_writing else self._reading).failed(error)
+
+    def _changed(self, error: StoreError | None) -> None:
+        if error is None:
+            self._say(f"{self.name} answers again")
+            with self._lock:
+                unsent, self._unsent = self._unsent, []
+            for size, task in unsent:
+                self._worker.submit(partial(self._do, size, task))
+            return
+        next_step = f" Next: {error.next_step}." if error.next_step else ""
+        until = "written to until it can be" if self._reading.failure is None else "asked until it answers"
+        self._say(f"{self.name}: {error.what}, so it is not {until} again.{next_step}")
+
+    def _failed(self, error: Exception) -> None:
+        self._say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
+
+
+def _notebook_prefix(notebook: str) -> str:
+    return f"{_NOTEBOOK}{sha256(notebook.encode(errors='surrogatepass'))}/"
+
+
+def _channel(notebook: str) -> str:
+    return _notebook_prefix(notebook).rstrip("/")

@@ -1,0 +1,161 @@
+"""One compile for many kernels: who misses a graph first compiles it, and the others wait for the result."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nbcache.errors import StoreError, printable
+from nbcache.forks import renew_in_children
+from nbcache.stores.coordination import Coordinator, Lease
+
+__all__ = ["Holder", "SingleFlight"]
+
+T = TypeVar("T")
+
+_LEASE_SECONDS = 10.0
+"""How long after its last heartbeat a kernel that compiles is believed dead."""
+_BEAT_SECONDS = 3.0
+_LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
+"""A compile that takes so many times what was expected, and so long, is given up: the next may begin."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+"""Seconds between two looks whether the result is there."""
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who compiles a graph."""
+
+    user: str
+    host: str
+    since: float
+    """Unix seconds, by the clock of that machine."""
+
+    def __str__(self) -> str:
+        name = "@".join(filter(None, (self.user, self.host))) or "another kernel"
+        return printable(name)[:_LONGEST_NAME]
+
+    def encode(self) -> bytes:
+        return json.dumps({"user": self.user, "host": self.host, "since": self.since}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Holder:
+        """Return what `data` says; whatever it is: nothing depends on it but what is shown."""
+        try:
+            match json.loads(data):
+                case {"user": str(user), "host": str(host), "since": int() | float() as since}:
+                    return cls(user, host, float(since))
+        except (ValueError, RecursionError):
+            pass
+        return cls("", "", time.time())
+
+
+@dataclass(slots=True)
+class _Flight:
+    lease: Lease
+    until: float
+    """Steady seconds up to which its heart beats."""
+
+
+class SingleFlight:
+    """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
+
+    def __init__(self, coordinator: Coordinator, user: str, host: str) -> None:
+        self._coordinator = coordinator
+        self._user, self._host = user, host
+        self._lock = threading.Lock()
+        self._flights: dict[str, _Flight] = {}
+        self._beating: threading.Thread | None = None
+        self._closed = threading.Event()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which holds nothing."""
+        self._lock = threading.Lock()
+        self._flights = {}
+        self._beating = None
+        self._closed = threading.Event()
+
+    def wait(
+        self,
+        name: str,
+        arrived: Callable[[], T | None],
+        expected: float,
+        tell: Callable[[Holder | None], None],
+    ) -> T | None:
+        """Return what `arrived` returns once another kernel has compiled `name`; None to compile it here.
+
+        Never waits longer than `expected`, the seconds that compiling is expected to take. `tell` is called
+        with who compiles, and with None at the end. Whoever gets None says so by `done` when it has compiled.
+        """
+        deadline, pause = time.monotonic() + expected, _FIRST_PAUSE
+        waited = False
+        try:
+            while True:
+                mine = Holder(self._user, self._host, time.time()).encode()
+                claim = self._coordinator.claim(name, mine, _LEASE_SECONDS)
+                if claim.lease is not None:
+                    self._begin(claim.lease, expected)
+                # After the claim: what another has published before it let the lease go is seen here.
+                if (found := arrived()) is not None:
+                    self.done(name)
+                    return found
+                if claim.lease is not None or time.monotonic() >= deadline:
+                    return None
+                tell(Holder.decode(claim.holder) if claim.holder is not None else None)
+                waited = True
+                time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+                pause = min(1.5 * pause, _LONGEST_PAUSE)
+        except BaseException:  # an interrupt, or the store fails
+            with suppress(StoreError):
+                self.done(name)
+            raise
+        finally:
+            if waited:
+                tell(None)
+
+    def may_publish(self, name: str) -> bool:
+        """Tell whether this kernel may publish `name`: not where another has taken over since it began."""
+        flight = self._flights.get(name)
+        return flight is None or self._coordinator.holds(flight.lease)
+
+    def done(self, name: str) -> None:
+        """Let the others go on: `name` is published, or was not compiled."""
+        with self._lock:
+            flight = self._flights.pop(name, None)
+        if flight is not None:
+            self._coordinator.release(flight.lease)
+
+    def close(self) -> None:
+        """Let go of all that is held."""
+        self._closed.set()
+        for name in list(self._flights):
+            with suppress(StoreError):
+                self.done(name)
+
+    def _begin(self, lease: Lease, expected: float) -> None:
+        until = time.monotonic() + max(_LEAST_SECONDS, _LONGEST_FACTOR * expected)
+        with self._lock:
+            self._flights[lease.name] = _Flight(lease, until)
+            if self._beating is None or not self._beating.is_alive():
+                self._beating = threading.Thread(target=self._beat, name="nbcache-lease", daemon=True)
+                with suppress(RuntimeError):  # no more threads for this process: the lease just ends
+                    self._beating.start()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(_BEAT_SECONDS):
+            now = time.monotonic()
+            with self._lock:
+                alive = [flight.lease for flight in self._flights.values() if flight.until > now]
+                if not alive:
+                    self._beating = None
+                    return
+            for lease in alive:
+                with suppress(StoreError):
+                    self._coordinator.extend(lease, _LEASE_SECONDS)
