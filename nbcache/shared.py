@@ -46,11 +46,11 @@ from nbcache.stores.coordination import Listener, coordinator
 from nbcache.trust import Keyring, Policy, Signature, Standing, admit
 from nbcache.worker import Worker
 
-__all__ = ["Found", "Peer", "Publication", "SharedLevel"]
+__all__ = ["LIVE", "NOTEBOOK", "Found", "Peer", "Publication", "SharedLevel", "slot_of"]
 
 T = TypeVar("T")
 
-_LIVE, _NOTEBOOK = "live/", "notebook/"
+LIVE, NOTEBOOK = "live/", "notebook/"
 _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PENDING = 256 << 20
@@ -107,6 +107,12 @@ class Publication:
     def published(self) -> float:
         """Unix seconds, by the publisher's clock."""
         return self.found.statement.ref.used
+
+
+def slot_of(environment: Environment, type: str, key: str) -> str:
+    """Return the store's key for what torch has under `key`."""
+    parts = keys.components({"scope": scope(environment, type), "type": type, "key": key})
+    return LIVE + keys.digest(parts)
 
 
 class SharedLevel:
@@ -196,7 +202,7 @@ class SharedLevel:
 
     def find_many(self, environment: Environment, refs: Iterable[ArtifactRef]) -> Iterator[Found]:
         """Yield what may be used of these, some in each round trip, up to a bound of bytes."""
-        slots = {self._slot(environment, ref.type, ref.key): ref for ref in refs}
+        slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         wanted, held = list(slots), 0
         for start in range(0, len(wanted), _BATCH):
             batch = wanted[start : start + _BATCH]
@@ -213,14 +219,9 @@ class SharedLevel:
         return self._waited > self._wait_seconds
 
     def _find(self, environment: Environment, type: str, key: str) -> list[Found]:
-        slot = self._slot(environment, type, key)
+        slot = slot_of(environment, type, key)
         value = self._access(partial(self.store.get, slot))
         return self._judged(value, slot, environment, type, key) if value is not None else []
-
-    @staticmethod
-    def _slot(environment: Environment, type: str, key: str) -> str:
-        parts = keys.components({"scope": scope(environment, type), "type": type, "key": key})
-        return _LIVE + keys.digest(parts)
 
     def _judged(self, value: bytes, slot: str, environment: Environment, type: str, key: str) -> list[Found]:
         """Return what of a value may be used under this key."""
@@ -282,7 +283,7 @@ class SharedLevel:
         flights = self._flights
         if flights is None or self._closed or self._is_slow():
             return []
-        slot = self._slot(environment, type, key)
+        slot = slot_of(environment, type, key)
 
         def arrived() -> list[Found] | None:
             return self._find(environment, type, key) or None
@@ -295,13 +296,13 @@ class SharedLevel:
         """Let others go on, once all that was handed to `publish` before is written."""
         flights = self._flights
         if flights is not None and not self._closed:
-            self._submit(0, partial(flights.done, self._slot(environment, type, key)))
+            self._submit(0, partial(flights.done, slot_of(environment, type, key)))
 
     # --- writing --------------------------------------------------------------------------------
 
     def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
         """Return those of `refs` under whose keys nothing is there."""
-        slots = {self._slot(environment, ref.type, ref.key): ref for ref in refs}
+        slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         present = self._access(partial(self.store.present, slots))
         return [] if present is None else [ref for slot, ref in slots.items() if slot not in present]
 
@@ -310,7 +311,7 @@ class SharedLevel:
 
         Nothing is where `packed` returns None.
         """
-        slot = self._slot(environment, ref.type, ref.key)
+        slot = slot_of(environment, ref.type, ref.key)
         if self._closed or (slot, ref.digest) in self._known:
             return
         self._known.add((slot, ref.digest))
@@ -469,7 +470,7 @@ class SharedLevel:
 
 
 def _notebook_prefix(notebook: str) -> str:
-    return f"{_NOTEBOOK}{sha256(notebook.encode(errors='surrogatepass'))}/"
+    return f"{NOTEBOOK}{sha256(notebook.encode(errors='surrogatepass'))}/"
 
 
 def _channel(notebook: str) -> str:

@@ -32,6 +32,7 @@ LOW = {
     "snapshot",
     "stores",
     "supply",
+    "sweep",
     "tracking",
     "trust",
     "urls",
