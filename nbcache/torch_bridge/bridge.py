@@ -285,7 +285,7 @@ class TorchBridge:
 
         if config.job_id is not None:
             return
-        notebook = session.notebook(timeout=1.0)
+        notebook = os.path.basename(session.notebook(timeout=1.0))  # the same on a colleague's machine
         ours = f"nbcache-{sha256(notebook.encode())[:16]}" if notebook else "nbcache"
         config.job_id = ours
 
