@@ -26,7 +26,8 @@ _Run: TypeAlias = "Callable[[Any, argparse.Namespace, Settings], Shown]"
 __all__ = ["main"]
 
 _FAILED, _USAGE = 1, 2
-_SOURCE = "a snapshot file, a notebook that carries one or has one beside it, or a URL"
+_SOURCE = "a snapshot file, a notebook that carries one or has one beside it, a URL, or URL#NAME in a store"
+_STORE = "redis://host/0, s3://bucket/x, a folder, or whatever else a store can be on"
 _BESIDE = "default: the file beside the notebook, NOTEBOOK.nbcache"
 
 
@@ -71,6 +72,43 @@ def _parser() -> argparse.ArgumentParser:
         lambda commands, given, settings: commands.verify(given.source, settings),
     )
     verify.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    snapshot = verb(
+        "snapshot",
+        "write what is stored here of a notebook into a file, or under a name into a store",
+        lambda commands, given, settings: commands.snapshot(given.notebook, given.dest, settings),
+    )
+    snapshot.add_argument("notebook", metavar="NOTEBOOK", type=Path)
+    snapshot.add_argument("dest", metavar="DEST", nargs="?", help=f"a file, or URL#NAME; {_BESIDE}")
+    restore = verb(
+        "restore",
+        "put what fits here of a trusted snapshot into the local store, for the next kernel",
+        lambda commands, given, settings: commands.restore(given.source, settings),
+    )
+    restore.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    ls = verb(
+        "ls",
+        "show the named snapshots in a store",
+        lambda commands, given, settings: commands.ls(given.url, settings),
+    )
+    ls.add_argument("url", metavar="URL", help=_STORE)
+    rm = verb(
+        "rm",
+        "remove a named snapshot from its store",
+        lambda commands, given, settings: commands.rm(given.source, settings),
+    )
+    rm.add_argument("source", metavar="URL#NAME")
+    gc = verb(
+        "gc",
+        "remove what no snapshot in a store names: mark it, and the next time, after a while, remove it",
+        lambda commands, given, settings: commands.gc(given.url, given.grace, settings),
+    )
+    gc.add_argument("url", metavar="URL", help=_STORE)
+    gc.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=_seconds,
+        help="remove what was marked so long ago; default: an hour",
+    )
     merge = verb(
         "merge",
         "write all that trusted snapshots hold into one",
@@ -152,6 +190,16 @@ def _parser() -> argparse.ArgumentParser:
     bench_options.add_arguments(bench)
     bench.set_defaults(run=_bench)
     return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 or more")
+    return seconds
 
 
 def _show(run: _Run, given: argparse.Namespace) -> int:

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nbcache.artifact_store import ArtifactStore
+from nbcache.baseline import Baseline
 from nbcache.bundle import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.container import MAX_SNAPSHOT_BYTES
 from nbcache.doctor import in_terminal
-from nbcache.errors import NbcacheError, SnapshotError
+from nbcache.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.files import read, update
 from nbcache.format import unpack
-from nbcache.model import BUNDLED, Artifact, Environment, Manifest
+from nbcache.model import BUNDLED, Artifact, Environment, Manifest, SnapshotRestored
+from nbcache.named_snapshots import GRACE_SECONDS, opened
 from nbcache.notebook import attachment, headless
 from nbcache.notebook.locate import opened_by
 from nbcache.notebook.render import CheckState, render_checks
-from nbcache.notebook.snapshot_report import snapshot_json, snapshot_lines
+from nbcache.notebook.snapshot_report import (
+    held,
+    snapshot_json,
+    snapshot_lines,
+    taken_parts,
+    version_json,
+    version_lines,
+)
 from nbcache.notebook.wording import NOTHING, aligned, counted, one_line, size
 from nbcache.settings import Settings
-from nbcache.sharing import MAX_NOTEBOOK_BYTES, beside, origin, sources
-from nbcache.snapshot import Draft, Received, fitting, merge, receive, signed
+from nbcache.sharing import MAX_NOTEBOOK_BYTES, beside, destination, mismatch, origin, sources, write
+from nbcache.snapshot import Draft, Received, baseline_for, fitting, merge, receive, signed, take
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint
@@ -36,11 +48,16 @@ __all__ = [
     "doctor",
     "export_mega",
     "extract",
+    "gc",
     "import_mega",
     "inspect",
+    "ls",
     "merge_files",
+    "restore",
+    "rm",
     "run",
     "signers",
+    "snapshot",
     "trust",
     "verify",
     "warm",
@@ -61,7 +78,9 @@ class Shown:
 def inspect(source: str, settings: Settings) -> Shown:
     """Show what the snapshots at `source` are: a file, a notebook or a URL. Nothing of them is used."""
     here = _here()
-    received = [_receive(data, where, settings) for data, where in sources(source)]
+    received = [
+        _receive(data, where, settings) for data, where in sources(source, Keyring(settings.trust_dir))
+    ]
     lines: list[str] = []
     for each in received:
         lines += [*([""] if lines else []), *snapshot_lines(each, here)]
@@ -72,7 +91,7 @@ def verify(source: str, settings: Settings) -> Shown:
     """Check the snapshots at `source` in full: lengths, digests, signature, signer, and every content."""
     lines: list[str] = []
     data = []
-    for content, where in sources(source):
+    for content, where in sources(source, Keyring(settings.trust_dir)):
         problem: NbcacheError | None = None
         standing: Standing | None = None
         try:
@@ -92,7 +111,7 @@ def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Show
     """Write all that trusted snapshots hold into one, signed by the user."""
     drafts = []
     for place in places:
-        for data, where in sources(place):
+        for data, where in sources(place, Keyring(settings.trust_dir)):
             received = _receive(data, where, settings)
             received.unpack_all(Policy.STRICT)  # what is signed anew is answered for
             drafts.append(Draft(received.snapshot, received.unlock(Policy.STRICT)))
@@ -106,13 +125,13 @@ def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Show
 
 def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
     """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
-    here = _needed_here()
+    here = _needed_here("a bundle")
     artifacts = []
     if source is None:
         stored = ArtifactStore(DirectoryStore(settings.dir))
         artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
     else:
-        for data, where in sources(source):
+        for data, where in sources(source, Keyring(settings.trust_dir)):
             received = _receive(data, where, settings)
             packed = received.unlock(Policy.STRICT)
             manifest = fitting(received.snapshot.manifests, here)
@@ -135,7 +154,7 @@ def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
 
 def import_mega(path: Path, same_cpu: bool, sure: bool, settings: Settings) -> Shown:
     """Store what a bundle of torch's holds, for this environment; its CPU graphs with `same_cpu` only."""
-    here = _needed_here()
+    here = _needed_here("a bundle")
     try:
         held = decode_bundle(read(path, max_bytes=MAX_SNAPSHOT_BYTES))
     except NbcacheError as error:
@@ -249,6 +268,119 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
     return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
 
 
+def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:
+    """Write what is stored here of a notebook, for this environment, into a file or a store."""
+    target = beside(notebook) if dest is None else destination(dest)
+    here = _needed_here("a snapshot", chosen(settings.portable))
+    with closing(DirectoryStore(settings.dir)) as store:
+        artifacts = ArtifactStore(store)
+        known = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
+        found = (artifacts.load_manifest(here, path) for path in known)
+        manifest = next((each for each in found if each is not None and each.artifacts), None)
+        if manifest is None:
+            raise SnapshotError(
+                "nothing compiled is stored of this notebook, for this environment",
+                where=str(notebook),
+                next_step="run it in Jupyter, or by `nbcache warm`; a kernel that cannot tell which notebook "
+                "it runs takes its own: %nbcache snapshot",
+            )
+        where = origin(notebook.name, settings)
+        read = partial(take, artifacts, manifest, where)
+        taken = write(target, read, where, Keyring(settings.trust_dir))
+    summary = taken.summary()
+    said = f"{one_line(taken.where)} holds {held(taken.draft.snapshot)}"
+    return Shown([said + "".join(f"; {each}" for each in taken_parts(summary))], asdict(summary))
+
+
+def restore(source: str, settings: Settings) -> Shown:
+    """Put what fits here of the trusted snapshots at `source` into the local store, for the next kernel."""
+    keyring = Keyring(settings.trust_dir)
+    baseline = chosen(settings.portable)
+    restored: list[SnapshotRestored] = []
+    lines: list[str] = []
+    problems: list[NbcacheError] = []
+    with closing(DirectoryStore(settings.dir)) as store:
+        artifacts = ArtifactStore(store)
+        for data, where in sources(source, keyring):
+            try:
+                received = receive(data, keyring, where=where)
+                packed = received.unlock(settings.trust)
+                here = _needed_here("a snapshot", baseline)
+                name = baseline_for(received.snapshot.manifests, here) if baseline is None else None
+                if name is not None:
+                    here = _needed_here("a snapshot", chosen(name))
+                if (manifest := fitting(received.snapshot.manifests, here)) is None:
+                    raise mismatch(received, here)
+            except NbcacheError as error:
+                problems.append(error)
+                continue
+            for ref in manifest.artifacts:
+                artifacts.adopt(here.digest, ref, packed[ref.digest])
+            artifacts.save_manifest(replace(manifest, environment=here, notebook=""))
+            counts = len(manifest.graphs), len(manifest.artifacts)
+            restored.append(SnapshotRestored(where, *counts))
+            said = (
+                f"{one_line(where)}: restored {counted(counts[0], 'graph')}, {counted(counts[1], 'artifact')}"
+            )
+            lines.append(said + (f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""))
+        artifacts.evict(settings.max_bytes)
+    if problems and not restored:
+        raise problems[0]
+    for problem in problems:
+        lines += problem.diagnostics()
+    return Shown(lines, [asdict(each) for each in restored])
+
+
+def ls(url: str, settings: Settings) -> Shown:
+    """Show the named snapshots in a store; nothing of them is used."""
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        versions = snapshots.versions()
+        data = [version_json(each) for each in versions]
+        if not versions:
+            return Shown([f"{snapshots.name}: no snapshots"], data)
+    return Shown(version_lines(versions), data)
+
+
+def rm(source: str, settings: Settings) -> Shown:
+    """Remove a named snapshot from its store, all versions of it; its artifacts stay until `gc`."""
+    target = destination(source)
+    if isinstance(target, Path):
+        raise ConfigError(
+            "only what has a name in a store is removed",
+            where=source,
+            next_step="write URL#NAME; a file is removed as any other",
+        )
+    with opened(target.url, Keyring(settings.trust_dir)) as snapshots:
+        removed, where = snapshots.remove(target.name), snapshots.where(target.name)
+    said = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
+    return Shown([said], {"source": where, "versions": removed})
+
+
+def gc(url: str, grace: float | None, settings: Settings) -> Shown:
+    """Remove the artifacts of a store that no snapshot names, `grace` seconds after they were marked."""
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        done = snapshots.collect(GRACE_SECONDS if grace is None else grace)
+        name = snapshots.name
+    due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
+    lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
+    if done.problems:
+        lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
+        for problem in done.problems:
+            lines += problem.diagnostics()
+    elif done.waiting:
+        lines.append(
+            f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
+            f"`nbcache gc` removes the first from {due} on"
+        )
+    data = {
+        "removed": done.removed,
+        "marked": done.waiting,
+        "due": done.due,
+        "problems": [str(problem) for problem in done.problems],
+    }
+    return Shown(lines, data, ok=not done.problems)
+
+
 def doctor(settings: Settings) -> Shown:
     """Check what nbcache needs of this machine; a problem is a failure."""
     checks = in_terminal(settings)
@@ -309,21 +441,22 @@ def _change(notebook: Path, change: Callable[[Any], bool]) -> None:
     update(notebook, changed, max_bytes=MAX_NOTEBOOK_BYTES)
 
 
-def _here() -> Environment | None:
-    """Return this environment; None where there is no torch to ask."""
+def _here(baseline: Baseline | None = None) -> Environment | None:
+    """Return this environment, where kernels compile for `baseline`; None where there is no torch to ask."""
     try:
         from nbcache.torch_bridge import environment
 
-        return environment.current()
+        return environment.current(baseline)
     except ImportError:
         return None
 
 
-def _needed_here() -> Environment:
-    here = _here()
+def _needed_here(what: str, baseline: Baseline | None = None) -> Environment:
+    """Return the same; SnapshotError without torch. `what` is for one environment."""
+    here = _here(baseline)
     if here is None:
         raise SnapshotError(
-            "a bundle is for one environment, and torch, which tells it, is not installed here",
+            f"{what} is for one environment, and torch, which tells it, is not installed here",
             next_step="run this where the notebook's kernel runs",
         )
     return here
@@ -344,11 +477,13 @@ def _agree(question: str) -> None:
 
 def _is_source(text: str) -> bool:
     """Tell a place from a fingerprint; what could be one is one, whatever files there are."""
-    return not is_fingerprint(text) and ("://" in text or Path(text).is_file())
+    return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
 
 
 def _signer_of(source: str, settings: Settings) -> str:
-    found = {_receive(data, where, settings).signer for data, where in sources(source)} - {""}
+    found = {
+        _receive(data, where, settings).signer for data, where in sources(source, Keyring(settings.trust_dir))
+    } - {""}
     if len(found) != 1:
         raise SnapshotError(
             "nobody signed this" if not found else "several have signed what is there", where=source

@@ -18,6 +18,7 @@ __all__ = [
     "EnvironmentMismatch",
     "FormatError",
     "HitRequired",
+    "MissingArtifact",
     "NbcacheError",
     "SnapshotError",
     "StoreError",
@@ -120,6 +121,10 @@ class UntrustedSigner(TrustError):
 
 class SnapshotError(NbcacheError):
     """A snapshot could not be taken or used."""
+
+
+class MissingArtifact(SnapshotError):
+    """Artifacts that a snapshot in a store names are not there any more."""
 
 
 class EnvironmentMismatch(SnapshotError):

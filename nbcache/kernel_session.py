@@ -30,6 +30,8 @@ from nbcache.model import (
     GraphRecord,
     Level,
     Manifest,
+    SnapshotRestored,
+    SnapshotTaken,
 )
 from nbcache.prewarming import Prewarming, Steps
 from nbcache.settings import Settings
@@ -41,7 +43,7 @@ from nbcache.tracking import Event, SpanEnded, Tracker
 from nbcache.trust import Policy
 from nbcache.worker import Worker
 
-__all__ = ["CompilerBridge", "Session"]
+__all__ = ["CompilerBridge", "Session", "Snapshots"]
 
 T = TypeVar("T")
 
@@ -77,6 +79,16 @@ class CompilerBridge(Protocol):
 
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
+
+
+class Snapshots(Protocol):
+    """What takes and restores a session's snapshots; `sharing` implements it."""
+
+    def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
+        """See `Session.snapshot`."""
+
+    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
+        """See `Session.restore`."""
 
 
 class Session:
@@ -120,6 +132,8 @@ class Session:
         self._supply = self._new_supply()
         self.exchange: Exchange | None = None
         """With the shared level, while this kernel is connected to one."""
+        self.snapshots: Snapshots | None = None
+        """What `snapshot` and `restore` do; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
         """Called when a cell has ended."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
@@ -286,6 +300,27 @@ class Session:
             if text not in self._noticed:
                 self._noticed[text] = None
                 self._notices.append(text)
+
+    def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
+        """Write all that is stored of this notebook into a snapshot, with all that is there already.
+
+        `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
+        a file. Raises NbcacheError where it cannot be taken or written.
+        """
+        return self._snapshots().snapshot(dest)
+
+    def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
+        """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store.
+
+        By default those of this notebook. A Path is always a file. Raises NbcacheError where nothing of them
+        may be used here, or fits.
+        """
+        return self._snapshots().restore_from(src)
+
+    def _snapshots(self) -> Snapshots:
+        if self.snapshots is None:
+            raise NbcacheError("this session has no snapshots", next_step="run `%load_ext nbcache`")
+        return self.snapshots
 
     # --- cells ----------------------------------------------------------------------------------
 

@@ -80,8 +80,8 @@ _COMMANDS = (
 )
 _USAGE = (
     "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | notebook] | restore [SOURCE] | connect [URL] | disconnect | trust [--yes] | clear | "
-    "flush | bench …]"
+    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
+    "trust [--yes] | clear | flush | bench …]"
 )
 
 _extension: Extension | None = None
@@ -455,8 +455,9 @@ class Extension:
         %nbcache doctor             check all that nbcache needs, and say what to do where it is not there
         %nbcache snapshot           write all that is stored of this notebook into a file beside it
         %nbcache snapshot FILE      the same into another file
+        %nbcache snapshot URL#NAME  the same into a store: redis://host/0#team/gpt, s3://bucket/x#team/gpt
         %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
-        %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL
+        %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL, URL#NAME in a store
         %nbcache connect URL        share what is compiled, live, with all who connect there
         %nbcache disconnect         share no more
         %nbcache trust              trust who signed the snapshot that came with this notebook

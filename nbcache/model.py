@@ -27,6 +27,8 @@ __all__ = [
     "Outcome",
     "Packed",
     "Snapshot",
+    "SnapshotRestored",
+    "SnapshotTaken",
 ]
 
 PHASES = ("dynamo", "aot", "inductor", "build", "wait", "load")
@@ -210,6 +212,36 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contents", MappingProxyType(dict(self.contents)))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """What taking a snapshot came to."""
+
+    where: str
+    """The file, or `URL#NAME` in a store, without secrets."""
+    graphs: int
+    artifacts: int
+    packed_bytes: int
+    """Bytes of its artifacts, compressed."""
+    changed: bool
+    """False where all of it was there already."""
+    missing: int = 0
+    """Artifacts that it should hold, and that are not stored any more."""
+    left: int = 0
+    """Versions under its name in a store that were left beside: of strangers, or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRestored:
+    """What of a snapshot was restored."""
+
+    where: str
+    """The file, notebook or URL, or `URL#NAME` in a store, without secrets."""
+    graphs: int
+    artifacts: int
+    pending: bool = False
+    """True where torch is not imported yet: what fits is restored as soon as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,15 +12,15 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.display import display as _display
 
-from nbcache.errors import ConfigError, NbcacheError, SnapshotError
+from nbcache.errors import NbcacheError, SnapshotError
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Environment
 from nbcache.notebook.attachment import MANIFEST_MIME, MIME
-from nbcache.notebook.snapshot_report import arrival_line, held, snapshot_lines
+from nbcache.notebook.snapshot_report import arrival_line, held, snapshot_lines, taken_parts
 from nbcache.notebook.wording import counted, one_line, size
-from nbcache.sharing import Sharing, Taken, beside, origin
-from nbcache.snapshot import Origin, Received, signed
+from nbcache.sharing import Sharing, Taken, beside, destination
+from nbcache.snapshot import Received, signed
 from nbcache.trust import Policy, Standing, short
 
 __all__ = ["ShareMagics"]
@@ -46,7 +45,7 @@ class ShareMagics:
         self._session = session
         self._locate = locate
         self._foreseen = foreseen
-        self._sharing = Sharing(session, foreseen)
+        self._sharing = Sharing(session, foreseen, locate)
         self._writing: threading.Thread | None = None
 
     @property
@@ -135,50 +134,40 @@ class ShareMagics:
     def _autosnapshot(self) -> None:
         try:
             if notebook := self._locate():
-                self._sharing.write(beside(Path(notebook)), self._origin(notebook))
+                self._sharing.write(beside(Path(notebook)), self._sharing.origin(notebook))
         except NbcacheError as error:
             self._session.notice(f"autosnapshot: {error}")
         except Exception as error:  # in a thread of its own nobody else would see it
             self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
 
     def snapshot(self, arguments: list[str]) -> None:
-        """Take a snapshot into a file, by default the one beside the notebook, or into this output."""
+        """Take a snapshot into a file, by default the one beside the notebook, a store, or this output."""
         if arguments[:1] == ["--portable"]:
             raise UsageError(
                 "%nbcache snapshot holds what is compiled already; to compile for other CPUs as well, run "
                 "`%nbcache config portable=x86-64-v3` first, or `nbcache warm --portable x86-64-v3 NOTEBOOK`"
             )
         if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
-            raise UsageError("%nbcache snapshot takes one FILE, or `notebook`, or nothing")
+            raise UsageError("%nbcache snapshot takes one FILE or URL#NAME, or `notebook`, or nothing")
         notebook = self._locate()
         if arguments == ["notebook"]:
             self._into_output(notebook)
             return
-        if not arguments and not notebook:
-            raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not where its snapshot goes",
-                where="%nbcache snapshot",
-                next_step="name a file: %nbcache snapshot FILE, or set %nbcache config notebook=PATH",
-            )
-        path = Path(arguments[0]).expanduser() if arguments else beside(Path(notebook))
-        taken = self._sharing.write(path, self._origin(notebook))
-        said = f"nbcache: {path.name} holds {held(taken.draft.snapshot)}"
-        said += "" if taken.changed else "; nothing was new"
-        if taken.draft.missing:
-            said += f"; {len(taken.draft.missing)} more are not stored any more"
-        _show(said, MANIFEST_MIME, _reference(path, taken))
+        target = destination(arguments[0]) if arguments else self._sharing.beside_notebook(notebook)
+        taken = self._sharing.write(target, self._sharing.origin(notebook))
+        name = target.name if isinstance(target, Path) else taken.where
+        said = f"nbcache: {one_line(name)} holds {held(taken.draft.snapshot)}"
+        said += "".join(f"; {each}" for each in taken_parts(taken.summary()))
+        if isinstance(target, Path):
+            _show(said, MANIFEST_MIME, _reference(target, taken))
+        else:
+            print(said)
 
     def restore(self, arguments: list[str]) -> None:
         """Use the snapshots at a SOURCE, by default those of this notebook."""
         if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
-            raise UsageError("%nbcache restore takes one SOURCE: a file, a notebook or a URL")
-        source = arguments[0] if arguments else self._locate()
-        if not source:
-            raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not what to restore",
-                where="%nbcache restore",
-                next_step="name a snapshot file, a notebook or a URL: %nbcache restore SOURCE",
-            )
+            raise UsageError("%nbcache restore takes one SOURCE: a file, a notebook, a URL, or URL#NAME")
+        source = arguments[0] if arguments else self._sharing.of_notebook()
         taken_in = self._sharing.receive(source)
         with self._following():
             self._ask()
@@ -210,7 +199,7 @@ class ShareMagics:
                     print(f"nbcache: {short(received.signer)} is trusted")
 
     def _into_output(self, notebook: str) -> None:
-        draft = self._sharing.take(self._origin(notebook))
+        draft = self._sharing.take(self._sharing.origin(notebook))
         data = signed(draft, self._sharing.keyring)
         if len(data) > _MAX_OUTPUT_BYTES:
             raise SnapshotError(
@@ -221,9 +210,6 @@ class ShareMagics:
             )
         said = f"nbcache: this output carries {held(draft.snapshot)}. It is kept once the notebook is saved."
         _show(said, MIME, base64.b64encode(data).decode("ascii"))
-
-    def _origin(self, notebook: str) -> Origin:
-        return origin(os.path.basename(notebook), self._session.settings)
 
 
 def _show(said: str, mime: str, content: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import platform
 import threading
 import time
@@ -11,18 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from types import MappingProxyType
 
 from nbcache import __version__
 from nbcache.container import MAX_SNAPSHOT_BYTES
-from nbcache.errors import EnvironmentMismatch, NbcacheError, SnapshotError, TrustError
+from nbcache.errors import ConfigError, EnvironmentMismatch, NbcacheError, SnapshotError, TrustError
 from nbcache.files import read, update
 from nbcache.forks import renew_in_children
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
-from nbcache.model import Environment, Level, Manifest
+from nbcache.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
+from nbcache.named_snapshots import Place, opened, place
 from nbcache.notebook import attachment
 from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
@@ -33,15 +36,25 @@ from nbcache.snapshot import (
     baseline_for,
     differences,
     fitting,
-    merge,
     receive,
+    revised,
     signed,
     take,
 )
-from nbcache.trust import Keyring, Policy, Standing
+from nbcache.trust import Keyring
 from nbcache.urls import redacted
 
-__all__ = ["MAX_NOTEBOOK_BYTES", "Sharing", "Taken", "beside", "origin", "sources"]
+__all__ = [
+    "MAX_NOTEBOOK_BYTES",
+    "Sharing",
+    "Taken",
+    "beside",
+    "destination",
+    "mismatch",
+    "origin",
+    "sources",
+    "write",
+]
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
 _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
@@ -51,6 +64,7 @@ _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
 _MOST_SHOWN = 4
 """Environments of which an error shows what differs."""
+_LOCATE_SECONDS = 2.0
 _LOOK_SECONDS = 5.0
 """How long reading ahead waits until snapshots have been looked for."""
 
@@ -60,14 +74,19 @@ def beside(notebook: Path) -> Path:
     return notebook.with_suffix(".nbcache")
 
 
-def sources(source: str) -> list[tuple[bytes, str]]:
-    """Return bytes and names of the snapshots at `source`: a file, a notebook or a URL; or SnapshotError.
+def sources(source: str | os.PathLike[str], keyring: Keyring) -> list[tuple[bytes, str]]:
+    """Return bytes and names of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
 
-    A notebook's are those that it carries, and the one beside it.
+    A notebook's are those that it carries, and the one beside it. NbcacheError where there is none that is
+    whole. Of one in a store the signature is checked before anything else of it is fetched.
     """
-    if source.startswith(("https://", "http://")):
-        return [(_fetch(source), redacted(source))]
-    path = _path(source)
+    if isinstance(source, str):
+        if source.startswith(("https://", "http://")):
+            return [(_fetch(source), redacted(source))]
+        if (named := place(source)) is not None:
+            with opened(named.url, keyring) as snapshots:
+                return snapshots.read(named.name)
+    path = _path(os.fspath(source))
     if path.suffix != ".ipynb":
         return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))]
     unsaved = not path.exists() and beside(path).exists()
@@ -77,7 +96,7 @@ def sources(source: str) -> list[tuple[bytes, str]]:
     if not found:
         raise SnapshotError(
             "there is no snapshot in this notebook, nor beside it",
-            where=source,
+            where=str(path),
             next_step="`%nbcache snapshot` in the notebook takes one",
         )
     return found
@@ -87,26 +106,97 @@ def sources(source: str) -> list[tuple[bytes, str]]:
 class Taken:
     """A snapshot that was just taken."""
 
+    where: str
+    """The file, or where in a store, without secrets."""
     draft: Draft
     data: bytes
-    """The file."""
+    """The file; empty where it is in a store."""
     changed: bool
-    """False where all of it was in the file already."""
+    """False where all of it was there already."""
+    lost: int = 0
+    """Artifacts of earlier versions in a store that are not there any more."""
+    left: int = 0
+    """Versions in a store that were left beside: of strangers, or damaged."""
+
+    def summary(self) -> SnapshotTaken:
+        """Return what to tell of it."""
+        snapshot = self.draft.snapshot
+        return SnapshotTaken(
+            where=self.where,
+            graphs=sum(len(manifest.graphs) for manifest in snapshot.manifests),
+            artifacts=len(snapshot.contents),
+            packed_bytes=sum(each.packed_size for each in snapshot.contents.values()),
+            changed=self.changed,
+            missing=len(self.draft.missing) + self.lost,
+            left=self.left,
+        )
+
+
+def destination(dest: str | os.PathLike[str]) -> Path | Place:
+    """Return where a snapshot is to be written: a file, or a name in a store, else ConfigError."""
+    if isinstance(dest, str):
+        if dest.startswith(("https://", "http://")):
+            raise ConfigError(
+                "a snapshot cannot be put at a web address",
+                where=redacted(dest),
+                next_step="name a file, or URL#NAME in a store, as in redis://host/0#team/gpt",
+            )
+        if (named := place(dest)) is not None:
+            return named
+    return _path(os.fspath(dest))
+
+
+def write(
+    target: Path | Place, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin, keyring: Keyring
+) -> Taken:
+    """Write what `take` returns, with all that is at `target` already, signed with the user's key.
+
+    `take` is told what is there, by digest. In a file a stranger's snapshot is a TrustError, whatever the
+    policy: signing it is to answer for it. In a store it is left beside.
+    """
+    if isinstance(target, Place):
+        with opened(target.url, keyring) as snapshots:
+            written = snapshots.write(target.name, take, origin)
+            where = snapshots.where(target.name)
+        return Taken(where, written.draft, b"", written.changed, written.lost, written.left)
+    path = target
+    taken: list[Taken] = []
+
+    def change(before: bytes | None) -> bytes:
+        earlier = [] if before is None else [receive(before, keyring, where=str(path))]
+        draft, changed = revised(earlier, take, origin)
+        data = before if before is not None and not changed else signed(draft, keyring)
+        taken.append(Taken(str(path), draft, data, changed))
+        return data
+
+    update(path, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    return taken[-1]
 
 
 class Sharing:
     """Looks for the snapshots of a session's notebook, and has the session use those that it may."""
 
-    def __init__(self, session: Session, foreseen: Callable[[], Environment | None] = lambda: None) -> None:
-        """`foreseen` tells what is known of the environment before torch is imported."""
+    def __init__(
+        self,
+        session: Session,
+        foreseen: Callable[[], Environment | None] = lambda: None,
+        locate: Callable[[], str] | None = None,
+    ) -> None:
+        """`foreseen` tells what is known of the environment before torch is imported.
+
+        `locate` returns the notebook's path, empty where it is not to be found; without it the session's
+        counts, as it was at first.
+        """
         self._session = session
         self._foreseen = foreseen
+        self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
         self._looked = threading.Event()
         self._lock = threading.Lock()
         self._received: dict[str, Received] = {}
         """By SHA-256 of the file's bytes."""
         self._problems: list[NbcacheError] = []
         session.reading_ahead.append(self._restore_known)
+        session.snapshots = self
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -147,11 +237,11 @@ class Sharing:
         with self._lock:
             self._received.clear()
 
-    def receive(self, source: str) -> list[Received]:
+    def receive(self, source: str | os.PathLike[str]) -> list[Received]:
         """Take in the snapshots at `source`, without using them; NbcacheError where none is whole."""
         taken_in: list[Received] = []
         problems: list[NbcacheError] = []
-        for data, where in sources(source):
+        for data, where in sources(source, self.keyring):
             try:
                 taken_in.append(self._take_in(data, where))
             except NbcacheError as error:
@@ -195,7 +285,7 @@ class Sharing:
             with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
                 self._judged(received).unlock(settings.trust)
                 if (name := baseline_for(received.snapshot.manifests, here)) is not None:
-                    chosen = f"the snapshot {Path(received.where).name}"
+                    chosen = f"the snapshot {received.name}"
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
                     return
 
@@ -212,7 +302,7 @@ class Sharing:
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
-    def take(self, origin: Origin, known: Mapping[str, bytes] = MappingProxyType({})) -> Draft:
+    def take(self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({})) -> Draft:
         """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
         manifest = self._session.manifest()
         if manifest is None or not manifest.artifacts:
@@ -222,34 +312,59 @@ class Sharing:
             )
         return take(self._session.artifacts, manifest, origin, known)
 
-    def write(self, path: Path, origin: Origin) -> Taken:
-        """Write a snapshot to `path`, with all that is in the file already.
+    def write(self, target: Path | Place, origin: Origin) -> Taken:
+        """Write a snapshot to `target`, with all that is there already; raises as `write` does."""
+        return write(target, partial(self.take, origin), origin, self.keyring)
 
-        Raises TrustError where that is a stranger's, whatever the policy: signing it is to answer for it.
-        """
-        taken: list[Taken] = []
+    def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
+        """Take a snapshot of the notebook, by default into the file beside it."""
+        if dest == "notebook":
+            raise ConfigError(
+                "only a cell's output can carry a snapshot into the notebook",
+                where="snapshot",
+                next_step="%nbcache snapshot notebook, or name a file",
+            )
+        notebook = self._locate()
+        target = self.beside_notebook(notebook) if dest is None else destination(dest)
+        return self.write(target, self.origin(notebook)).summary()
 
-        def change(before: bytes | None) -> bytes:
-            earlier = []
-            if before is not None:
-                received = receive(before, self.keyring, where=str(path))
-                packed = received.unlock(Policy.STRICT)
-                if received.standing is not Standing.OWN:
-                    received.unpack_all(Policy.STRICT)
-                earlier = [Draft(received.snapshot, packed)]
-            new = self.take(origin, earlier[0].packed if earlier else {})
-            draft = merge([*earlier, new], origin)
-            changed = not earlier or draft.snapshot.manifests != earlier[0].snapshot.manifests
-            data = before if before is not None and not changed else signed(draft, self.keyring)
-            taken.append(Taken(draft, data, changed))
-            return data
+    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
+        """Restore the snapshots at `src`, by default those of the notebook."""
+        restored = self.restore(self.receive(self.of_notebook() if src is None else src))
+        return [
+            SnapshotRestored(received.where, 0, 0, pending=True)
+            if manifest is None
+            else SnapshotRestored(received.where, len(manifest.graphs), len(manifest.artifacts))
+            for received, manifest in restored
+        ]
 
-        update(path, change, max_bytes=MAX_SNAPSHOT_BYTES)
-        return taken[-1]
+    def beside_notebook(self, notebook: str) -> Path:
+        """Return where the snapshot of the notebook goes; ConfigError where `notebook` is not known."""
+        if not notebook:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not where its snapshot goes",
+                where="snapshot",
+                next_step="name a file, or set %nbcache config notebook=PATH",
+            )
+        return beside(Path(notebook))
+
+    def of_notebook(self) -> Path:
+        """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
+        if not (notebook := self._locate()):
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not what to restore",
+                where="restore",
+                next_step="name a snapshot: a file, a notebook, a URL, or URL#NAME in a store",
+            )
+        return Path(notebook)
+
+    def origin(self, notebook: str) -> Origin:
+        """Return what a snapshot that is taken now says of where it comes from."""
+        return origin(os.path.basename(notebook), self._session.settings)
 
     def _look(self) -> None:
         try:
-            if notebook := self._session.notebook(timeout=2.0):
+            if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
                 self._look_at(Path(notebook))
         except Exception as error:  # whatever lies in that folder, the user's cells run
             self._session.notice(f"looking for snapshots failed: {error!r}")
@@ -287,16 +402,19 @@ class Sharing:
         packed = received.unlock(self._session.settings.trust)
         manifest = fitting(received.snapshot.manifests, here)
         if manifest is None:
-            differing = [
-                line
-                for manifest in received.snapshot.manifests[:_MOST_SHOWN]
-                for line in fit_lines(differences(manifest, here), baseline_for([manifest], here))
-            ]
-            raise EnvironmentMismatch(
-                "nothing in this snapshot fits this machine", differing, where=received.where
-            )
-        self._session.adopt(here, manifest, packed, (Level.L2, Path(received.where).name))
+            raise mismatch(received, here)
+        self._session.adopt(here, manifest, packed, (Level.L2, received.name))
         return manifest
+
+
+def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:
+    """Return the error that says why nothing of a snapshot fits `here`."""
+    differing = [
+        line
+        for manifest in received.snapshot.manifests[:_MOST_SHOWN]
+        for line in fit_lines(differences(manifest, here), baseline_for([manifest], here))
+    ]
+    return EnvironmentMismatch("nothing in this snapshot fits this machine", differing, where=received.where)
 
 
 def _of(notebook: Path, data: bytes) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:

@@ -1,4 +1,4 @@
-"""Snapshots: artifacts and a signed manifest in one file. Take, check, merge, put into a store.
+"""Snapshots: artifacts and a signed manifest, in one file or, by name, in a store. Take, check, merge.
 
 What is read from a file passes, in this order: length, digests, signature, policy. Only then is anything
 of it decompressed, stored or handed to torch (`Received.unlock`).
@@ -6,8 +6,10 @@ of it decompressed, stored or handed to torch (`Received.unlock`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
@@ -35,16 +37,21 @@ __all__ = [
     "Draft",
     "Origin",
     "Received",
+    "announced",
     "baseline_for",
+    "completed",
     "differences",
     "fitting",
     "foreseen_differences",
     "merge",
     "receive",
+    "revised",
     "scope",
     "signed",
+    "signed_manifest",
     "summaries",
     "take",
+    "without",
 ]
 
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -80,12 +87,17 @@ class Received:
 
     snapshot: Snapshot
     where: str
-    """What it was read from, in words: a file name."""
+    """What it was read from, in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
     signer: str = ""
     """Fingerprint of the key that signed it; empty where nobody did."""
     standing: Standing | None = None
     """Who the signer is to this user; None where nobody signed."""
     _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What to call it in a line: the file's name without its folders, or where in a store it is."""
+        return self.where if "#" in self.where else Path(self.where).name
 
     def unlock(self, policy: Policy) -> Mapping[str, bytes]:
         """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
@@ -111,22 +123,72 @@ def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
 
     Raises CorruptSnapshot, UnsupportedVersion or BadSignature, whatever the bytes are.
     """
-    try:
+    with _told(where):
         file = decode_file(data)
-        signer, standing, forged = _signer(file, keyring)
-        vouched = standing in (Standing.OWN, Standing.TRUSTED)
-        if len(file.manifest) > (_MAX_MANIFEST_BYTES if vouched else _MAX_STRANGERS_BYTES):
-            raise refused(f"its manifest has {len(file.manifest):,} bytes")
-        snapshot = decode_snapshot(file.manifest)
-        _check(snapshot, file.packed)
+        received, forged = _read(file, keyring, where)
+        _check_packed(received.snapshot, file.packed)
         if forged is not None:
             raise forged
+    return replace(received, _packed=file.packed)
+
+
+def announced(data: bytes, keyring: Keyring, *, where: str) -> Received:
+    """Return what a snapshot file without its artifacts says, checked as `receive` does, signature and all.
+
+    It unlocks nothing until it is `completed`.
+    """
+    with _told(where):
+        file = decode_file(data)
+        if file.packed:
+            raise refused("it holds artifacts where only a manifest belongs")
+        received, forged = _read(file, keyring, where)
+        if forged is not None:
+            raise forged
+    return received
+
+
+def completed(received: Received, packed: Mapping[str, bytes]) -> Received:
+    """Return `received` with its artifacts, by digest of their content; CorruptSnapshot where they differ."""
+    with _told(received.where):
+        _check_packed(received.snapshot, packed)
+    return replace(received, _packed=packed)
+
+
+def without(received: Received, gone: Collection[str]) -> Received:
+    """Return `received` as if it had never named the contents `gone`, by their digests."""
+    snapshot = received.snapshot
+    manifests = []
+    for manifest in snapshot.manifests:
+        refs = tuple(ref for ref in manifest.artifacts if ref.digest not in gone)
+        if refs:
+            manifests.append(union(manifest.environment, "", [replace(manifest, artifacts=refs)]))
+    contents = {digest: each for digest, each in snapshot.contents.items() if digest not in gone}
+    return replace(received, snapshot=replace(snapshot, manifests=tuple(manifests), contents=contents))
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Have what is wrong with a snapshot say where it is."""
+    try:
+        yield
     except CorruptEntry as error:
         raise refused(error.what, where) from error
     except NbcacheError as error:
         error.where = where
         raise
-    return Received(snapshot, where, signer, standing, file.packed)
+
+
+def _read(
+    file: SnapshotFile, keyring: Keyring, where: str
+) -> tuple[Received, BadSignature | UnsupportedVersion | None]:
+    """Return what a file's manifest says, without artifacts; and what is wrong with its signature."""
+    signer, standing, forged = _signer(file, keyring)
+    vouched = standing in (Standing.OWN, Standing.TRUSTED)
+    if len(file.manifest) > (_MAX_MANIFEST_BYTES if vouched else _MAX_STRANGERS_BYTES):
+        raise refused(f"its manifest has {len(file.manifest):,} bytes")
+    snapshot = decode_snapshot(file.manifest)
+    _check(snapshot)
+    return Received(snapshot, where, signer, standing), forged
 
 
 def _signer(
@@ -234,21 +296,26 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     )
 
 
-def _check(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
-    """Raise CorruptSnapshot unless `packed` is what the manifest says, and within bounds."""
+def _check(snapshot: Snapshot) -> None:
+    """Raise CorruptSnapshot unless what the manifest says is within bounds."""
     if len(snapshot.manifests) > _MAX_ENVIRONMENTS or any(
         max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
     ):
         raise refused("it names more artifacts than a snapshot may")
-    if snapshot.contents.keys() != packed.keys():
-        raise refused("it holds other artifacts than its manifest names")
     if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
         raise refused("its artifacts are longer than a snapshot's may be")
     for digest, expected in snapshot.contents.items():
-        if len(packed[digest]) != expected.packed_size:
-            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
         if is_bomb(expected.size, expected.packed_size):
             raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
+
+
+def _check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
+    """Raise CorruptSnapshot unless `packed` is what the manifest says."""
+    if snapshot.contents.keys() != packed.keys():
+        raise refused("it holds other artifacts than its manifest names")
+    for digest, expected in snapshot.contents.items():
+        if len(packed[digest]) != expected.packed_size:
+            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
     for digest, expected in snapshot.contents.items():
         if sha256(packed[digest]) != expected.packed_digest:
             raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
@@ -260,6 +327,7 @@ class Draft:
 
     snapshot: Snapshot
     packed: Mapping[str, bytes] = field(repr=False)
+    """By digest of their content; of what is there already, where it goes, it may lack some."""
     missing: tuple[ArtifactRef, ...] = ()
     """What was to be in it, and is not there any more, or cannot be in a snapshot."""
 
@@ -268,23 +336,28 @@ def take(
     artifacts: ArtifactStore,
     manifest: Manifest,
     origin: Origin,
-    known: Mapping[str, bytes] = MappingProxyType({}),
+    known: Mapping[str, Packed] = MappingProxyType({}),
 ) -> Draft:
     """Return a snapshot of what `manifest` names: read from `artifacts`, but for what is `known` already.
 
-    Raises StoreError where the store fails.
+    What is known, by digest, is named and not read. Raises StoreError where the store fails.
     """
     packed: dict[str, bytes] = {}
+    contents: dict[str, Packed] = {}
     kept, missing = [], []
     for ref in manifest.artifacts:
-        content = packed.get(ref.digest) or known.get(ref.digest) or artifacts.packed(ref)
-        if content is None or is_bomb(ref.size, len(content)):
-            missing.append(ref)
-            continue
-        packed[ref.digest] = content
+        if ref.digest not in contents:
+            if (there := known.get(ref.digest)) is None:
+                content = artifacts.packed(ref)
+                if content is None or is_bomb(ref.size, len(content)):
+                    missing.append(ref)
+                    continue
+                packed[ref.digest] = content
+                there = Packed(ref.size, len(content), sha256(content))
+            contents[ref.digest] = there
         kept.append(ref)
-    held = replace(manifest, artifacts=tuple(kept))
-    return Draft(_snapshot(origin, [union(manifest.environment, "", [held])], packed), packed, tuple(missing))
+    held = union(manifest.environment, "", [replace(manifest, artifacts=tuple(kept))])
+    return Draft(_snapshot(origin, [held], contents), packed, tuple(missing))
 
 
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
@@ -293,17 +366,49 @@ def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
     Only of torch's profile of dynamic shapes, which grows, the newest is kept.
     """
     by_environment: dict[Environment, list[Manifest]] = {}
+    contents: dict[str, Packed] = {}
     held: dict[str, bytes] = {}
     for draft in drafts:
-        held = {**draft.packed, **held}
+        for digest in draft.snapshot.contents.keys() - contents.keys():
+            contents[digest] = draft.snapshot.contents[digest]
+            if digest in draft.packed:
+                held[digest] = draft.packed[digest]
         for manifest in draft.snapshot.manifests:
             by_environment.setdefault(manifest.environment, []).append(manifest)
     manifests = [union(environment, "", every) for environment, every in by_environment.items()]
     newest = sorted(manifests, key=_last_used)[-_MAX_ENVIRONMENTS:]
     manifests = [manifest for manifest in manifests if manifest in newest]
-    packed = {ref.digest: held[ref.digest] for manifest in manifests for ref in manifest.artifacts}
+    snapshot = _snapshot(origin, manifests, contents)
+    packed = {digest: held[digest] for digest in snapshot.contents if digest in held}
     missing = tuple(ref for draft in drafts for ref in draft.missing)
-    return Draft(_snapshot(origin, manifests, packed), packed, missing)
+    return Draft(snapshot, packed, missing)
+
+
+def revised(
+    earlier: Sequence[Received],
+    take: Callable[[Mapping[str, Packed]], Draft],
+    origin: Origin,
+    *,
+    anew: bool = False,
+    whole: Callable[[Received], Received] = lambda received: received,
+) -> tuple[Draft, bool]:
+    """Return what is there already with what `take` adds to it; and whether that is to be signed anew.
+
+    It is where any of it is new, and with `anew`. `take` is told what is there, by digest; `whole` gets the
+    artifacts of what was received without them. Raises TrustError where a stranger signed what is there,
+    whatever the policy, and CorruptSnapshot where contents of another signer are not what they say: to sign
+    is to answer for all of it.
+    """
+    drafts = [Draft(each.snapshot, each.unlock(Policy.STRICT)) for each in earlier]
+    known: dict[str, Packed] = {}
+    for draft in drafts:
+        known = {**draft.snapshot.contents, **known}
+    draft = merge([*drafts, take(known)], origin)
+    changed = anew or len(drafts) != 1 or draft.snapshot.manifests != drafts[0].snapshot.manifests
+    for received in earlier if changed else ():
+        if received.standing is not Standing.OWN:
+            whole(received).unpack_all(Policy.STRICT)
+    return draft, changed
 
 
 def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
@@ -339,26 +444,34 @@ def _compiling(graph: GraphRecord) -> float:
 
 def signed(draft: Draft, keyring: Keyring) -> bytes:
     """Return the file of a snapshot, signed with the user's key; CorruptSnapshot where it breaks a bound."""
-    manifest = encode_snapshot(draft.snapshot)
-    _check(draft.snapshot, draft.packed)
-    return encode_file(SnapshotFile(manifest, keyring.sign(manifest).encode(), draft.packed))
+    _check_packed(draft.snapshot, draft.packed)
+    return _signed(draft.snapshot, draft.packed, keyring)
+
+
+def signed_manifest(draft: Draft, keyring: Keyring) -> bytes:
+    """Return the same file without the artifacts: they lie elsewhere."""
+    return _signed(draft.snapshot, {}, keyring)
+
+
+def _signed(snapshot: Snapshot, packed: Mapping[str, bytes], keyring: Keyring) -> bytes:
+    manifest = encode_snapshot(snapshot)
+    _check(snapshot)
+    return encode_file(SnapshotFile(manifest, keyring.sign(manifest).encode(), packed))
 
 
 def _last_used(manifest: Manifest) -> float:
     return max((ref.used for ref in manifest.artifacts), default=0.0)
 
 
-def _snapshot(origin: Origin, manifests: Sequence[Manifest], packed: Mapping[str, bytes]) -> Snapshot:
-    sizes = {ref.digest: ref.size for manifest in manifests for ref in manifest.artifacts}
+def _snapshot(origin: Origin, manifests: Sequence[Manifest], contents: Mapping[str, Packed]) -> Snapshot:
+    """Return a snapshot of `manifests`; `contents` has what they name, and may have more."""
+    named = dict.fromkeys(ref.digest for manifest in manifests for ref in manifest.artifacts)
     return Snapshot(
         notebook=origin.notebook,
         created=origin.created,
         made_by=origin.made_by,
         manifests=tuple(manifests),
-        contents={
-            digest: Packed(size, len(packed[digest]), sha256(packed[digest]))
-            for digest, size in sizes.items()
-        },
+        contents={digest: contents[digest] for digest in named},
         user=origin.user,
         host=origin.host,
     )

@@ -24,6 +24,7 @@ LOW = {
     "kernel_session",
     "key",
     "model",
+    "named_snapshots",
     "prewarming",
     "settings",
     "shared",

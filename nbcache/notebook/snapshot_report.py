@@ -9,12 +9,23 @@ from typing import Any
 from nbcache.baseline import LABEL
 from nbcache.errors import TrustError, UntrustedSigner
 from nbcache.key import Difference
-from nbcache.model import Environment, GraphSummary, Manifest, Snapshot
+from nbcache.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
+from nbcache.named_snapshots import Version
 from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
 from nbcache.snapshot import Received, baseline_for, differences, foreseen_differences
 from nbcache.trust import Policy, Standing, admit, short
 
-__all__ = ["arrival", "arrival_line", "fit_lines", "held", "snapshot_json", "snapshot_lines"]
+__all__ = [
+    "arrival",
+    "arrival_line",
+    "fit_lines",
+    "held",
+    "snapshot_json",
+    "snapshot_lines",
+    "taken_parts",
+    "version_json",
+    "version_lines",
+]
 
 _REMEDIES = {
     "torch": "install that torch here, or take a snapshot with this one",
@@ -42,6 +53,16 @@ def held(snapshot: Snapshot) -> str:
         f"{size(full)} in {size(packed)}",
     ]
     return DOT.join(parts)
+
+
+def taken_parts(taken: SnapshotTaken) -> list[str]:
+    """Return what else there is to say of a snapshot that was just taken."""
+    parts = [] if taken.changed else ["nothing was new"]
+    if taken.missing:
+        parts.append(f"{taken.missing} more are not stored any more")
+    if taken.left:
+        parts.append(f"{counted(taken.left, 'version')} of others, or damaged, left beside (nbcache ls)")
+    return parts
 
 
 def snapshot_lines(received: Received, here: Environment | None = None) -> list[str]:
@@ -80,7 +101,7 @@ def arrival(
     manifest, differing = _nearest(snapshot.manifests, here)
     graphs = manifest.graphs if manifest is not None else ()
     whose = f" of {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
-    name = one_line(received.where.rpartition("/")[2], _LONGEST)
+    name = one_line(received.name, _LONGEST)
     parts = [
         f"{name}: {counted(len(graphs), 'graph')}{whose}",
         *([each] if manifest is not None and (each := _for_any(manifest)) else []),
@@ -181,6 +202,62 @@ def snapshot_json(received: Received, here: Environment | None = None) -> dict[s
             }
             for manifest in snapshot.manifests
         ],
+    }
+
+
+def version_lines(versions: Iterable[Version]) -> list[str]:
+    """Return the named snapshots of a store as a table, one row a version, and what is wrong with some."""
+    rows: list[tuple[str, ...]] = [
+        ("name", "graphs", "artifacts", "bytes", "saves", "signer", "", "by", "taken")
+    ]
+    problems: list[str] = []
+    for version in versions:
+        name = one_line(version.name or version.key)
+        if version.received is None:
+            rows.append((name, *[NOTHING] * 5, "cannot be used", NOTHING, NOTHING))
+            problems += version.problem.diagnostics() if version.problem is not None else []
+            continue
+        received, snapshot = version.received, version.received.snapshot
+        graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+        rows.append(
+            (
+                name,
+                str(len(graphs)),
+                str(len(snapshot.contents)),
+                size(sum(each.packed_size for each in snapshot.contents.values())),
+                duration(_seconds(graphs)),
+                short(received.signer) if received.signer else NOTHING,
+                "not signed" if received.standing is None else received.standing.value,
+                "@".join(one_line(each, _LONGEST) for each in (snapshot.user, snapshot.host) if each)
+                or NOTHING,
+                _day(snapshot.created),
+            )
+        )
+    return [*aligned(rows, right=(1, 2, 3, 4)), *problems]
+
+
+def version_json(version: Version) -> dict[str, Any]:
+    """Return one version of a named snapshot as JSON values."""
+    received = version.received
+    graphs: list[GraphSummary] = []
+    if received is not None:
+        graphs = [graph for manifest in received.snapshot.manifests for graph in manifest.graphs]
+    return {
+        "name": version.name or None,
+        "version": version.key.rpartition("/")[2],
+        "problem": version.problem and str(version.problem),
+        "graphs": len(graphs),
+        "seconds": float(_seconds(graphs)),
+        "artifacts": len(received.snapshot.contents) if received else 0,
+        "packed_bytes": sum(each.packed_size for each in received.snapshot.contents.values())
+        if received
+        else 0,
+        "signer": (received.signer or None) if received else None,
+        "standing": received.standing.name.lower() if received and received.standing else None,
+        "notebook": received.snapshot.notebook if received else None,
+        "user": received.snapshot.user if received else None,
+        "host": received.snapshot.host if received else None,
+        "created": received.snapshot.created if received else None,
     }
 
 
