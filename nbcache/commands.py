@@ -314,9 +314,14 @@ def restore(source: str, settings: Settings) -> Shown:
             except NbcacheError as error:
                 problems.append(error)
                 continue
-            for ref in manifest.artifacts:
+            now = time.time()  # whoever wrote it may have had another clock
+            refs = [
+                replace(ref, created=min(ref.created, now), used=min(ref.used, now))
+                for ref in manifest.artifacts
+            ]
+            for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
-            artifacts.save_manifest(replace(manifest, environment=here, notebook=""))
+            artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
             counts = len(manifest.graphs), len(manifest.artifacts)
             restored.append(SnapshotRestored(where, *counts))
             said = (

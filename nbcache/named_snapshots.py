@@ -207,7 +207,8 @@ class NamedSnapshots:
         Signatures are checked before artifacts are fetched; who signed is not judged here. Raises the first
         problem where no version is whole, and SnapshotError where there is none.
         """
-        versions = self.versions(name)
+        # Again, where there is none: a listing may miss a version, and the one that absorbed it meanwhile.
+        versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
         found: list[tuple[bytes, str]] = []
@@ -236,7 +237,7 @@ class NamedSnapshots:
         Writes only what is new. Raises what `take` raises, and SnapshotError where it gets too long.
         """
         for _ in range(_ATTEMPTS - 1):
-            with suppress(MissingArtifact):
+            with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
                 return self._write(name, take, origin)
         return self._write(name, take, origin)
 
@@ -282,8 +283,9 @@ class NamedSnapshots:
             named, problems = self._named()
             if problems:
                 return Collected(waiting=len(marks), problems=tuple(problems))
+            marks = {digest: marked for digest, marked in marks.items() if digest not in named}
         removed = 0
-        for batch in _chunks(sorted(due - named), _BATCH_KEYS):
+        for batch in _chunks(sorted(due & marks.keys()), _BATCH_KEYS):
             for digest, marked in self._marks(batch).items():
                 if marked + grace <= now:
                     self._store.delete(_ARTIFACT + digest)

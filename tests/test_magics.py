@@ -67,6 +67,8 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
         ("%nbcache config max_byte=1", "did you mean 'max_bytes'?"),
         ("%nbcache config max_bytes=lots", "such as 500MB or 5GB"),
         ("%nbcache config dir=/elsewhere", "set NBCACHE_DIR"),
+        ("%nbcache snapshot redis://:s3cret@host/0", "write URL#NAME, as in redis://host/0#team/gpt"),
+        ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
         ("%nbcache clear everything", "takes nothing more"),
         ("%nbcache bench nanogtp", "did you mean nanogpt?"),
     ],
@@ -77,6 +79,7 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any, line
     assert not ran["success"]
     assert said in ran["text"]
     assert "Traceback" not in ran["text"]
+    assert "s3cret" not in ran["text"]
 
 
 def test_an_empty_session_has_a_status(in_shell: Any) -> None:

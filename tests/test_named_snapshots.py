@@ -495,6 +495,18 @@ def test_a_trusted_signers_version_is_checked_and_merged(url: str, ada: Person, 
         assert held_by(store, ada) == {"bobs", "mine"}
 
 
+def test_what_is_damaged_of_a_trusted_signers_version_is_not_signed(ada: Person, bob: Person) -> None:
+    store = MemoryStore()
+    take_into(bob, store, NAME, "one")
+    (damaged,) = keys_of(store, "artifact/")
+    take_into(bob, store, NAME, "two")
+    store.put(damaged, b"no frame")
+    trusts(ada, bob)
+    written = take_into(ada, store, NAME, "mine")
+    assert (written.lost, written.left) == (1, 0)
+    assert held_by(store, ada) == {"two", "mine"}
+
+
 def test_nothing_is_fetched_whose_signature_is_wrong(ada: Person, bob: Person) -> None:
     store = Watched(MemoryStore())
     take_into(ada, store, NAME, "one")
