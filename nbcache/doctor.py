@@ -13,7 +13,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -71,7 +71,7 @@ def in_kernel(
         ("notebook", lambda: _notebook(locate())),
         ("torch", partial(_torch, here)),
         ("machine", partial(_machine, here)),
-        ("torch's caches", _caches),
+        ("torch's caches", partial(_caches, bridge.switched_caches())),
         ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
         *_everywhere(settings, store, folder),
         ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
@@ -255,8 +255,9 @@ def _gpu(device: str, triton: str, cuda: str | None) -> Check:
     return _ok("GPU", f"{device}, {with_triton}")
 
 
-def _caches() -> _Checks:
-    found = switched_off()
+def _caches(switched: Collection[str] = ()) -> _Checks:
+    """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
+    found = switched_off(switched)
     for each in found:
         state = CheckState.NOTE if each.hits else CheckState.PROBLEM
         yield Check("torch's caches", state, f"{each.setting}: {each.means}", each.remedy)
@@ -269,7 +270,7 @@ def _torch_folder(folder: str, chosen_by: str, serves: bool) -> _Checks:
     name = "torch's folder"
     if not serves:
         found = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
-        remedy = "set TORCHINDUCTOR_CACHE_DIR, or TMPDIR, to a folder of yours before torch is imported"
+        remedy = "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours"
         yield _problem(name, found, remedy)
     elif not folder:
         yield _ok(name, chosen_by)

@@ -54,7 +54,7 @@ from nbcache.share_magics import ShareMagics
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge, options
+from nbcache.torch_bridge import TorchBridge, cache_settings, options
 
 __all__ = ["Extension", "current_session", "load", "unload"]
 
@@ -249,7 +249,8 @@ class Extension:
             candidates = list(_COMMANDS)
         else:
             candidates = ["--json"] if words[1] in ("status", "config", "doctor") else []
-            candidates += [f"{name}=" for name in Settings.names() if words[1] == "config"]
+            if words[1] == "config":
+                candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
         return [candidate for candidate in candidates if candidate.startswith(symbol)]
 
     def _name_code(self) -> None:
@@ -451,7 +452,7 @@ class Extension:
         %nbcache, %nbcache status   the session, by cell and graph
         %nbcache status --json      the same as JSON
         %nbcache config             each setting, its value and where it comes from
-        %nbcache config NAME=VALUE  change a setting for this kernel
+        %nbcache config NAME=VALUE  change a setting for this kernel, nbcache's or one of torch's caches
         %nbcache doctor             check all that nbcache needs, and say what to do where it is not there
         %nbcache snapshot           write all that is stored of this notebook into a file beside it
         %nbcache snapshot FILE      the same into another file
@@ -495,6 +496,7 @@ class Extension:
         changes = [word for word in arguments if "=" in word]
         as_json = _only_json("config", [word for word in arguments if "=" not in word])
         settings = self.session.settings
+        of_torch: dict[str, str] = {}
         for change in changes:
             name, _, value = change.partition("=")
             if name == "dir":
@@ -503,7 +505,12 @@ class Extension:
                     where="%nbcache config",
                     next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
                 )
-            settings = settings.with_value(name, value, origin="%nbcache config")
+            if name in cache_settings.NAMES:
+                of_torch[name] = value
+                continue
+            settings = settings.with_value(name, value, origin="%nbcache config", others=cache_settings.NAMES)
+        for name, value in of_torch.items():
+            self._bridge.switch_cache(name, value)
         self.session.configure(settings)
         if not settings.prewarm:
             self.session.prewarm.stop()
@@ -518,10 +525,15 @@ class Extension:
             ]
             found = self._location()
             rows.append(SettingRow("notebook", found.path, found.found_by, settings.help("notebook")))
-            rows.append(
-                SettingRow("torch folder", *self._bridge.cache_folder(), help="torch's own cache folder")
-            )
-            _show(render_settings(rows), as_json)
+            torch_rows = [
+                SettingRow(each.name, each.value, each.origin, each.help, each.note)
+                for each in self._bridge.cache_settings()
+            ]
+            _show(render_settings(rows, torch_rows), as_json)
+            return
+        for each in self._bridge.cache_settings():
+            if each.name in of_torch and each.note:
+                print(f"nbcache: {each.name} is {each.value}: {each.note}")
 
     def _doctor(self, arguments: list[str]) -> None:
         as_json = _only_json("doctor", arguments)

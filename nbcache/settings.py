@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -168,15 +168,19 @@ class Settings:
             settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
         return settings
 
-    def with_value(self, name: str, text: str, *, origin: str) -> Settings:
-        """Return these settings with `name` read from `text`; ConfigError where either makes no sense."""
+    def with_value(self, name: str, text: str, *, origin: str, others: Sequence[str] = ()) -> Settings:
+        """Return these settings with `name` read from `text`; ConfigError where either makes no sense.
+
+        `others` are names, in capitals, of settings elsewhere that may have been meant.
+        """
         known = {each.name: each for each in fields(self) if each.name != "origins"}
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(name, known, n=1) or get_close_matches(name.upper(), others, n=1)
+            listed = ", ".join([*known, *others])
             raise ConfigError(
                 f"there is no setting {name!r}",
                 where=origin,
-                next_step=f"did you mean {near[0]!r}?" if near else f"the settings are: {', '.join(known)}",
+                next_step=f"did you mean {near[0]!r}?" if near else f"the settings are: {listed}",
             )
         try:
             value = known[name].metadata["parse"](text)

@@ -40,13 +40,14 @@ def in_shell(run_python: RunPython) -> Any:
 
 
 def test_config_shows_each_setting_with_its_value_and_origin(in_shell: Any, isolated: dict[str, str]) -> None:
-    rows = json.loads(in_shell('run("%nbcache config --json")["text"]'))["settings"]
+    shown = json.loads(in_shell('run("%nbcache config --json")["text"]'))
 
+    rows = shown["settings"] + shown["torch"]
     by_name = {row["name"]: row for row in rows}
     assert by_name["dir"]["value"] == isolated["NBCACHE_DIR"]
     assert by_name["dir"]["origin"] == "environment, NBCACHE_DIR"
     assert (by_name["max_bytes"]["value"], by_name["max_bytes"]["origin"]) == ("5GB", "default")
-    assert by_name["torch folder"]["origin"] == "not known before torch is imported"
+    assert by_name["TORCHINDUCTOR_CACHE_DIR"]["origin"] == "not known before torch is imported"
     assert all(row["help"] for row in rows)
 
 
@@ -97,6 +98,7 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any) -> None:
     assert in_shell('complete("%nbcache doc")') == ["doctor"]
     assert in_shell('complete("%nbcache doctor --")') == ["--json"]
     assert in_shell('complete("%nbcache config max")') == ["max_bytes="]
+    assert in_shell('complete("%nbcache config TORCHINDUCTOR_FO")') == ["TORCHINDUCTOR_FORCE_DISABLE_CACHES="]
     assert "print" in in_shell('complete("%%compile_cached f\\nprin")')
 
 

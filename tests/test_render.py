@@ -418,6 +418,21 @@ def test_settings_show_name_value_origin_description_and_note():
     assert page.rows[2][3] == "Shared store.off"
 
 
+def test_settings_of_torchs_caches_are_a_block_of_their_own():
+    ours = [SettingRow("save", "on", "default", "Store what is compiled.")]
+    torchs = [SettingRow("TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", "off", "default", "On a Redis.", "no")]
+    rendered = render_settings(ours, torchs)
+    assert rendered.text.splitlines() == [
+        "save  on  default  Store what is compiled.",
+        "",
+        "torch's caches",
+        "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE  off  default  On a Redis.",
+        "                                                   ! no",
+    ]
+    assert [row[0] for row in Page(rendered.html).rows] == ["setting", "save", "setting", torchs[0].name]
+    assert [row["name"] for row in rendered.data["torch"]] == [torchs[0].name]
+
+
 CHECKS = [
     Check("torch", CheckState.OK, "2.13.0, imported"),
     Check("C++ compiler", CheckState.NOTE, "g++ is not there", "install one, or set CXX"),

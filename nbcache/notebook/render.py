@@ -81,6 +81,8 @@ DOING = {
     "load": "looking in the cache",
 }
 """The phases of `Activity.phase`, as the live line says them."""
+TORCH_SETTINGS = "torch's caches"
+"""What stands above torch's cache settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +190,11 @@ def render_status(
     return Rendered(text, html, data, "application/vnd.nbcache.status+json")
 
 
-def render_settings(rows: Sequence[SettingRow]) -> Rendered:
-    """Return the settings."""
-    data = {"settings": [asdict(row) for row in rows]}
-    return Rendered(settings_text(rows), settings_html(rows), data, "application/vnd.nbcache.settings+json")
+def render_settings(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> Rendered:
+    """Return nbcache's settings, and those of torch's caches."""
+    data = {"settings": [asdict(row) for row in rows], "torch": [asdict(row) for row in torch_rows]}
+    text, html = settings_text(rows, torch_rows), settings_html(rows, torch_rows)
+    return Rendered(text, html, data, "application/vnd.nbcache.settings+json")
 
 
 def render_checks(checks: Sequence[Check]) -> Rendered:
@@ -314,10 +317,21 @@ def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures], p
     return "\n".join(lines)
 
 
-def settings_text(rows: Sequence[SettingRow]) -> str:
-    """Return settings for a terminal: name, value, origin, and the description beside or beneath them."""
+def settings_text(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> str:
+    """Return settings for a terminal, those of torch's caches in a block of their own."""
+    lines = _settings_text(rows)
+    if torch_rows:
+        lines += ["", TORCH_SETTINGS, *_settings_text(torch_rows)]
+    return "\n".join(lines)
+
+
+def _settings_text(rows: Sequence[SettingRow]) -> list[str]:
+    """Return settings as lines: name, value, origin, and the description beside or beneath them."""
     cells = [(row.name, one_line(row.value) or NOTHING, one_line(row.origin)) for row in rows]
-    widths = [max((len(cell[i]) for cell in cells if len(cell[i]) <= 24), default=0) for i in range(3)]
+    widths = [
+        max((len(cell[i]) for cell in cells if len(cell[i]) <= widest), default=0)
+        for i, widest in enumerate((36, 24, 24))
+    ]
     start = sum(widths) + 2 * len(widths)
     lines = []
     for row, cell in zip(rows, cells, strict=True):
@@ -327,7 +341,7 @@ def settings_text(rows: Sequence[SettingRow]) -> str:
         if about and len(head) <= start - 2:
             head = head.ljust(start) + about.pop(0)
         lines += [head, *(" " * start + line for line in about)]
-    return "\n".join(lines)
+    return lines
 
 
 def checks_text(checks: Sequence[Check]) -> str:
@@ -456,8 +470,15 @@ def status_html(reports: Sequence[CellReport], stores: Sequence[StoreFigures], p
     return _tag("div", BOX, *parts)
 
 
-def settings_html(rows: Sequence[SettingRow]) -> str:
-    """Return settings for a notebook, as a table."""
+def settings_html(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> str:
+    """Return settings for a notebook, as a table, those of torch's caches in one of their own."""
+    tables = [_settings_html(rows)]
+    if torch_rows:
+        tables += [_tag("div", "", _head(TORCH_SETTINGS, [])), _settings_html(torch_rows)]
+    return _tag("div", BOX, *tables)
+
+
+def _settings_html(rows: Sequence[SettingRow]) -> str:
     table = [
         [
             _text(row.name, style=CODE),
@@ -468,7 +489,7 @@ def settings_html(rows: Sequence[SettingRow]) -> str:
         for row in rows
     ]
     headers = [("setting", CELL), ("value", WRAPPED), ("origin", CELL), ("description", LAST)]
-    return _tag("div", BOX, _rows(headers, table))
+    return _rows(headers, table)
 
 
 def checks_html(checks: Sequence[Check]) -> str:

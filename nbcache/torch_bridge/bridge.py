@@ -23,6 +23,7 @@ from nbcache.key import digest, sha256
 from nbcache.model import Environment
 from nbcache.prewarming import Steps
 from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events, garbage, portable, prewarm
+from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchBridge"]
 
-_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _FOREIGN = "nbcache_foreign"
 """File in torch's folder that says: not all in here was made in this environment."""
@@ -52,11 +52,14 @@ class TorchBridge:
         self._session: Session | None = None
         self._folder: Path | None = None
         """The cache folder that we gave torch; None where the user has set one, or torch is not there."""
+        self._chosen: str | None = None
+        """The cache folder that the user has chosen through us."""
         self._expected: str | None = None
         self._capability: str | None = None
         self._before: dict[str, str | None] = {}
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
+        self._caches = CacheSettings()
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
@@ -78,7 +81,7 @@ class TorchBridge:
         self._imports = ImportHook(
             {
                 "torch": self._torch_module,
-                "torch._dynamo.utils": when(events.follow_spans),
+                "torch._dynamo.utils": when(events.follow_spans, self._caches.why_disabled),
                 "torch.compiler._cache": when(artifacts.record, self._owned, self._disown),
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
@@ -98,6 +101,7 @@ class TorchBridge:
             self._imports.uninstall()
         self._patches.restore()
         self._tag.set(None)
+        self._caches.restore()
         self._take_folder_back()
         self._session = self._baseline = None
 
@@ -144,16 +148,39 @@ class TorchBridge:
 
     def cache_folder(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
-        if value := os.environ.get(_FOLDER):
+        if value := os.environ.get(FOLDER):
+            if value == self._chosen:
+                return value, ORIGIN
             ours = Path(value) == self._folder
-            return value, "nbcache, for this environment" if ours else f"environment, {_FOLDER}"
+            return value, "nbcache, for this environment" if ours else f"environment, {FOLDER}"
         if "torch" in sys.modules:
             return "", "torch, when it first compiles"
         return "", "not known before torch is imported"
 
+    def cache_settings(self) -> list[CacheSetting]:
+        """Return torch's cache settings, as they are in force now."""
+        note = ""
+        if self._session is not None and self._session.environment is not None and not self.serves_folder():
+            note = "nbcache only watches there, and restores nothing"
+        folder = CacheSetting(
+            FOLDER, *self.cache_folder(), help="folder of torch's caches on this machine", note=note
+        )
+        return [*self._caches.rows(), folder]
+
+    def switched_caches(self) -> list[str]:
+        """Return the names of torch's cache settings that were switched by `switch_cache`."""
+        return self._caches.switched
+
+    def switch_cache(self, name: str, text: str) -> None:
+        """Change one of torch's cache settings until `uninstall`; ConfigError where that is impossible."""
+        if name == FOLDER:
+            self._choose_folder(text)
+        else:
+            self._caches.switch(name, text)
+
     def serves_folder(self) -> bool:
         """Tell whether torch looks where nbcache puts what it restores; False before torch is imported."""
-        return self._expected is not None and os.path.abspath(os.environ.get(_FOLDER, "")) == self._expected
+        return self._expected is not None and os.path.abspath(os.environ.get(FOLDER, "")) == self._expected
 
     def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> bool:
         """Install one hook; where this torch is built otherwise, go without it, say so, and return False."""
@@ -216,8 +243,8 @@ class TorchBridge:
         torch's CPU keys leave the CPU out, and its default folder is shared by all: a folder for each
         environment keeps that sound and leaves torch's keys as they are.
         """
-        set_by_user = os.environ.get(_FOLDER)
-        if set_by_user and _is_nobodys_choice(Path(set_by_user)):
+        set_by_user = os.environ.get(FOLDER)
+        if set_by_user and set_by_user != self._chosen and _is_nobodys_choice(Path(set_by_user)):
             set_by_user = None
         if set_by_user and self._folder is None:
             self._expected = os.path.abspath(set_by_user)
@@ -232,23 +259,39 @@ class TorchBridge:
             session.notice(f"{error}. torch keeps its usual cache folder, and nbcache only watches")
             return
         self._folder, self._expected = folder, str(folder)
-        if set_by_user:  # within `fresh_cache()`, or chosen by a cell since
-            return
-        for name in (_FOLDER, _TRITON_FOLDER):
+        if not set_by_user:  # else within `fresh_cache()`, or chosen by a cell since
+            self._set_folder(str(folder))
+
+    def _set_folder(self, folder: str) -> None:
+        for name in (FOLDER, _TRITON_FOLDER):  # Triton's is set below it at the first use
             self._before.setdefault(name, os.environ.get(name))
-        os.environ[_FOLDER] = str(folder)
+        os.environ[FOLDER] = folder
+
+    def _choose_folder(self, text: str) -> None:
+        """Have torch use a folder that the user names, as if set before the kernel began; "" takes that back.
+
+        What Triton keeps goes there as well, unless the user has set its folder.
+        """
+        chosen = _folder_for_torch(text) if text else None
+        self._take_folder_back()
+        if chosen is not None:
+            self._chosen = chosen
+            self._set_folder(chosen)
+        if self._session is not None and self._session.environment is not None:
+            self._give_folder(self._session, self._session.environment)
 
     def _take_folder_back(self) -> None:
-        """Put the variables back that gave torch a folder of ours, unless the user has set them since."""
+        """Put the variables back that gave torch a folder, unless the user has set them since."""
+        ours = self._chosen or str(self._folder)
         for name, value in self._before.items():
-            if not os.environ.get(name, "").startswith(str(self._folder)):
+            if not (os.environ.get(name, "") + os.sep).startswith(ours + os.sep):
                 continue
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
         self._before.clear()
-        self._folder = self._expected = None
+        self._folder = self._expected = self._chosen = None
 
     def _serving(self) -> bool:
         """Tell whether torch uses its caches as we found them: not within `fresh_cache()`, not disabled."""
@@ -258,9 +301,9 @@ class TorchBridge:
             self._environment_changed(self._session)
         if torch.compiler.config.force_disable_caches:
             return False
-        value = os.environ.get(_FOLDER, "")
+        value = os.environ.get(FOLDER, "")
         if self._folder is not None and value != str(self._folder) and _is_nobodys_choice(Path(value)):
-            os.environ[_FOLDER] = str(self._folder)  # it was another environment's when `fresh_cache()` began
+            os.environ[FOLDER] = str(self._folder)  # it was another environment's when `fresh_cache()` began
         if self._folder is not None and not self._folder.is_dir():  # temp folders are cleaned by others, too
             (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
         return self.serves_folder()
@@ -345,6 +388,28 @@ def _is_nobodys_choice(folder: Path) -> bool:
     return folder == Path(tempfile.gettempdir(), default)
 
 
+def _folder_for_torch(text: str) -> str:
+    """Return the absolute path of a folder, and make it; ConfigError where torch cannot use it."""
+    folder = Path(os.path.abspath(Path(text).expanduser()))
+    why = None
+    if any(character.isspace() for character in str(folder)):
+        why = "torch cannot compile where a name has a space"
+    elif _own_root() in (folder, *folder.parents):
+        why = "that is nbcache's own, for one environment each"
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror or str(error)
+    if why is not None:
+        raise ConfigError(
+            f"{FOLDER}={text} cannot be used: {why}",
+            where=ORIGIN,
+            next_step=f"name another folder; `{ORIGIN} {FOLDER}=` takes the one from before",
+        )
+    return str(folder)
+
+
 def _own_root() -> Path:
     return Path(tempfile.gettempdir()) / f"nbcache_{_user()}"
 
@@ -358,7 +423,7 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
         (stamps / cpu).touch()
         if any(stamp.name != cpu for stamp in stamps.iterdir()):
             session.notice(
-                f"{_FOLDER}={folder} was also used with another CPU, or another ATEN_CPU_CAPABILITY: torch "
+                f"{FOLDER}={folder} was also used with another CPU, or another ATEN_CPU_CAPABILITY: torch "
                 "does not tell their code apart, and results may be wrong. Unset it: nbcache keeps them apart"
             )
 

@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -102,8 +102,13 @@ def stamp() -> dict[str, Any]:
     }
 
 
-def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
-    """Stand in for the logger that torch tells all its phases to, `utils.CHROMIUM_EVENT_LOG`."""
+def follow_spans(
+    utils: ModuleType, session: Session, patches: Patches, why_disabled: Callable[[], str | None]
+) -> None:
+    """Stand in for the logger that torch tells all its phases to, `utils.CHROMIUM_EVENT_LOG`.
+
+    `why_disabled` returns why torch asks no cache for a graph, where a setting is the reason.
+    """
     import torch
 
     heap = garbage.HeapAside()
@@ -122,7 +127,8 @@ def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
                 if phase == "B":
                     session.attempt("settling the order of modules", partial(import_order.settle, torch))
             if not event_name.startswith(_PASSES):
-                session.attempt(_FOLLOWING, partial(_span, utils, session, event_name, phase, metadata or {}))
+                noted = partial(_span, utils, session, why_disabled, event_name, phase, metadata or {})
+                session.attempt(_FOLLOWING, noted)
             return super()._log_timed_event(event_name, time_ns, phase, metadata)
 
         def log_instant_event(
@@ -141,7 +147,14 @@ def follow_spans(utils: ModuleType, session: Session, patches: Patches) -> None:
     patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
 
 
-def _span(utils: ModuleType, session: Session, name: str, phase: str, metadata: Mapping[str, Any]) -> None:
+def _span(
+    utils: ModuleType,
+    session: Session,
+    why_disabled: Callable[[], str | None],
+    name: str,
+    phase: str,
+    metadata: Mapping[str, Any],
+) -> None:
     at = stamp()
     if phase == "B":
         function = ""
@@ -152,6 +165,8 @@ def _span(utils: ModuleType, session: Session, name: str, phase: str, metadata: 
         return
     if name == _FRAME:
         session.emit(_frame(utils, session, at, metadata))
+    if metadata.get("cache_state") == "disabled" and (why := why_disabled()) is not None:
+        metadata = {**metadata, "cache_bypass_reason": why}
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
 
 
