@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
@@ -15,10 +16,10 @@ from conftest import REPORTS, Environ, RunCells, outcomes, printed, shown
 
 from nbcache.baseline import BASELINES
 from nbcache.model import CellReport, Direction, GraphRecord, Outcome
-from nbcache.notebook.render import Check, CheckState
+from nbcache.notebook.render import Check, CheckState, SettingRow
 from nbcache.prewarming import Prewarming
 from nbcache.settings import Settings
-from nbcache.torch_bridge import environment
+from nbcache.torch_bridge import cache_settings, environment
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -86,6 +87,7 @@ def test_the_readme_names_every_json_field_and_no_other() -> None:
         ("Graph", graph.to_json()),
         ("Report of a cell", CellReport(None, (graph,), 0.0).to_json()),
         ("Check", Check("torch", CheckState.OK, "2.13.0").to_json()),
+        ("Setting", asdict(SettingRow("save", "on", "default", "record what is compiled"))),
         ("Prewarm", Prewarming(lambda: iter(()), lambda *_: None).to_json()),
     ):
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]
@@ -102,3 +104,9 @@ def test_the_readme_names_every_setting_and_its_default() -> None:
         assert variable == f"NBCACHE_{name.upper()}"
         shown = settings.text(name).replace(str(Path.home()), "~")
         assert default.strip(" `") == shown
+
+
+def test_the_readme_names_every_cache_setting_of_torch() -> None:
+    names = re.findall(r"^\| `(TORCH\w+)` \|", section("Settings"), re.MULTILINE)
+
+    assert sorted(names) == sorted(cache_settings.NAMES)
