@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -14,6 +15,7 @@ from conftest import (
     LOAD,
     REPORTS,
     SET_UP,
+    Kernel,
     RunCells,
     RunPython,
     environ_below,
@@ -265,6 +267,29 @@ def test_torchs_keys_tell_portable_code_from_code_for_one_cpu(
     )
     said = [printed(notebook, index).strip() for index in range(2, 6)]
     assert said == ["'mine x86-64-v3'", "'mine x86-64-v2'", "'mine'", "'mine'"]
+
+
+@pytest.mark.compile
+def test_torchs_keys_name_the_baseline_in_cells_and_their_threads_after_idle_imports(
+    isolated: dict[str, str], start_kernel: Callable[..., Kernel]
+) -> None:
+    kernel = start_kernel({**isolated, "NBCACHE_PREWARM": "on", "NBCACHE_PORTABLE": "x86-64-v3"})
+    kernel.run(LOAD)
+    kernel.wait_until("'torch._dynamo.pgo' in __import__('sys').modules")
+    compiles = """
+import threading, torch
+
+def told():
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    print(torch.compiler.config.cache_key_tag, torch.compiler.config.job_id)
+
+told()
+thread = threading.Thread(target=told)
+thread.start()
+thread.join()
+"""
+    assert kernel.run(compiles).split() == ["x86-64-v3", "nbcache"] * 2
 
 
 @pytest.mark.compile

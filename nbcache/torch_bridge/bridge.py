@@ -59,6 +59,8 @@ class TorchBridge:
         self._before: dict[str, str | None] = {}
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
+        self._profile: str | None = None
+        """The job id that we gave torch for this notebook's profile; None where the user has set one."""
         self._caches = CacheSettings()
 
     def install(self, session: Session) -> None:
@@ -81,7 +83,7 @@ class TorchBridge:
         self._imports = ImportHook(
             {
                 "torch": self._torch_module,
-                "torch._dynamo.utils": when(events.follow_spans, self._caches.why_disabled),
+                "torch._dynamo.utils": when(events.follow_spans, self._caches.why_disabled, self._settle),
                 "torch.compiler._cache": when(artifacts.record, self._owned, self._disown),
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
@@ -322,6 +324,15 @@ class TorchBridge:
             self._session.attempt("naming the profile", partial(self._name_profile, self._session))
         self._hook(artifacts.provide_profile, pgo, self._serving)
 
+    def _settle(self) -> None:
+        """Have torch's settings be in this context what they are in that where we set them."""
+        self._tag.settle()
+        if self._profile is not None:
+            import torch.compiler.config as config
+
+            if config.job_id is None:
+                config.job_id = self._profile
+
     def _name_profile(self, session: Session) -> None:
         """Have torch keep a dynamic-shape profile for this notebook: it needs a job id for that."""
         import torch.compiler.config as config
@@ -330,9 +341,10 @@ class TorchBridge:
             return
         notebook = os.path.basename(session.notebook(timeout=1.0))  # the same on a colleague's machine
         ours = f"nbcache-{sha256(notebook.encode())[:16]}" if notebook else "nbcache"
-        config.job_id = ours
+        config.job_id = self._profile = ours
 
         def undo() -> None:
+            self._profile = None
             if config.job_id == ours:
                 config.job_id = None
 

@@ -61,6 +61,8 @@ _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
+_BACKWARD = "entire_backward_compile"
+"""That of a backward which is compiled when it is first run, on a thread of autograd's where there is a GPU."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
@@ -103,11 +105,16 @@ def stamp() -> dict[str, Any]:
 
 
 def follow_spans(
-    utils: ModuleType, session: Session, patches: Patches, why_disabled: Callable[[], str | None]
+    utils: ModuleType,
+    session: Session,
+    patches: Patches,
+    why_disabled: Callable[[], str | None],
+    settle: Callable[[], None],
 ) -> None:
     """Stand in for the logger that torch tells all its phases to, `utils.CHROMIUM_EVENT_LOG`.
 
-    `why_disabled` returns why torch asks no cache for a graph, where a setting is the reason.
+    `why_disabled` returns why torch asks no cache for a graph, where a setting is the reason; `settle` is
+    called before each compile, on the thread that compiles.
     """
     import torch
 
@@ -122,6 +129,8 @@ def follow_spans(
         def _log_timed_event(
             self, event_name: str, time_ns: int, phase: str, metadata: dict[str, Any] | None = None
         ) -> Any:
+            if phase == "B" and event_name in (_FRAME, _BACKWARD):
+                session.attempt("settling torch's settings", settle)
             if event_name == _FRAME:
                 (heap.begin if phase == "B" else heap.end)()
                 if phase == "B":

@@ -121,21 +121,34 @@ class KeyTag:
     """What this process has put into torch's keys."""
 
     def __init__(self) -> None:
-        self._users = ""
-        self._ours: str | None = None
+        self._name: str | None = None
 
     def set(self, baseline: Baseline | None) -> None:
         """Have torch's keys name `baseline` beside the user's own tag, or with None nothing of ours."""
-        if self._ours is None and baseline is None:
+        if self._name is None and baseline is None:
             return
         import torch.compiler.config as config
 
-        if self._ours is not None and config.cache_key_tag == self._ours:
-            config.cache_key_tag = self._users
-        self._ours = None
-        if baseline is not None:
-            self._users = config.cache_key_tag
-            self._ours = config.cache_key_tag = " ".join(filter(None, [self._users, baseline.name]))
+        words = config.cache_key_tag.split(" ")
+        if self._name in words:
+            words.remove(self._name)
+            config.cache_key_tag = " ".join(words)
+        self._name = None if baseline is None else baseline.name
+        self.settle()
+
+    def settle(self) -> None:
+        """Do so in the context that runs now, if it is not done there.
+
+        Since 2.13 what is assigned to a setting of torch's is seen in the same context only, and a thread and
+        each callback of the kernel's idle time have contexts of their own.
+        """
+        if self._name is None:
+            return
+        import torch.compiler.config as config
+
+        words = config.cache_key_tag.split(" ")
+        if self._name not in words:
+            config.cache_key_tag = " ".join(filter(None, [*words, self._name]))
 
 
 def choose_again(cpu_vec_isa: ModuleType) -> None:
