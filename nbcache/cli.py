@@ -99,15 +99,21 @@ def _parser() -> argparse.ArgumentParser:
     rm.add_argument("source", metavar="URL#NAME")
     gc = verb(
         "gc",
-        "remove what no snapshot in a store names: mark it, and the next time, after a while, remove it",
-        lambda commands, given, settings: commands.gc(given.url, given.grace, settings),
+        "remove from a store what no snapshot names, and what no kernel has used for long",
+        lambda commands, given, settings: commands.gc(given.url, given.grace, given.unused_days, settings),
     )
     gc.add_argument("url", metavar="URL", help=_STORE)
     gc.add_argument(
         "--grace",
         metavar="SECONDS",
         type=_seconds,
-        help="remove what was marked so long ago; default: an hour",
+        help="what no snapshot names is marked, and removed after so long; default: an hour",
+    )
+    gc.add_argument(
+        "--unused-days",
+        metavar="DAYS",
+        type=_seconds,
+        help="remove what kernels share live and have not used for so long; default: 30",
     )
     merge = verb(
         "merge",

@@ -38,6 +38,7 @@ from nbcache.settings import Settings
 from nbcache.sharing import MAX_NOTEBOOK_BYTES, beside, destination, mismatch, origin, sources, write
 from nbcache.snapshot import Draft, Received, baseline_for, fitting, merge, receive, signed, take
 from nbcache.stores.directory import DirectoryStore
+from nbcache.sweep import MAX_AGE_SECONDS, sweep
 from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint
 
@@ -361,10 +362,15 @@ def rm(source: str, settings: Settings) -> Shown:
     return Shown([said], {"source": where, "versions": removed})
 
 
-def gc(url: str, grace: float | None, settings: Settings) -> Shown:
-    """Remove the artifacts of a store that no snapshot names, `grace` seconds after they were marked."""
+def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
+    """Remove what no snapshot names, `grace` seconds after it was marked, and what kernels share unused.
+
+    The latter after `unused_days`, 30 by default.
+    """
+    max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         done = snapshots.collect(GRACE_SECONDS if grace is None else grace)
+        swept = sweep(snapshots.store, max_age)
         name = snapshots.name
     due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
     lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
@@ -377,13 +383,24 @@ def gc(url: str, grace: float | None, settings: Settings) -> Shown:
             f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
             f"`nbcache gc` removes the first from {due} on"
         )
+    if swept.problems:
+        lines.append("of what kernels share live nothing was removed, since not all tell what they use")
+        for problem in swept.problems:
+            lines += problem.diagnostics()
+    else:
+        unused = f"that no kernel has used for {max_age / 86400:g} days"
+        lines.append(
+            f"live: removed {counted(swept.removed, 'artifact')} {unused}, and what "
+            f"{counted(swept.publishers, 'publisher')} had; {swept.kept} kept"
+        )
     data = {
         "removed": done.removed,
         "marked": done.waiting,
         "due": done.due,
-        "problems": [str(problem) for problem in done.problems],
+        "live": {"removed": swept.removed, "kept": swept.kept, "publishers": swept.publishers},
+        "problems": [str(problem) for problem in (*done.problems, *swept.problems)],
     }
-    return Shown(lines, data, ok=not done.problems)
+    return Shown(lines, data, ok=not data["problems"])
 
 
 def doctor(settings: Settings) -> Shown:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from IPython.core.error import UsageError
 
 from nbcache.errors import ConfigError, NbcacheError, StoreError
+from nbcache.exchange import Exchange
 from nbcache.kernel_session import Session
 from nbcache.notebook.wording import DOT, counted, duration, one_line
 from nbcache.settings import Settings, torchs_url
@@ -16,7 +19,7 @@ from nbcache.sharing import origin
 from nbcache.stores.base import Store
 from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.filesystem import FilesystemStore
-from nbcache.stores.url import open_store
+from nbcache.stores.url import open_store, public
 from nbcache.trust import Keyring, short
 
 __all__ = ["ConnectMagics", "open_shared", "publication_lines"]
@@ -37,8 +40,10 @@ def open_shared(settings: Settings) -> Store:
 class ConnectMagics:
     """The verbs, for one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, locate: Callable[[], str]) -> None:
+        """`locate` returns the notebook's path, empty where it is not to be found."""
         self._session = session
+        self._locate = locate
 
     def start(self) -> None:
         """Connect to the shared level that the environment names; what stops that becomes a notice."""
@@ -49,12 +54,15 @@ class ConnectMagics:
                 self._session.notice(f"no shared level: {error}")
 
     def connect(self, arguments: list[str]) -> None:
-        """Connect to the store at a URL, by default the one that the settings name."""
+        """Connect to the store at a URL, by default the one that the settings name, and say who is there."""
         if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
             raise UsageError(
                 "%nbcache connect takes one URL, as redis://host, s3://bucket/folder or a folder"
             )
         settings = self._session.settings
+        if not arguments and self._session.exchange is not None:
+            self._tell(self._session.exchange)
+            return
         if arguments:
             settings = settings.with_value("shared_url", arguments[0], origin="%nbcache connect")
         elif not settings.shared_url:
@@ -73,11 +81,7 @@ class ConnectMagics:
             store.close()
             raise
         store.close()
-        shared = self._connect(settings)
-        print(f"nbcache: connected to {shared.name}")
-        exchange = self._session.exchange
-        for line in publication_lines([] if exchange is None else exchange.publications()):
-            print(f"  {line}")
+        self._tell(self._connect(settings))
 
     def disconnect(self, arguments: list[str]) -> None:
         """Leave the shared level."""
@@ -90,7 +94,49 @@ class ConnectMagics:
         self._session.disconnect()
         print(f"nbcache: disconnected from {exchange.shared.name}")
 
-    def _connect(self, settings: Settings) -> SharedLevel:
+    def share(self, arguments: list[str]) -> None:
+        """Take a snapshot where others find it, and print the one line that a colleague pastes.
+
+        In the shared store, under a NAME, by default the notebook's; without one, in the file beside it.
+        """
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError("%nbcache share takes one NAME, or nothing")
+        session = self._session
+        name = arguments[0] if arguments else Path(self._locate()).stem
+        if session.exchange is None:
+            if arguments:
+                raise ConfigError(
+                    "a NAME is one in a shared store, and this kernel is connected to none",
+                    where="%nbcache share",
+                    next_step="connect first: %nbcache connect redis://host, or share without a NAME",
+                )
+            taken = session.snapshot()
+            source = Path(taken.where).name
+            how = f"gets the file {source}, and pastes"
+        elif not name:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not what to call it",
+                where="%nbcache share",
+                next_step="give it a name: %nbcache share NAME",
+            )
+        else:
+            url = session.settings.shared_url
+            taken = session.snapshot(f"{url}#{name}")
+            source = f"{public(url)}#{name}"
+            how = "pastes, with a user and password in the URL where it needs them"
+        signer = Keyring(session.settings.trust_dir).own() or ""
+        graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
+        print(f"nbcache: {one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:\n")
+        print(f"%nbcache restore {source}\n")
+        print(f"and trusts your key once, in a terminal: nbcache trust add {signer}")
+
+    def _tell(self, exchange: Exchange) -> None:
+        print(f"nbcache: connected to {exchange.shared.name}")
+        lines = publication_lines(exchange.publications())
+        for line in lines or ["nobody has published anything of this notebook there"]:
+            print(f"  {line}")
+
+    def _connect(self, settings: Settings) -> Exchange:
         session = self._session
         store = open_shared(settings)
         told = origin("", settings)
@@ -102,8 +148,7 @@ class ConnectMagics:
         )
         shared = SharedLevel(store, peer, wait_seconds=settings.shared_timeout, say=session.notice)
         session.configure(settings)
-        session.connect(shared)
-        return shared
+        return session.connect(shared)
 
 
 def publication_lines(publications: list[Publication]) -> list[str]:

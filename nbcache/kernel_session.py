@@ -225,12 +225,13 @@ class Session:
 
     # --- the shared level -----------------------------------------------------------------------
 
-    def connect(self, shared: SharedLevel) -> None:
+    def connect(self, shared: SharedLevel) -> Exchange:
         """Make `shared` part of every lookup, and exchange with it what there is of this notebook."""
         self.disconnect()
         self.exchange = Exchange(shared, self, lambda: self.settings.prefetch)
         if self.environment is not None:
             self._start(partial(self.exchange.begin, self.environment))
+        return self.exchange
 
     def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""

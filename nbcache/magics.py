@@ -73,6 +73,7 @@ _COMMANDS = (
     "restore",
     "connect",
     "disconnect",
+    "share",
     "trust",
     "flush",
     "clear",
@@ -81,7 +82,7 @@ _COMMANDS = (
 _USAGE = (
     "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
     "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
-    "trust [--yes] | clear | flush | bench …]"
+    "share [NAME] | trust [--yes] | clear | flush | bench …]"
 )
 
 _extension: Extension | None = None
@@ -136,8 +137,8 @@ class Extension:
         store, problem = _open_store(settings)
         self._bridge = TorchBridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
-        self._share = ShareMagics(self.session, self._locate, self._bridge.foreseen)
-        self._connect_magics = ConnectMagics(self.session)
+        self._snapshots = ShareMagics(self.session, self._locate, self._bridge.foreseen)
+        self._live = ConnectMagics(self.session, self._locate)
         self._problem = problem
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
@@ -173,9 +174,9 @@ class Extension:
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._join_cell()
-        self._connect_magics.start()
+        self._live.start()
         self.session.start()
-        self._share.start()
+        self._snapshots.start()
         self._use_idle_time()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
@@ -189,7 +190,7 @@ class Extension:
             self._line.finish(None)
             self._line = None
         self._scope.close()
-        self._share.finish(_FLUSH_SECONDS)
+        self._snapshots.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)
 
     def _listed(self, transformers: list[Any], transformer: Any) -> None:
@@ -329,7 +330,7 @@ class Extension:
     def _at_exit(self) -> None:
         self.session.prewarm.stop()
         self.session.flush(_FLUSH_SECONDS)
-        self._share.finish(_FLUSH_SECONDS)
+        self._snapshots.finish(_FLUSH_SECONDS)
 
     def _locate(self) -> str:
         return self._location().path
@@ -410,7 +411,7 @@ class Extension:
         self._scope.close()
         report = self.session.end_cell(name=chosen.name if chosen else None)
         if report.graphs and self.session.settings.autosnapshot:
-            self._share.autosnapshot()
+            self._snapshots.autosnapshot()
         line, self._line = self._line, None
         shown = self._shown(report, chosen, succeeded=bool(result.success))
         if line is not None:
@@ -460,7 +461,9 @@ class Extension:
         %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
         %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL, URL#NAME in a store
         %nbcache connect URL        share what is compiled, live, with all who connect there
+        %nbcache connect            say who has published what of this notebook
         %nbcache disconnect         share no more
+        %nbcache share [NAME]       take a snapshot that others can restore, and print the line that they need
         %nbcache trust              trust who signed the snapshot that came with this notebook
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove all that is stored
@@ -490,7 +493,9 @@ class Extension:
         told = {id(graph) for report in reports for graph in report.graphs}
         if outside := tuple(graph for graph in self.session.graphs if id(graph) not in told):
             reports.append(CellReport(None, outside, seconds=0.0))
-        _show(render_status(reports, figures, self.session.prewarm), as_json)
+        exchange = self.session.exchange
+        shared = None if exchange is None else exchange.shared.figures()
+        _show(render_status(reports, figures, self.session.prewarm, shared), as_json)
 
     def _config(self, arguments: list[str]) -> None:
         changes = [word for word in arguments if "=" in word]
@@ -516,7 +521,7 @@ class Extension:
             self.session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
             self.session.relocate()
-            self._share.look_again()
+            self._snapshots.look_again()
         if not changes or as_json:
             rows = [
                 SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
@@ -537,27 +542,30 @@ class Extension:
 
     def _doctor(self, arguments: list[str]) -> None:
         as_json = _only_json("doctor", arguments)
-        found = in_kernel(self.session, self._bridge, self._share.sharing, self._location, self._problem)
+        found = in_kernel(self.session, self._bridge, self._snapshots.sharing, self._location, self._problem)
         _show(render_checks(found), as_json)
 
     def _snapshot(self, arguments: list[str]) -> None:
-        self._share.snapshot(arguments)
+        self._snapshots.snapshot(arguments)
 
     def _restore(self, arguments: list[str]) -> None:
-        self._share.restore(arguments)
+        self._snapshots.restore(arguments)
 
     def _connect(self, arguments: list[str]) -> None:
-        self._connect_magics.connect(arguments)
+        self._live.connect(arguments)
 
     def _disconnect(self, arguments: list[str]) -> None:
-        self._connect_magics.disconnect(arguments)
+        self._live.disconnect(arguments)
+
+    def _share(self, arguments: list[str]) -> None:
+        self._live.share(arguments)
 
     def _trust(self, arguments: list[str]) -> None:
-        self._share.trust(arguments)
+        self._snapshots.trust(arguments)
 
     def _clear(self, arguments: list[str]) -> None:
         _nothing("clear", arguments)
-        self._share.forget()
+        self._snapshots.forget()
         removed = self.session.clear()
         print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}")
 

@@ -187,6 +187,11 @@ class NamedSnapshots:
         self._clock = clock
 
     @property
+    def store(self) -> Store:
+        """The store itself."""
+        return self._store
+
+    @property
     def name(self) -> str:
         """What to call the store; holds no secret."""
         return self._store.name

@@ -46,7 +46,7 @@ from nbcache.stores.coordination import Listener, coordinator
 from nbcache.trust import Keyring, Policy, Signature, Standing, admit
 from nbcache.worker import Worker
 
-__all__ = ["LIVE", "NOTEBOOK", "Found", "Peer", "Publication", "SharedLevel", "slot_of"]
+__all__ = ["LIVE", "NOTEBOOK", "Found", "Peer", "Publication", "SharedFigures", "SharedLevel", "slot_of"]
 
 T = TypeVar("T")
 
@@ -115,6 +115,21 @@ def slot_of(environment: Environment, type: str, key: str) -> str:
     return LIVE + keys.digest(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedFigures:
+    """What a kernel has had from a shared store, and given to it."""
+
+    name: str
+    found: int
+    """Artifacts that were found there and may be used, read ahead ones included."""
+    published: int
+    """Artifacts that this kernel has put there."""
+    waiting: int
+    """Bytes that are still to be written."""
+    off: str | None
+    """Why it is not asked, or not written to, now; None where it is both."""
+
+
 class SharedLevel:
     """One shared store, as one kernel uses it. Safe to call from any thread; no method raises StoreError.
 
@@ -142,6 +157,7 @@ class SharedLevel:
         self._unsent: list[tuple[int, Callable[[], object]]] = []
         self._known: set[tuple[str, str]] = set()
         """Slots, each with a digest, that are known to be in the store."""
+        self._found = self._published_here = 0
         self._listener: Listener | None = None
         self._listening_to = ""
         self._own = ""
@@ -164,6 +180,11 @@ class SharedLevel:
     def failure(self) -> StoreError | None:
         """Why it is not read, or not written to, now; None where it is both."""
         return self._reading.failure or self._writing.failure
+
+    def figures(self) -> SharedFigures:
+        """Return what there was to find and to publish so far."""
+        off = None if self.failure is None else self.failure.what
+        return SharedFigures(self.name, self._found, self._published_here, self._pending, off)
 
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
@@ -227,6 +248,7 @@ class SharedLevel:
         """Return what of a value may be used under this key."""
         found = [each for each in self._admitted(value) if self._is_of(each, environment, type, key)]
         self._known.update((slot, each.statement.ref.digest) for each in found)
+        self._found += len(found)
         return found
 
     def _is_of(self, found: Found, environment: Environment, type: str, key: str) -> bool:
@@ -387,6 +409,7 @@ class SharedLevel:
             except NbcacheError:
                 continue
         self._put(slot, statement, packed, kept)
+        self._published_here += 1
 
     def _write_manifest(self, slot: str, notebook: str, statement: Statement, packed: bytes) -> None:
         self._own = slot

@@ -151,7 +151,9 @@ def test_names_are_listed_removed_and_collected(
     assert "there is no snapshot of this name" in capsys.readouterr().err
     marked = said("gc", url)
     assert (marked["removed"], marked["marked"]) == (0, 2) and marked["due"] > 0
-    assert said("gc", url, "--grace", "0") == {"removed": 2, "marked": 0, "due": None, "problems": []}
+    unused = {"removed": 0, "kept": 0, "publishers": 0}
+    removed = {"removed": 2, "marked": 0, "due": None, "live": unused, "problems": []}
+    assert said("gc", url, "--grace", "0") == removed
     with closing(open_store(url)) as store:
         assert held_by(store, bob, "Other one") == {"three"}
         assert len(keys_of(store)) == 2

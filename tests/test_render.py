@@ -25,11 +25,10 @@ from nbcache.notebook.render import (
     report_text,
     settings_html,
     settings_text,
-    status_html,
-    status_text,
 )
 from nbcache.notebook.wording import NOTHING, duration, percent, size
 from nbcache.prewarming import Pause, Prewarming, Slice
+from nbcache.shared import SharedFigures
 
 COLOUR = r"(rgba\(\d+,\d+,\d+,0\.\d+\)|transparent)"
 LENGTH = r"(0|\d+(\.\d+)?(px|em|%))"
@@ -265,7 +264,7 @@ def test_text_stays_within_its_width_and_nearly_ascii_however_long_the_names():
     rows = [SettingRow("name" * 8, "/path" * 30, "origin" * 6, "words " * 60, "note " * 40)]
     for text in (
         report_text(report(long, graph())),
-        status_text([report(long, notices=("y " * 200,))], stores, warm()),
+        render_status([report(long, notices=("y " * 200,))], stores, warm()).text,
     ):
         assert all(len(line) <= WIDTH for line in text.splitlines())
         assert not re.sub(rf"[\n -~{NOTHING}·]", "", text)
@@ -346,7 +345,7 @@ def test_nothing_that_users_control_becomes_markup():
     activity = Activity(evil, evil, evil, 1.0, 1)
     for html in (
         report_html(evil_report),
-        status_html([evil_report], stores, warm(evil)),
+        render_status([evil_report], stores, warm(evil)).html,
         settings_html([SettingRow(evil, evil, evil, evil, evil)]),
         render_activity(activity).html,
         render_idle(activity).html,
@@ -365,7 +364,7 @@ def test_status_counts_the_session_then_ranks_reasons_then_lists_cells():
     slow = graph(Outcome.MISS, reason="rare but slow", seconds={"total": 100.0})
     reports = [report(stale, rare), report(stale, slow), MIXED, MIXED, report(notices=("once",))]
     stores = [StoreFigures("local store", 132, 12_300_000, 2_000_000_000), StoreFigures("shared", 1, 640)]
-    text = status_text(reports, stores, warm())
+    text = render_status(reports, stores, warm()).text
     first = text.splitlines()[0]
     assert first.startswith("nbcache session · 16 graphs in 4 cell runs · 10 of 16 hits (62 %)")
     assert "prewarmed · 0.60 s of idle time in 2 slices · longest 0.40 s (import torch)" in text
@@ -374,27 +373,38 @@ def test_status_counts_the_session_then_ranks_reasons_then_lists_cells():
     order = ["miss: no entry with this key", "miss: rare but slow", "miss: rare\n", "In[4] · 2 graphs"]
     assert sorted(order, key=text.index) == order
     assert re.search(r"4 +49.6 s +miss: no entry", text)
-    page = Page(status_html(reports, stores, warm()))
+    page = Page(render_status(reports, stores, warm()).html)
     assert page.text.startswith(first) and page.text.count("In[4] ·") == 4
     assert [row for row in page.rows if row[0] == "4"] == [["4", "49.6 s", "miss: no entry with this key"]]
 
 
 def test_status_says_how_far_prewarming_is():
-    assert "prewarming (running) · 0.40 s" in status_text([], (), warm(state="running"))
-    assert "prewarm" not in status_text([], (), warm(steps=()))
+    assert "prewarming (running) · 0.40 s" in render_status([], (), warm(state="running")).text
+    assert "prewarm" not in render_status([], (), warm(steps=())).text
     status = render_status([], (), warm())
     assert status.data["prewarm"]["slices"][0] == {"name": "import torch", "seconds": pytest.approx(0.4)}
 
 
+def test_status_says_what_is_shared_and_why_not():
+    shared = SharedFigures("redis://host/0", 12, 3, 4_500, None)
+    status = render_status([], (), warm(), shared)
+    assert "redis://host/0 · 12 found · 3 published · 4.5 kB to be written" in status.text
+    assert "12 found" in Page(status.html).text
+    assert status.data["shared"]["published"] == 3
+    off = replace(shared, waiting=0, off="Redis cannot be reached")
+    assert "3 published · off for now: Redis cannot be reached" in render_status([], (), warm(), off).text
+    assert render_status([], (), warm()).data["shared"] is None
+
+
 def test_status_unfolds_few_cells_and_folds_many():
     assert (
-        Page(status_html([MIXED] * 3, (), warm())).folded
-        < Page(status_html([MIXED] * 4, (), warm())).folded - 4
+        Page(render_status([MIXED] * 3, (), warm()).html).folded
+        < Page(render_status([MIXED] * 4, (), warm()).html).folded - 4
     )
 
 
 def test_status_of_a_fresh_session_divides_by_nothing():
-    assert status_text([], (), warm(steps=())) == "nbcache session · nothing compiled"
+    assert render_status([], (), warm(steps=())).text == "nbcache session · nothing compiled"
 
 
 def test_a_setting_without_a_value_shows_a_dash():

@@ -39,6 +39,7 @@ from nbcache.notebook.wording import (
     totals,
 )
 from nbcache.prewarming import Prewarming
+from nbcache.shared import SharedFigures
 
 __all__ = [
     "WIDTH",
@@ -62,6 +63,7 @@ __all__ = [
     "report_text",
     "settings_html",
     "settings_text",
+    "shared_parts",
     "status_html",
     "status_text",
     "store_parts",
@@ -178,15 +180,20 @@ def render_notices(report: CellReport) -> Rendered:
 
 
 def render_status(
-    reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming
+    reports: Sequence[CellReport],
+    stores: Sequence[StoreFigures],
+    prewarming: Prewarming,
+    shared: SharedFigures | None = None,
 ) -> Rendered:
-    """Return the session by cell and graph."""
+    """Return the session by cell and graph; `shared` is the store that it is connected to, if it is."""
     data = {
         "cells": [report.to_json() for report in reports],
         "stores": [asdict(store) for store in stores],
         "prewarm": prewarming.to_json(),
+        "shared": None if shared is None else asdict(shared),
     }
-    text, html = status_text(reports, stores, prewarming), status_html(reports, stores, prewarming)
+    facts = [*map(store_parts, stores), shared_parts(shared), prewarming_parts(prewarming)]
+    text, html = status_text(reports, facts), status_html(reports, facts)
     return Rendered(text, html, data, "application/vnd.nbcache.status+json")
 
 
@@ -225,6 +232,16 @@ def store_parts(store: StoreFigures) -> list[str]:
     if store.limit is not None:
         held += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"
     return [store.name, counted(store.entries, "entry", "entries"), held]
+
+
+def shared_parts(shared: SharedFigures | None) -> list[str]:
+    """Return in words what was shared; nothing where this kernel is not connected."""
+    if shared is None:
+        return []
+    parts = [shared.name, f"{shared.found} found", f"{shared.published} published"]
+    if shared.waiting:
+        parts.append(f"{size(shared.waiting)} to be written")
+    return parts + ([f"off for now: {one_line(shared.off)}"] if shared.off else [])
 
 
 def prewarming_parts(prewarming: Prewarming) -> list[str]:
@@ -300,10 +317,9 @@ def report_text(report: CellReport, *, stored: bool = True) -> str:
     return "\n".join([*lines, *_table_text(report.graphs), *_notices_text(report.notices)])
 
 
-def status_text(reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming) -> str:
-    """Return the session for a terminal: totals, stores, reasons, then each run of a cell."""
+def status_text(reports: Sequence[CellReport], facts: Sequence[Sequence[str]]) -> str:
+    """Return the session for a terminal: totals, facts in parts, reasons, then each run of a cell."""
     lines = _joined("nbcache session", _session_totals(reports))
-    facts = [store_parts(store) for store in stores] + [prewarming_parts(prewarming)]
     lines += ["  " + one_line(DOT.join(parts), WIDTH - 2) for parts in facts if parts]
     lines += _notices_text(_notices(reports))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
@@ -453,10 +469,9 @@ def report_html(report: CellReport, *, stored: bool = True) -> str:
     return _tag("div", BOX, shown, _notices_html(report.notices))
 
 
-def status_html(reports: Sequence[CellReport], stores: Sequence[StoreFigures], prewarming: Prewarming) -> str:
-    """Return the session for a notebook: totals, stores, reasons, then each run of a cell, folded if many."""
+def status_html(reports: Sequence[CellReport], facts: Sequence[Sequence[str]]) -> str:
+    """Return the session for a notebook: totals, facts, reasons, then each run of a cell, folded if many."""
     parts = [_tag("div", "", _head("nbcache session", _session_totals(reports)))]
-    facts = [store_parts(store) for store in stores] + [prewarming_parts(prewarming)]
     parts += [_tag("div", FAINT, _text(DOT.join(each))) for each in facts if each]
     parts.append(_notices_html(_notices(reports)))
     if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):

@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from nbcache.errors import ConfigError
 
-__all__ = ["SCHEMES", "Address"]
+__all__ = ["PREFIX", "SCHEMES", "Address"]
 
 SCHEMES = (
     "redis",
@@ -46,6 +46,8 @@ SCHEMES = (
     "rediss+sentinel",
 )
 
+PREFIX = "nbcache"
+"""What keys begin with, unless a URL says otherwise."""
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _OPTIONS = ("prefix", "ttl", "db", "service", "sentinel_username", "sentinel_password")
@@ -67,7 +69,7 @@ class Address:
     database: int = 0
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    prefix: str = "nbcache"
+    prefix: str = PREFIX
     ttl: int | None = None
     """Seconds."""
     service: str = "mymaster"
@@ -119,7 +121,7 @@ class Address:
             database=_number(url, "database", database),
             username=unquote(username) or None,
             password=unquote(password) or None,
-            prefix=options.get("prefix", "nbcache"),
+            prefix=options.get("prefix", PREFIX),
             ttl=_number(url, "ttl", options["ttl"]) if "ttl" in options else None,
             service=options.get("service", "mymaster"),
             sentinel_username=options.get("sentinel_username"),

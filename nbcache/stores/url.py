@@ -8,9 +8,10 @@ from nbcache.errors import ConfigError
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis import RedisStore
-from nbcache.stores.redis_address import SCHEMES
+from nbcache.stores.redis_address import PREFIX, SCHEMES, Address
+from nbcache.urls import redacted
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "public"]
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
@@ -33,6 +34,14 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
     if text.partition("://")[0].partition("::")[0] not in fsspec.available_protocols():
         raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
     return FilesystemStore(text)
+
+
+def public(url: str) -> str:
+    """Return the URL of a store without user, password and what only holds here, as others may use it."""
+    if url.partition(":")[0] not in SCHEMES:
+        return redacted(url)
+    address = Address.parse(url)
+    return address.name + ("" if address.prefix == PREFIX else f"?prefix={address.prefix}")
 
 
 def _unknown(what: str) -> ConfigError:

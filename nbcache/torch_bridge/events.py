@@ -62,7 +62,7 @@ _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
-"""That of a backward which is compiled when it is first run, on a thread of autograd's where there is a GPU."""
+"""That of a backward, which is compiled when it is first run: on a GPU in a thread of autograd's."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
