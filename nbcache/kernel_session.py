@@ -352,7 +352,8 @@ class Session:
             )
         shared = None if self.exchange is None else self.exchange.shared
         if graphs and shared is not None and (failure := shared.failure) is not None:
-            notices.append(f"{shared.name} is off for now: {failure.what}")
+            if not any(failure.what in notice for notice in self._notices):  # this report says so already
+                notices.append(f"{shared.name} is off for now: {failure.what}")
         with self._lock:
             report = CellReport(
                 cell=self._cell,

@@ -14,10 +14,12 @@ from nbcache.kernel_session import Session
 from nbcache.key import components
 from nbcache.model import Cell, Environment, Level, Outcome
 from nbcache.settings import Settings
+from nbcache.shared import Peer, SharedLevel
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FailingStore, FakeBridge
+from nbcache.trust import Keyring, Policy
 
 HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))
 ELSEWHERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2 avx512f"}))
@@ -139,6 +141,25 @@ def test_a_store_that_fails_is_a_miss_with_one_notice(error: Exception) -> None:
     assert len(notices) == len(set(notices))
     assert 1 <= len(notices) <= 3
     assert str(error) in notices[0]
+
+
+def test_of_a_shared_store_that_fails_each_report_says_it_once(store: DirectoryStore, tmp_path: Path) -> None:
+    peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
+    gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it cannot be reached"))
+    kernel = Kernel(store)
+    kernel.session.connect(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.provide_shared("inductor", "k")
+
+    for number in range(3):
+        kernel.run("a", f"k{number}")
+
+    told = [
+        [each for each in report.notices if "cannot be reached" in each] for report in kernel.session.reports
+    ]
+    assert [len(each) for each in told] == [1, 1, 1]
+    assert "it is not asked until it answers again" in told[0][0]
+    assert told[1] == told[2] == ["redis://host/0 is off for now: it cannot be reached"]
+    kernel.session.close()
 
 
 def test_a_full_store_is_still_read(store: DirectoryStore) -> None:
