@@ -352,7 +352,7 @@ class RedisStore:
                 )
             case kinds.ConnectionError() | OSError():
                 return self._unavailable(
-                    f"Redis cannot be reached: {error}",
+                    f"Redis cannot be reached: {str(error).rstrip('.')}",
                     "check that the server runs, and host and port in the URL",
                 )
             case kinds.ResponseError():
