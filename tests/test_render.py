@@ -248,6 +248,20 @@ def test_text_says_every_reason_on_indented_lines_beneath_its_row():
     assert lines[-1] == "  ! redis://host/0 does not answer"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "seconds", "said"),
+    [
+        (Outcome.HIT, 1.6, "waited: 1.6 s for another kernel, which compiled it"),
+        (Outcome.MISS, 5.0, "waited: 5.0 s for another kernel, in vain"),
+        (Outcome.MISS, 0.002, None),  # who asked whether there was anybody to wait for
+    ],
+)
+def test_a_report_tells_for_how_long_a_graph_waited_for_another_kernel(outcome, seconds, said):
+    waited = report(graph(outcome, seconds={"wait": seconds, "total": 8.0}))
+    for text in (report_text(waited), Page(report_html(waited)).text):
+        assert (said in text) if said else ("waited" not in text)
+
+
 def test_text_stays_within_its_width_and_nearly_ascii_however_long_the_names():
     long = graph(
         Outcome.MISS,

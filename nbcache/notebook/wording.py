@@ -41,6 +41,8 @@ PHASE_NAMES = {
     "wait": "waiting",
     "load": "loading",
 }
+_ASKING = 0.1
+"""Seconds of the phase `wait` that may have gone into asking whether there is anybody to wait for."""
 REPEATED = ("dynamo", "load", "total")
 """Phases that a hit goes through as well: no later run saves them. `total` is no phase."""
 
@@ -163,10 +165,13 @@ def short_location(graph: GraphRecord) -> str:
 def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
     """Return what there is to explain, as (label, text), the outcome's reason first."""
     label = "note" if graph.outcome is Outcome.HIT else graph.outcome.value
+    waited, came = graph.seconds.get("wait", 0.0), graph.outcome is Outcome.HIT
+    why = f"{duration(waited)} for another kernel, {'which compiled it' if came else 'in vain'}"
     known = (
         (label, graph.reason),
         ("recompile", graph.recompile_reason),
         ("graph break", graph.graph_break_reason),
+        ("waited", why if waited > _ASKING else None),
     )
     return [(name, text) for name, text in known if text]
 
