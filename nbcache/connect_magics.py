@@ -17,9 +17,7 @@ from nbcache.settings import Settings, torchs_url
 from nbcache.shared import Peer, Publication, SharedLevel
 from nbcache.sharing import origin
 from nbcache.stores.base import Store
-from nbcache.stores.bounded import BoundedStore
-from nbcache.stores.filesystem import FilesystemStore
-from nbcache.stores.url import open_store, public
+from nbcache.stores.url import open_bounded, public
 from nbcache.trust import Keyring, short
 
 __all__ = ["ConnectMagics", "open_shared", "publication_lines"]
@@ -32,9 +30,11 @@ def open_shared(settings: Settings) -> Store:
 
     ConfigError where the URL cannot be used. Nothing is asked of it yet.
     """
-    timeout = settings.shared_timeout
-    store = open_store(settings.shared_url, connect_timeout=settings.shared_connect_timeout, timeout=timeout)
-    return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
+    return open_bounded(
+        settings.shared_url,
+        connect_timeout=settings.shared_connect_timeout,
+        timeout=settings.shared_timeout,
+    )
 
 
 class ConnectMagics:

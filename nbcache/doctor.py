@@ -14,17 +14,26 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from nbcache import __version__
 from nbcache.baseline import LABEL
-from nbcache.errors import NbcacheError, StoreError
+from nbcache.errors import ConfigError, NbcacheError, StoreError
+from nbcache.exchange import Exchange
 from nbcache.kernel_session import Session
 from nbcache.model import Environment
 from nbcache.notebook.locate import Location
-from nbcache.notebook.render import Check, CheckState, StoreFigures, prewarming_parts, store_parts
+from nbcache.notebook.render import (
+    Check,
+    CheckState,
+    StoreFigures,
+    prewarming_parts,
+    shared_parts,
+    store_parts,
+)
 from nbcache.notebook.snapshot_report import arrival
 from nbcache.notebook.wording import DOT, counted, size
 from nbcache.prewarming import Prewarming
@@ -33,6 +42,7 @@ from nbcache.sharing import Sharing
 from nbcache.snapshot import Received, fitting
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
+from nbcache.stores.url import open_bounded
 from nbcache.torch_bridge import TorchBridge, cpp_kernels, environment
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.portable import chosen
@@ -75,6 +85,7 @@ def in_kernel(
         ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
         *_everywhere(settings, store, folder),
         ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
+        ("shared store", partial(_connection, settings, session.exchange)),
         ("prewarming", partial(_prewarming, settings, session.prewarm)),
         ("notices", partial(_notices, session.notices)),
     )
@@ -96,6 +107,7 @@ def in_terminal(settings: Settings) -> list[Check]:
         ("torch's caches", _caches),
         *([("torch's folder", partial(_torch_folder, folder, chosen_by, True))] if folder else []),
         *_everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder),
+        ("shared store", partial(_reachable, settings)),
     )
 
 
@@ -184,6 +196,43 @@ def _snapshot(received: Received, here: Environment | None, policy: Policy) -> C
         why, next_steps = zip(*hindrances, strict=True)
         return _note("snapshot", DOT.join([said, *why]), "; ".join(next_steps))
     return _ok("snapshot", DOT.join([said, "used" if here else "used as soon as torch is imported"]))
+
+
+def _connection(settings: Settings, exchange: Exchange | None) -> _Checks:
+    """Check the shared store of a kernel."""
+    if exchange is None:
+        if settings.shared_url:
+            yield _note("shared store", "not connected, as a notice explains", "%nbcache connect")
+        else:
+            yield _ok("shared store", "not connected to any: %nbcache connect URL")
+        return
+    figures = exchange.shared.figures()
+    said = DOT.join(shared_parts(figures))
+    if figures.off:
+        failure = exchange.shared.failure
+        yield _problem(
+            "shared store", said, (failure and failure.next_step) or "check that it can be reached"
+        )
+    else:
+        yield _ok("shared store", said)
+
+
+def _reachable(settings: Settings) -> _Checks:
+    """Check the shared store that kernels started from here connect to."""
+    if not settings.shared_url:
+        return
+    try:
+        with closing(
+            open_bounded(
+                settings.shared_url,
+                connect_timeout=settings.shared_connect_timeout,
+                timeout=settings.shared_timeout,
+            )
+        ) as store:
+            store.present(["probe"])
+            yield _ok("shared store", f"{store.name} answers ({settings.origin('shared_url')})")
+    except (ConfigError, StoreError) as error:
+        yield _problem("shared store", str(error), error.next_step or "check that it can be reached")
 
 
 def _prewarming(settings: Settings, prewarming: Prewarming) -> _Checks:

@@ -350,10 +350,8 @@ class Session:
             notices.append(
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
-        shared = None if self.exchange is None else self.exchange.shared
-        if graphs and shared is not None and (failure := shared.failure) is not None:
-            if not any(failure.what in notice for notice in self._notices):  # this report says so already
-                notices.append(f"{shared.name} is off for now: {failure.what}")
+        if graphs and (off := self._shared_is_off()) is not None:
+            notices.append(off)
         with self._lock:
             report = CellReport(
                 cell=self._cell,
@@ -371,6 +369,14 @@ class Session:
         self._saving = True
         self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
         return report
+
+    def _shared_is_off(self) -> str | None:
+        """Return the mark of a report while the shared level is off, unless a notice of it says why."""
+        shared = None if self.exchange is None else self.exchange.shared
+        failure = None if shared is None else shared.failure
+        if shared is None or failure is None or any(failure.what in notice for notice in self._notices):
+            return None
+        return f"{shared.name} is off for now: {failure.what}"
 
     def idle_seconds(self) -> float:
         """Return how long no cell has run; 0 while one runs."""

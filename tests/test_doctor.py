@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.compiler.config
 from conftest import LOAD, RunCells, RunPython, printed, run_interpreter, shown
+from redis_servers import RedisServer
 from test_sharing_session import Person, unsigned
 
 from nbcache import doctor
@@ -599,3 +600,22 @@ def test_a_torch_that_is_not_there_or_fails_is_a_problem(
     else:
         assert checks["torch"]["found"].startswith("not installed")
     assert checks["environment"]["state"] == checks["CPU"]["state"] == "ok"
+
+
+def test_the_shared_store_is_asked_whether_it_answers(
+    isolated: dict[str, str], tmp_path: Path, redis_server: RedisServer
+) -> None:
+    def told(url: str) -> tuple[int, dict[str, Any]]:
+        done = run_interpreter(
+            ["-m", "nbcache", "doctor", "--json"], {**isolated, "NBCACHE_SHARED_URL": url}, tmp_path
+        )
+        checks = json.loads(done.stdout)["checks"]
+        assert "s3cret" not in done.stdout + done.stderr
+        return done.returncode, next(check for check in checks if check["name"] == "shared store")
+
+    status, check = told(redis_server.url)
+    assert check["state"] == "ok" and "answers (environment, NBCACHE_SHARED_URL)" in check["found"]
+    status, check = told("redis://ada:s3cret@127.0.0.1:1/0")
+    assert (status, check["state"]) == (1, "problem")
+    assert "cannot be reached" in check["found"] and check["next_step"]
+    assert told("nonsense://x")[1]["state"] == "problem"

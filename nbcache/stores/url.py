@@ -6,12 +6,13 @@ import os
 
 from nbcache.errors import ConfigError
 from nbcache.stores.base import Store
+from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis import RedisStore
 from nbcache.stores.redis_address import PREFIX, SCHEMES, Address
 from nbcache.urls import redacted
 
-__all__ = ["open_store", "public"]
+__all__ = ["open_bounded", "open_store", "public"]
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
@@ -34,6 +35,12 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
     if text.partition("://")[0].partition("::")[0] not in fsspec.available_protocols():
         raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
     return FilesystemStore(text)
+
+
+def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
+    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind."""
+    store = open_store(url, connect_timeout=connect_timeout, timeout=timeout)
+    return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
 
 
 def public(url: str) -> str:
