@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbcache.forks import renew_in_children
@@ -23,6 +23,7 @@ __all__ = [
     "Event",
     "FrameCompiled",
     "GraphLookup",
+    "KernelTuned",
     "KernelUsed",
     "LookupStarted",
     "SpanEnded",
@@ -96,6 +97,16 @@ class KernelUsed(Event):
     compiled: bool | None
     type: str = "cpp_kernel"
     size: int = 0
+    name: str = ""
+    """As `KernelTuned` names it; empty for a kernel that is not tuned."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTuned(Event):
+    """Configurations of a kernel are being benchmarked: when its graph runs first, once it is compiled."""
+
+    name: str
+    """One kernel may be tuned in more than one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,7 @@ class _Graph:
         self.phases: dict[str, float] = {}
         self.bytes: dict[str, int] = {}
         self.kernels: list[bool | None] = []
+        self.names: set[str] = set()
 
 
 class _Compile:
@@ -216,6 +228,10 @@ class Tracker:
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
+        self._runs: dict[tuple[str, str], int] = {}
+        """By compile id and name of a kernel: the index of the last graph that runs it."""
+        self._tuned: dict[int, tuple[GraphRecord, set[str]]] = {}
+        """By index: hits whose kernels were benchmarked again, as they were before, and those kernels."""
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -272,6 +288,9 @@ class Tracker:
     def handle(self, event: Event) -> None:
         """Take in one event."""
         with self._lock:
+            if isinstance(event, KernelTuned):
+                self._kernel_tuned(event)
+                return
             thread = self._threads.setdefault(event.thread, _Thread())
             if isinstance(event, SpanStarted):
                 self._span_started(thread, event)
@@ -375,6 +394,7 @@ class Tracker:
             target = compile.open or (compile.graphs[-1] if compile.graphs else None)
             if target is not None:
                 target.kernels.append(event.compiled)
+                target.names.add(event.name)
                 if event.size:
                     target.bytes[event.type] = target.bytes.get(event.type, 0) + event.size
         elif isinstance(event, ArtifactSeen):
@@ -382,6 +402,17 @@ class Tracker:
             sizes[event.type] = sizes.get(event.type, 0) + event.size
         elif isinstance(event, FrameCompiled):
             compile.frame = event
+
+    def _kernel_tuned(self, event: KernelTuned) -> None:
+        """Note on a hit what it did not save: the kernel's best configuration was not there."""
+        index = self._runs.get((event.compile_id or "", event.name))
+        if index is None or self._records[index].outcome is not Outcome.HIT:
+            return
+        before, names = self._tuned.setdefault(index, (self._records[index], set()))
+        names.add(event.name)
+        again = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
+        note = f"re-tuned: {again} benchmarked again"
+        self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
     def _finish(self, compile: _Compile) -> None:
         frame = compile.frame
@@ -399,7 +430,11 @@ class Tracker:
                 graphs[0].phases[phase] = graphs[0].phases.get(phase, 0.0) + seconds
             for type, size in compile.bytes.items():
                 graphs[0].bytes[type] = graphs[0].bytes.get(type, 0) + size
-        self._records.extend(self._record(compile, frame, graph) for graph in graphs)
+        for graph in graphs:
+            self._runs.update(
+                dict.fromkeys(((compile.compile_id, n) for n in graph.names), len(self._records))
+            )
+            self._records.append(self._record(compile, frame, graph))
 
     @staticmethod
     def _record(compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:

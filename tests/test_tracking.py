@@ -13,6 +13,7 @@ from nbcache.tracking import (
     AutogradLookup,
     FrameCompiled,
     GraphLookup,
+    KernelTuned,
     KernelUsed,
     LookupStarted,
     SpanEnded,
@@ -261,3 +262,70 @@ def test_graphs_outside_any_cell_have_none() -> None:
 
     assert script.tracker.end_cell() == ()
     assert script.tracker.records[0].cell is None
+
+
+def hit_with_kernels(script: Script, *names: str, backward: bool = False, hit: bool = True) -> None:
+    script.begin("dynamo", "inductor_compile")
+    script.tell(LookupStarted, key="k", backward=backward)
+    for name in names:
+        script.tell(KernelUsed, compiled=None, type="triton", name=name)
+    script.tell(GraphLookup, key="k", backward=backward, hit=hit, level=Level.L1, source="local store")
+    script.end("inductor_compile", "dynamo")
+
+
+def test_a_hit_whose_kernels_are_benchmarked_all_the_same_is_re_tuned() -> None:
+    script = Script()
+    cell = Cell(1, "abc")
+    script.tracker.begin_cell(cell)
+    hit_with_kernels(script, "a", "b")
+    script.thread = 2  # it runs on a thread of its own, with nothing being compiled there
+    for name in ("a", "a", "b"):
+        script.tell(KernelTuned, name=name)
+
+    (graph,) = script.tracker.end_cell()
+
+    assert graph.outcome is Outcome.HIT and graph.cell is cell
+    assert graph.reason == "re-tuned: 2 kernels were benchmarked again"
+
+
+def test_what_is_tuned_counts_for_the_last_graph_of_its_compile_that_runs_it() -> None:
+    script = Script()
+    hit_with_kernels(script, "a")
+    hit_with_kernels(script, "b", backward=True)
+    hit_with_kernels(script, "a")  # compiled again: torch counts anew after a reset
+    script.compile_id = "1/0"
+    hit_with_kernels(script, "a")
+    script.compile_id = "0/0"
+    script.tell(KernelTuned, name="b")
+    script.tell(KernelTuned, name="a")
+    script.tell(KernelTuned, name="not seen")
+    script.compile_id = None
+    script.tell(KernelTuned, name="a")
+
+    note = "re-tuned: 1 kernel was benchmarked again"
+    assert [graph.reason for graph in script.tracker.records] == [None, note, note, None]
+
+
+def test_tuning_of_what_was_compiled_is_no_news() -> None:
+    script = Script()
+    hit_with_kernels(script, "a", hit=False)
+    script.tell(KernelTuned, name="a")
+
+    (graph,) = script.tracker.records
+
+    assert graph.outcome is Outcome.MISS and graph.reason is None
+
+
+def test_tuning_is_told_after_what_else_a_hit_had_to_do() -> None:
+    script = Script()
+    script.begin("dynamo")
+    script.tell(AutogradLookup, outcome=Outcome.MISS)
+    hit_with_kernels(script, "a")
+    script.end("dynamo")
+    script.tell(KernelTuned, name="a")
+
+    (graph,) = script.tracker.records
+
+    assert graph.reason == (
+        "traced again: AOTAutograd's entry is not there; re-tuned: 1 kernel was benchmarked again"
+    )

@@ -21,6 +21,7 @@ from nbcache.tracking import (
     AutogradLookup,
     FrameCompiled,
     GraphLookup,
+    KernelTuned,
     KernelUsed,
     LookupStarted,
     SpanEnded,
@@ -63,6 +64,11 @@ _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
 """That of a backward, which is compiled when it is first run: on a GPU in a thread of autograd's."""
+_TUNING = frozenset(
+    f"CachingAutotuner.{way}"
+    for way in ("benchmark_all_configs", "combo_sequential_autotune", "coordinate_descent_tuning")
+)
+"""Spans in which configurations of a Triton kernel are benchmarked."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
@@ -170,6 +176,8 @@ def _span(
         if name == _FRAME:
             function = _function_name(_code_being_compiled(sys._getframe()))
             _breaks.before = len(utils.graph_break_reasons)
+        if name in _TUNING:
+            session.emit(_tuned(at, metadata))
         session.emit(SpanStarted(**at, name=name, function=function))
         return
     if name == _FRAME:
@@ -177,6 +185,13 @@ def _span(
     if metadata.get("cache_state") == "disabled" and (why := why_disabled()) is not None:
         metadata = {**metadata, "cache_bypass_reason": why}
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
+
+
+def _tuned(at: dict[str, Any], metadata: Mapping[str, Any]) -> KernelTuned:
+    """Return the event; the compile that it belongs to has ended, and torch has kept its id."""
+    return KernelTuned(
+        **{**at, "compile_id": metadata.get("compile_id")}, name=str(metadata.get("kernel_name"))
+    )
 
 
 def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
@@ -335,11 +350,20 @@ def _miss_reason(session: Session, key: str, info: Mapping[str, Any]) -> str:
 
 def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:
     """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
+    from torch._guards import CompileContext
+
     triton = async_compile.AsyncCompile.triton
 
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        session.attempt(_FOLLOWING, lambda: session.emit(KernelUsed(**stamp(), compiled=None, type="triton")))
-        return triton(self, *args, **kwargs)
+    def loaded(kernel_name: str, source_code: str) -> None:
+        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=kernel_name))
+        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
+        tuner = getattr(async_compile.CompiledTritonKernels.get(source_code), "static_autotuner", None)
+        if tuner is not None:
+            tuner.compile_id = CompileContext.current_compile_id()
+
+    def counted(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+        session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
+        return triton(self, kernel_name, source_code, *args, **kwargs)
 
     patches.set(async_compile.AsyncCompile, "triton", counted)
 
