@@ -41,6 +41,11 @@ __all__ = ["GROWING_TYPES", "MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", 
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
+GROWING_TYPES = frozenset({"pgo", "remote_autotune"})
+"""Types whose content grows, or is replaced, under one key: only the newest counts.
+
+torch's profile of dynamic shapes, and what its remote autotune caches hold.
+"""
 
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -50,8 +55,6 @@ _UPKEEP_SHARE = 16
 """Manifests, and corrupt bytes, may each take this fraction of what artifacts may."""
 
 _ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
-GROWING_TYPES = frozenset({"pgo"})
-"""Types whose content grows under one key (torch's profile of dynamic shapes): only the newest counts."""
 
 _T = TypeVar("_T")
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
-from nbcache.artifact_store import ArtifactStore, Fault, FaultKind
+from nbcache.artifact_store import GROWING_TYPES, ArtifactStore, Fault, FaultKind
 from nbcache.errors import ConfigError, NbcacheError, StoreError
 from nbcache.exchange import Exchange
 from nbcache.forks import renew_in_children
@@ -238,6 +238,11 @@ class Session:
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.shared.close(timeout)
+
+    @property
+    def shares(self) -> bool:
+        """Whether this kernel is connected to a shared level."""
+        return self.exchange is not None
 
     def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
         """Return what is here of this notebook; nothing where that is not known within `timeout` seconds."""
@@ -654,7 +659,7 @@ class Session:
         with self._lock:
             if environment is not self.environment:
                 return
-            if ref.type == "pgo":  # a profile grows: only the newest counts
+            if ref.type in GROWING_TYPES:
                 for identity in [i for i, each in self._used.items() if i[:2] == ref.identity[:2]]:
                     del self._used[identity]
             self._used.setdefault(ref.identity, ref)

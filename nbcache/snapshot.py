@@ -63,6 +63,7 @@ _BOUND_TO = {
     "inductor": frozenset({"torch", "triton", "python", "device"}),
     "aot_autograd": frozenset({"torch", "triton", "python", "device"}),
     "autotune": frozenset({"torch", "triton", "device"}),
+    "remote_autotune": frozenset({"torch", "triton", "device"}),
     "pgo": frozenset({"torch", "python"}),
     "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
 }

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbcache.artifact_store import (
+    GROWING_TYPES,
     MAX_MANIFEST_ARTIFACTS,
     ArtifactStore,
     Fault,
@@ -213,12 +214,15 @@ class _FullAfter(FailingStore):
         super().put(key, value)
 
 
-def test_a_profile_is_kept_only_as_it_was_last(artifacts: ArtifactStore, store: Store, clock: Clock) -> None:
+@pytest.mark.parametrize("type", sorted(GROWING_TYPES))
+def test_a_profile_is_kept_only_as_it_was_last(
+    artifacts: ArtifactStore, store: Store, clock: Clock, type: str
+) -> None:
     for content in (b"profile", b"profile grown", b"profile grown more"):
         clock.now += 1
-        artifacts.put(HERE, artifact(content, type="pgo"))
-        artifacts.put(HERE, artifact(content, type="pgo", key="of another function"))
-    assert artifacts.find(HERE, "pgo", "fkey") == [artifact(b"profile grown more", type="pgo")]
+        artifacts.put(HERE, artifact(content, type=type))
+        artifacts.put(HERE, artifact(content, type=type, key="of another function"))
+    assert artifacts.find(HERE, type, "fkey") == [artifact(b"profile grown more", type=type)]
     assert len(below(store, "ref/")) == 2
 
 

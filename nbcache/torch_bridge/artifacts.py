@@ -5,10 +5,12 @@ Tested on torch 2.13.0 and 2.11.0.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "being_loaded",
+    "note_bundle",
+    "note_unverified",
     "populate_graph",
     "provide_autotune",
     "provide_graphs",
     "provide_profile",
+    "provide_tuning_to_workers",
     "record",
+    "was_asked",
     "was_provided",
 ]
 
@@ -40,8 +46,13 @@ _loaded = threading.local()
 """What torch loaded last from a cache on this thread; recording that is a hit.
 
 `content`: the very bytes of a graph, `local`: whether they came from its folder; `profile`: it is reading
-one; `tuning`: the key of a best configuration.
+one; `tuning`: the key of a best configuration. `unverified`: what it read last from a Redis of its own.
+`asked`: type and key of what was made present just now, as far as it is there at all.
 """
+
+
+_bundled: dict[str, bytes] = {}
+"""Best configurations that torch's remote bundles have brought, by the name of their file."""
 
 
 def record(
@@ -65,8 +76,13 @@ def record(
             return bool(tuning == key)
         return content is getattr(_loaded, "content", None) or getattr(_loaded, "profile", False)
 
+    def was_made(artifact_type: str, key: str, content: Any) -> bool:
+        if was_hit(artifact_type, key, content):
+            return getattr(_loaded, "local", True) and owned()
+        return not _is_unverified(artifact_type, content)
+
     def hand_on(artifact_type: str, key: str, content: Any) -> None:
-        made = not was_hit(artifact_type, key, content) or (getattr(_loaded, "local", True) and owned())
+        made = was_made(artifact_type, key, content)
         encoded = factory.encode_create(artifact_type, key, content).content
         session.emit(ArtifactSeen(**stamp(), type=artifact_type, size=len(encoded)))
         session.record(artifact_type, key, encoded, made=made)
@@ -81,6 +97,32 @@ def record(
 
     patches.set(manager, "record_artifact", staticmethod(record_artifact))
     patches.set(manager, "populate_caches", staticmethod(populate_caches))
+
+
+def note_unverified(found: Any) -> None:
+    """Note what a remote cache of torch's own has found on this thread: nobody has signed it."""
+    _loaded.unverified = found
+
+
+def note_bundle(configurations: Mapping[str, Any]) -> None:
+    """Keep what a remote bundle has brought until torch looks for it, by the names of the files.
+
+    torch writes them as well, but into a folder named after the file, and looks in one named after the
+    kernel's source, where they never are (`_AutotuneCacheBundlerImpl._load_cache`; 2.11, 2.13).
+    """
+    _bundled.update((name, json.dumps(best).encode()) for name, best in configurations.items())
+
+
+def _is_unverified(artifact_type: str, content: Any) -> bool:
+    found = getattr(_loaded, "unverified", None)
+    if artifact_type == "pgo" and isinstance(found, dict):
+        return found.get("data") == base64.b64encode(content).decode()
+    return found is not None and content is found
+
+
+def was_asked(type: str, key: str) -> bool:
+    """Tell whether the session has just been asked for this on this thread, before torch looked locally."""
+    return bool(getattr(_loaded, "asked", None) == (type, key))
 
 
 def provide_graphs(
@@ -103,6 +145,7 @@ def provide_graphs(
         if (folder := codecache.cache_dir()) not in tuned:
             tuned.add(folder)
             session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
+        _loaded.asked = (type, key)
         populate_graph(codecache, session, cls, type, key)
         return True
 
@@ -124,6 +167,7 @@ def provide_graphs(
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
         serves, tried = False, set()
+        _loaded.asked = None
         if local and type:
             present = partial(make_present, cls, type, key)
             serves = bool(session.attempt("making a stored graph present", present))
@@ -204,10 +248,12 @@ def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving
     original = pgo.get_local_code_state
 
     def make_present(key: str) -> None:
+        _loaded.asked = None
         if not serving():
             return
         path = pgo.code_state_path(key)
         if path is not None and not os.path.exists(path):
+            _loaded.asked = ("pgo", key)
             for artifact in session.provide("pgo", key)[:1]:
                 _populate(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
 
@@ -250,25 +296,60 @@ def provide_autotune(
     patches.set(backend, "_get", _get)
 
 
+def provide_tuning_to_workers(
+    async_compile: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+) -> None:
+    """Make a kernel's best configuration present before a worker compiles it: `AsyncCompile.triton`.
+
+    The manifest does not name what other notebooks have tuned. (Never run on a GPU yet.)
+    """
+    triton = async_compile.AsyncCompile.triton
+
+    def make_present(source: str) -> None:
+        from torch._inductor.codecache import get_hash, get_path
+        from torch._inductor.runtime.autotune_cache import AutotuneCache
+
+        elsewhere = async_compile.AsyncCompile.use_process_pool()
+        if not elsewhere or async_compile.CompiledTritonKernels.get(source) is not None or not serving():
+            return  # no worker compiles it: `provide_autotune` serves this process
+        file = get_path(get_hash(source.strip()), "py")[2]  # where `PyCodeCache.write` will put it
+        cache = AutotuneCache.create({}, file, "")
+        if cache is not None and cache.local_cache is not None:
+            path = cache.local_cache[1]
+            key = "/".join(path.split(os.sep)[-2:])
+            _provide_tuning(session, key, path, partial(_write_tuning, key))
+
+    def provided(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+        session.attempt("making a stored tuning result present", partial(make_present, source_code))
+        return triton(self, kernel_name, source_code, *args, **kwargs)
+
+    patches.set(async_compile.AsyncCompile, "triton", provided)
+
+
 def _populate_tuning(session: Session, folder: str) -> None:
     """Write the best configurations that the manifest names into torch's folder before the first compile.
 
     Processes of torch's own read them, where no hook of ours is.
     """
+    for key in session.named("autotune", timeout=1.0):
+        _provide_tuning(session, key, os.path.join(folder, key), partial(_write_tuning, key))
+
+
+def _write_tuning(key: str, content: bytes) -> None:
     from torch.compiler._cache import CacheArtifactFactory
 
-    def write(key: str, content: bytes) -> None:
-        CacheArtifactFactory.create("autotune", key, content).populate_cache()
-
-    for key in session.named("autotune", timeout=1.0):
-        _provide_tuning(session, key, os.path.join(folder, key), partial(write, key))
+    CacheArtifactFactory.create("autotune", key, content).populate_cache()
 
 
 def _provide_tuning(session: Session, key: str, path: str, write: Callable[[bytes], Any]) -> None:
     """Write the best configuration that is stored under `key`, unless there is a file at `path` already."""
-    if AUTOTUNE_KEY.fullmatch(key) and not os.path.exists(path):
-        for artifact in session.provide("autotune", key)[:1]:
-            _populate(session, "autotune", key, partial(write, artifact.content))
+    if not AUTOTUNE_KEY.fullmatch(key) or os.path.exists(path):
+        return
+    content = _bundled.get(os.path.basename(path))
+    if content is None:
+        content = next((artifact.content for artifact in session.provide("autotune", key)), None)
+    if content is not None:
+        _populate(session, "autotune", key, partial(write, content))
 
 
 def _populate(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:

@@ -22,7 +22,16 @@ from nbcache.errors import ConfigError, StoreUnavailable, UnsupportedTorch
 from nbcache.key import digest, sha256
 from nbcache.model import Environment
 from nbcache.prewarming import Steps
-from nbcache.torch_bridge import artifacts, cpp_kernels, environment, events, garbage, portable, prewarm
+from nbcache.torch_bridge import (
+    artifacts,
+    cpp_kernels,
+    environment,
+    events,
+    garbage,
+    portable,
+    prewarm,
+    remote,
+)
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
 from nbcache.torch_bridge.hooks import ImportHook, Patches
@@ -89,9 +98,10 @@ class TorchBridge:
                 "torch._inductor.codecache": self._codecache_module,
                 "torch._inductor.cpu_vec_isa": self._instructions_module,
                 "torch._inductor.cpp_builder": partial(self._restrict, portable.restrict_flags),
-                "torch._inductor.remote_cache": when(artifacts.provide_autotune, serving),
+                "torch._inductor.remote_cache": self._remote_cache_module,
+                "torch._functorch._aot_autograd.autograd_cache": when(remote.renew_autograd_cache),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
-                "torch._inductor.async_compile": when(events.follow_kernels),
+                "torch._inductor.async_compile": self._async_compile_module,
             },
             around=dict.fromkeys(_LARGE, garbage.paused),
         )
@@ -206,6 +216,15 @@ class TorchBridge:
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
+
+    def _remote_cache_module(self, module: ModuleType) -> None:
+        self._hook(artifacts.provide_autotune, module, self._serving)
+        self._hook(remote.replace_backends, module, self._serving)
+
+    def _async_compile_module(self, module: ModuleType) -> None:
+        self._hook(events.follow_kernels, module)
+        self._hook(artifacts.provide_tuning_to_workers, module, self._serving)
+        self._hook(remote.keep_workers_apart, module)
 
     def _instructions_module(self, module: ModuleType) -> None:
         self._restrict(portable.restrict_features, module)
