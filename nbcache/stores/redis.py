@@ -356,7 +356,9 @@ class RedisStore:
                     "check that the server runs, and host and port in the URL",
                 )
             case kinds.ResponseError():
-                return self._unavailable(f"Redis refused: {error}", "see the server's log")
+                # A server without AUTH quotes what it was given: the password.
+                said = str(error).partition(", with args")[0]
+                return self._unavailable(f"Redis refused: {said}", "see the server's log")
         return self._garbled()
 
     def _garbled(self) -> StoreUnavailable:
