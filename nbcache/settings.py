@@ -92,7 +92,8 @@ def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
         return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
     host, port = (environ.get(f"TORCHINDUCTOR_REDIS_{name}") for name in ("HOST", "PORT"))
     variable = "TORCHINDUCTOR_REDIS_HOST" if host else "TORCHINDUCTOR_REDIS_PORT"
-    return f"redis://{host or 'localhost'}:{port or 6379}", variable
+    host = f"[{host}]" if host and ":" in host else host or "localhost"  # an IPv6 address
+    return f"redis://{host}:{port or 6379}", variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,10 @@ class Settings:
             variable = f"NBCACHE_{name.upper()}"
             if value := environ.get(variable, "").strip():
                 settings = settings.with_value(name, value, origin=f"environment, {variable}")
-        if not settings.shared_url and any(environ.get(name) == "1" for name in _TORCHS_REMOTE_CACHES):
+        wanted = [name for name in _TORCHS_REMOTE_CACHES if environ.get(name) == "1"]
+        if wanted and not settings.shared_url:
             url, variable = torchs_url(environ)
+            variable = variable if variable in environ else wanted[0]
             settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
         return settings
 
