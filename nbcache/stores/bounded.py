@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from nbcache.errors import StoreUnavailable
+from nbcache.forks import renew_in_children
 from nbcache.stores.base import Store
 
 __all__ = ["BoundedStore"]
@@ -28,6 +29,11 @@ class BoundedStore:
     def __init__(self, store: Store, timeout: float) -> None:
         self._store = store
         self._timeout = timeout
+        self._hanging = threading.Semaphore(_MOST_HANGING)
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where none of the threads is."""
         self._hanging = threading.Semaphore(_MOST_HANGING)
 
     @property
@@ -74,6 +80,7 @@ class BoundedStore:
         if not self._hanging.acquire(blocking=False):
             raise self._late(seconds)
         done: Future[T] = Future()
+        hanging = self._hanging
 
         def act() -> None:
             try:
@@ -81,7 +88,7 @@ class BoundedStore:
             except BaseException as error:
                 done.set_exception(error)
             finally:
-                self._hanging.release()
+                hanging.release()
 
         try:
             threading.Thread(target=act, name="nbcache-ask", daemon=True).start()
@@ -96,5 +103,6 @@ class BoundedStore:
         return StoreUnavailable(
             f"it did not answer within {seconds:g} s",
             where=self.name,
-            next_step="check that it can be reached, or allow it more time: %nbcache config shared_timeout=5",
+            next_step="check that it can be reached, or allow it more time:"
+            " %nbcache config shared_timeout=5, then %nbcache connect",
         )
