@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nbcache.canonical import corrupt, from_json, hex64, to_json, unsupported
+from nbcache.errors import FormatError
 from nbcache.format import MAX_CONTENT_BYTES, ref_fields, ref_of
 from nbcache.model import ArtifactRef, Packed
 
@@ -90,11 +91,18 @@ class Variant:
 
 
 def encode_shared(variants: Sequence[Variant]) -> bytes:
-    """Return the value that holds these variants, of which there are at most `MAX_VARIANTS`."""
+    """Return the value that holds these variants, of which there are at most `MAX_VARIANTS`.
+
+    FormatError where a part is longer than is read.
+    """
     parts = [_HEADER.pack(_MAGIC, _VERSION, len(variants))]
     for variant in variants:
-        for name, length, _ in _PARTS:
+        for name, length, longest in _PARTS:
             part = getattr(variant, name)
+            if len(part) > longest:
+                raise FormatError(
+                    f"the {name} of an artifact has {len(part):,} bytes; the most is {longest:,}"
+                )
             parts += [length.pack(len(part)), part]
     return b"".join(parts)
 
