@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from nbcache.artifact_store import union
 from nbcache.errors import FormatError
+from nbcache.forks import renew_in_children
 from nbcache.model import BUNDLED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
 from nbcache.shared import Found, Publication, SharedLevel
 from nbcache.single_flight import Holder
@@ -20,8 +21,8 @@ from nbcache.supply import Source
 
 __all__ = ["Exchange", "Kernel"]
 
-_LEAST_EXPECTED, _USUALLY_EXPECTED = 5.0, 60.0
-"""Seconds that compiling a graph is expected to take: at least, and where nothing is known."""
+_LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
+"""Seconds that compiling a graph is expected to take: at least, where nothing is known, and at most."""
 _GRAPH = "inductor"
 _KEPT_HERE = frozenset({BUNDLED})
 """Types that mean something on this machine only."""
@@ -71,6 +72,13 @@ class Exchange:
         self._seconds: dict[str, float] = {}
         """By function, what compiling its longest graph took, here or elsewhere."""
         self._reading = threading.Lock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which waits for nobody, and for which nobody waits."""
+        self._reading = threading.Lock()
+        self._holder = None
+        self._claims = {}
 
     @property
     def holder(self) -> Holder | None:
@@ -86,15 +94,18 @@ class Exchange:
 
     def provide(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
         """Return what the shared level holds under torch's `key`, newest first."""
-        return self._unpacked(self.shared.find(environment, type, key))
+        return () if type in _KEPT_HERE else self._unpacked(self.shared.find(environment, type, key))
 
-    def await_other(self, environment: Environment, key: str, function: str) -> Sequence[Artifact]:
+    def await_other(
+        self, environment: Environment, key: str, function: str, tried: Collection[str]
+    ) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now; nothing where this one is to compile it.
 
-        Waits for no longer than compiling is expected to take; an interrupt ends it.
+        Waits for no longer than compiling is expected to take; an interrupt ends it. What was `tried`, by
+        digest, is not what it waits for.
         """
         expected = self._expected_seconds(function)
-        found = self.shared.await_other(environment, _GRAPH, key, expected, self._wait_for)
+        found = self.shared.await_other(environment, _GRAPH, key, expected, self._wait_for, tried)
         if not found:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
         return self._unpacked(found)
@@ -109,8 +120,8 @@ class Exchange:
 
     def _expected_seconds(self, function: str) -> float:
         known = self._seconds
-        usual = statistics.median(known.values()) if known else _USUALLY_EXPECTED
-        return max(_LEAST_EXPECTED, known.get(function, usual))
+        usual = statistics.median(list(known.values())) if known else _USUALLY_EXPECTED
+        return min(max(_LEAST_EXPECTED, known.get(function, usual)), _MOST_EXPECTED)
 
     def _unpacked(self, found: Iterable[Found]) -> list[Artifact]:
         artifacts = []
@@ -144,14 +155,15 @@ class Exchange:
             for ref in self.shared.absent(environment, manifest.artifacts):
                 self.publish(environment, ref)
             self.publish_manifest(manifest)
-        self.shared.listen(self._notebook(), partial(self._heard, environment))
+        self.shared.listen(self._notebook(), self._heard)
 
     def publications(self) -> list[Publication]:
         """Return what was published of this notebook, newest first."""
         return self.shared.publications(self._notebook())
 
-    def _heard(self, environment: Environment, slot: str) -> None:
-        self._read_ahead(environment, self.shared.publication(slot, self._notebook()))
+    def _heard(self, slot: str) -> None:
+        if (environment := self._kernel.environment) is not None:
+            self._read_ahead(environment, self.shared.publication(slot, self._notebook()))
 
     def _read_ahead(self, environment: Environment, publications: Sequence[Publication]) -> None:
         """Read what others have published, and is not here."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol, TypeVar
@@ -20,6 +20,7 @@ from nbcache.artifact_store import GROWING_TYPES, ArtifactStore, Fault, FaultKin
 from nbcache.errors import ConfigError, NbcacheError, StoreError
 from nbcache.exchange import Exchange
 from nbcache.forks import renew_in_children
+from nbcache.key import sha256
 from nbcache.model import (
     Activity,
     Artifact,
@@ -165,7 +166,7 @@ class Session:
         before, self.settings = self.settings, settings
         if settings.portable == before.portable:
             return
-        self.flush(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
+        self._flush_here(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
         try:
             self.bridge.configure()
         except ConfigError:
@@ -185,8 +186,9 @@ class Session:
         self.prewarm.stop()
         self._supply.stop()
         self.bridge.uninstall()
+        began = time.monotonic()
         self.flush(timeout)
-        self.disconnect(timeout)
+        self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
         self._closed = True
         self._worker.stop()
         self.artifacts.store.close()
@@ -198,22 +200,27 @@ class Session:
         self._notebook_known.set()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
+        """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
+        began = time.monotonic()
+        if not self._flush_here(timeout):
+            return False
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        exchange = self.exchange
+        return exchange is None or exchange.shared.flush(left)
+
+    def _flush_here(self, timeout: float | None = None) -> bool:
+        """Wait until all that was recorded is stored here; False where `timeout` seconds were not enough."""
         if self._closed or os.getpid() != self._pid:
             return True
         self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
-        began = time.monotonic()
-        if not self._worker.flush(timeout):
-            return False
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        return self.exchange is None or self.exchange.shared.flush(left)
+        return self._worker.flush(timeout)
 
     def clear(self) -> int:
         """Remove all that is stored, and the compiler's own cache folder if it is ours.
 
         Returns how many entries the store had. StoreError where it fails.
         """
-        self.flush()
+        self._flush_here()
         removed = self.artifacts.clear()
         self.bridge.clear()
         with self._lock:
@@ -228,16 +235,19 @@ class Session:
     def connect(self, shared: SharedLevel) -> Exchange:
         """Make `shared` part of every lookup, and exchange with it what there is of this notebook."""
         self.disconnect()
-        self.exchange = Exchange(shared, self, lambda: self.settings.prefetch)
+        self.exchange = exchange = Exchange(shared, self, lambda: self.settings.prefetch)
         if self.environment is not None:
-            self._start(partial(self.exchange.begin, self.environment))
-        return self.exchange
+            self._start(partial(exchange.begin, self.environment))
+        return exchange
 
     def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
+        if self.exchange is None:
+            return
+        began = time.monotonic()
+        self._flush_here(timeout)  # which hands on what is to be published
         exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.shared.close(timeout)
+        exchange.shared.close(max(0.0, timeout - (time.monotonic() - began)))
 
     @property
     def shares(self) -> bool:
@@ -294,8 +304,8 @@ class Session:
 
     def activity(self) -> Activity | None:
         """Return what is being compiled right now, or None."""
-        activity = self._tracker.activity(self._clock())
-        holder = None if self.exchange is None else self.exchange.holder
+        activity, exchange = self._tracker.activity(self._clock()), self.exchange
+        holder = None if exchange is None else exchange.holder
         if activity is None or holder is None:
             return activity
         return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
@@ -336,8 +346,8 @@ class Session:
         self._cell_began = self._clock()
         self._idle_since = None
         self._saving = True
-        if self.exchange is not None:
-            self.exchange.shared.begin_cell()
+        if (exchange := self.exchange) is not None:
+            exchange.shared.begin_cell()
         self._tracker.begin_cell(cell)
 
     def save_cell(self, save: bool) -> None:
@@ -455,8 +465,9 @@ class Session:
 
     def emit(self, event: Event) -> None:
         """Take in one compile event."""
-        if self.exchange is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
-            self.exchange.compiled(event.thread)
+        exchange = self.exchange
+        if exchange is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
+            exchange.compiled(event.thread)
         if self._unnoticed is not None:
             if event.thread == self._unnoticed and event.compile_id is not None:
                 self._unnoticed_ids.add(event.compile_id)
@@ -497,12 +508,16 @@ class Session:
             return ()
         return exchange.provide(environment, type, key)
 
-    def await_other(self, key: str) -> Sequence[Artifact]:
-        """Return the graph that another kernel compiles now; nothing where this one is to compile it."""
+    def await_other(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
+        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
+
+        `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
+        """
         environment, exchange = self.environment, self.exchange
-        if environment is None or exchange is None:
+        if environment is None or exchange is None or not (self._saving and self.settings.save):
             return ()
-        return exchange.await_other(environment, key, self._tracker.function_on(threading.get_ident()))
+        function = self._tracker.function_on(threading.get_ident())
+        return exchange.await_other(environment, key, function, frozenset(map(sha256, tried)))
 
     def _is_given_up(self, type: str, key: str) -> bool:
         return type == "inductor" and key in self._incomplete
@@ -537,7 +552,7 @@ class Session:
 
         StoreError where the store fails.
         """
-        self.flush()
+        self._flush_here()
         environment = self.environment
         if environment is None:
             return None
@@ -621,14 +636,13 @@ class Session:
             return
         self._use(environment, ref)
         self._bound(ref.size)
-        if self.exchange is not None:
-            self.exchange.publish(environment, ref)
+        if (exchange := self.exchange) is not None:
+            exchange.publish(environment, ref)
 
     def _backfill(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        """Store what the shared level had."""
+        """Store what the shared level had. The manifest names it once the compiler has used it."""
         adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
         if self._access("write", "storing what was shared", adopt) is not None:
-            self._use(environment, ref)
             self._bound(len(packed))
 
     def _bound(self, written: int) -> None:
@@ -678,8 +692,8 @@ class Session:
         manifest = Manifest(environment, self.notebook(timeout=1.0), refs, summaries(self.graphs, refs))
         saved = self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
         self._manifest_due = self._manifest_due or saved is None
-        if saved is not None and self.exchange is not None:
-            self.exchange.publish_manifest(saved)
+        if saved is not None and (exchange := self.exchange) is not None:
+            exchange.publish_manifest(saved)
 
     # --- ahead ----------------------------------------------------------------------------------
 
@@ -711,8 +725,8 @@ class Session:
             manifest = self._access("read", "reading the manifest", load)
             manifest = manifest or Manifest(environment, notebook, ())
         supply.begin(manifest)
-        if self.exchange is not None:
-            self.exchange.begin(environment)
+        if (exchange := self.exchange) is not None:
+            exchange.begin(environment)
 
     # --- faults ---------------------------------------------------------------------------------
 

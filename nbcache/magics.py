@@ -61,6 +61,8 @@ __all__ = ["Extension", "current_session", "load", "unload"]
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
 _FLUSH_SECONDS = 5.0
+_WAIT_SECONDS = 60.0
+"""How long `%nbcache flush` waits."""
 _USERS_THREADS = "Thread-"
 """Beginning of the names that Python gives threads which are given none, as people's are."""
 _SHORT_PAUSE = 0.1
@@ -577,8 +579,13 @@ class Extension:
     def _flush(self, arguments: list[str]) -> None:
         _nothing("flush", arguments)
         began = time.perf_counter()
-        self.session.flush()
-        print(f"nbcache: all is stored ({time.perf_counter() - began:.2f} s)")
+        whole = self.session.flush(_WAIT_SECONDS)
+        exchange, seconds = self.session.exchange, f"{time.perf_counter() - began:.2f} s"
+        if whole:
+            print(f"nbcache: all is stored{' and shared' if exchange else ''} ({seconds})")
+        else:
+            what = f"shared with {exchange.shared.name}" if exchange else "stored"
+            print(f"nbcache: not all is {what} yet ({seconds})")
 
 
 def _open_store(settings: Settings) -> tuple[Store, StoreError | None]:

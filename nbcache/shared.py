@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from nbcache import key as keys
 from nbcache.artifact_store import GROWING_TYPES
 from nbcache.availability import Availability
 from nbcache.errors import (
+    BadSignature,
     CorruptEntry,
     FormatError,
     NbcacheError,
@@ -32,6 +32,7 @@ from nbcache.errors import (
     StoreFull,
     StoreReadOnly,
     TrustError,
+    UnsupportedVersion,
     UntrustedSigner,
 )
 from nbcache.forks import renew_in_children
@@ -60,6 +61,19 @@ _MOST_AHEAD = 256 << 20
 _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
 _PROBE = "live/probe"
+_PROBE_SECONDS = 0.001
+_TRIES = 3
+"""How often something is written that the store failed at; some stores fail at what is too long for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Something to be written."""
+
+    write: Callable[[], object]
+    size: int
+    """Bytes that it holds meanwhile."""
+    tries: int = _TRIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +159,8 @@ class SharedLevel:
         self._wait_seconds = wait_seconds
         self._waited = 0.0
         self._reading = Availability(lambda: store.get(_PROBE), self._changed)
-        self._writing = Availability(lambda: store.put(_PROBE, b""), self._changed)
-        """Off where it is full, or a replica: then it is still read."""
+        self._writing = Availability(self._try_to_write, self._changed)
+        """Off where it is full, a replica, or fails at writing alone: then it is still read."""
         self._coordinator = coordinator(store)
         self._flights: SingleFlight | None = None
         if self._coordinator is not None:
@@ -154,7 +168,7 @@ class SharedLevel:
         self._worker = Worker(self._failed)
         self._lock = threading.Lock()
         self._pending = 0
-        self._unsent: list[tuple[int, Callable[[], object]]] = []
+        self._unsent: list[_Task] = []
         self._known: set[tuple[str, str]] = set()
         """Slots, each with a digest, that are known to be in the store."""
         self._found = self._published_here = 0
@@ -162,6 +176,8 @@ class SharedLevel:
         self._listening_to = ""
         self._own = ""
         """Where this kernel publishes what it has of its notebook."""
+        self._newest = 0.0
+        """When it made what it has published there, in Unix seconds."""
         self._closed = False
         renew_in_children(self)
 
@@ -191,7 +207,9 @@ class SharedLevel:
         self._waited = 0.0
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for what is to be written, and let go of everything."""
+        """Wait up to `timeout` seconds for what is to be written, and let go of everything. Idempotent."""
+        if self._closed:
+            return
         self.flush(timeout)
         self._closed = True
         self._reading.close()
@@ -205,7 +223,7 @@ class SharedLevel:
 
     def flush(self, timeout: float | None) -> bool:
         """Wait until all is published; False where `timeout` seconds were too few, or the store is off."""
-        return self._worker.flush(timeout) and not self._unsent
+        return self._closed or (self._worker.flush(timeout) and not self._unsent)
 
     # --- lookups --------------------------------------------------------------------------------
 
@@ -214,11 +232,9 @@ class SharedLevel:
         if self._is_slow():
             return []
         began = time.monotonic()
-        found = self._find(environment, type, key)
+        found = self._access(partial(self._find, environment, type, key)) or []
         if not found:
-            self._waited += time.monotonic() - began
-            if self._is_slow():
-                self._say(f"{self.name} is slow: the rest of this cell does not ask it")
+            self._waited_in_vain(time.monotonic() - began)
         return found
 
     def find_many(self, environment: Environment, refs: Iterable[ArtifactRef]) -> Iterator[Found]:
@@ -239,9 +255,15 @@ class SharedLevel:
         """Tell whether this cell has waited in vain for as long as it may."""
         return self._waited > self._wait_seconds
 
+    def _waited_in_vain(self, seconds: float) -> None:
+        self._waited += seconds
+        if self._is_slow() and self._reading.failure is None:
+            self._say(f"{self.name} is slow: the rest of this cell does not ask it")
+
     def _find(self, environment: Environment, type: str, key: str) -> list[Found]:
+        """Return what may be used under torch's `key`; StoreError where the store fails."""
         slot = slot_of(environment, type, key)
-        value = self._access(partial(self.store.get, slot))
+        value = self.store.get(slot)
         return self._judged(value, slot, environment, type, key) if value is not None else []
 
     def _judged(self, value: bytes, slot: str, environment: Environment, type: str, key: str) -> list[Found]:
@@ -269,10 +291,10 @@ class SharedLevel:
         for variant in variants:
             try:
                 yield self._checked(variant)
+            except (BadSignature, FormatError) as error:
+                self._say(f"{self.name}: an entry was refused: {error}")
             except TrustError as error:
                 self._say(f"{self.name}: an entry is not used: {error}. Next: {error.next_step}")
-            except NbcacheError as error:
-                self._say(f"{self.name}: an entry was refused: {error}")
 
     def _checked(self, variant: Variant) -> Found:
         statement = Statement.decode(variant.statement)
@@ -296,29 +318,51 @@ class SharedLevel:
         key: str,
         expected: float,
         tell: Callable[[Holder | None], None],
+        tried: Collection[str] = (),
     ) -> list[Found]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
 
         Waits while somebody else compiles it, at most the `expected` seconds. Then, or when `compiled` is
-        called, the others may go on.
+        called, the others may go on. What is there and was `tried`, by digest, is not what it waits for.
         """
         flights = self._flights
-        if flights is None or self._closed or self._is_slow():
+        if flights is None or not self._may_write() or self._is_slow():
             return []
         slot = slot_of(environment, type, key)
+        began, waits = time.monotonic(), False
 
         def arrived() -> list[Found] | None:
-            return self._find(environment, type, key) or None
+            found = self._find(environment, type, key)
+            return [each for each in found if each.statement.ref.digest not in tried] or None
 
-        if not self._may_write():
-            return []
-        return self._access(lambda: flights.wait(slot, arrived, expected, tell)) or []
+        def told(holder: Holder | None) -> None:
+            nonlocal waits
+            waits = True
+            tell(holder)
+
+        try:
+            found = flights.wait(slot, arrived, expected, told) or []
+        except StoreError as error:
+            self._fails(error)
+            found = []
+        if not (found or waits):
+            self._waited_in_vain(time.monotonic() - began)
+        return found
 
     def compiled(self, environment: Environment, type: str, key: str) -> None:
-        """Let others go on, once all that was handed to `publish` before is written."""
+        """Let others go on, once all that was handed to `publish` before is written, or could not be."""
         flights = self._flights
         if flights is not None and not self._closed:
-            self._submit(0, partial(flights.done, slot_of(environment, type, key)))
+            self._worker.submit(partial(self._let_go, flights, slot_of(environment, type, key)))
+
+    def _let_go(self, flights: SingleFlight, slot: str) -> None:
+        if self._reading.failure is not None or self._closed:
+            flights.forget(slot)
+            return
+        try:
+            flights.done(slot)
+        except StoreError as error:
+            self._fails_to_write(error)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -351,13 +395,7 @@ class SharedLevel:
         packed, now = pack(content), time.time()
         ref = ArtifactRef(_PUBLICATION, manifest.notebook, sha256(content), len(content), now, now)
         statement = self._statement(manifest.environment.digest, ref, packed)
-        publisher = {
-            "environment": manifest.environment.digest,
-            "host": self._peer.host,
-            "signer": self._peer.keyring().sign(b"").fingerprint,
-        }
-        slot = _notebook_prefix(manifest.notebook) + keys.digest(keys.components(publisher))
-        self._submit(len(packed), partial(self._write_manifest, slot, manifest.notebook, statement, packed))
+        self._submit(len(packed), partial(self._write_manifest, statement, packed))
 
     def publications(self, notebook: str) -> list[Publication]:
         """Return what may be used of what was published of a notebook, newest first."""
@@ -394,26 +432,41 @@ class SharedLevel:
     def _write(self, slot: str, statement: Statement, packed: bytes) -> None:
         if self._flights is not None and not self._flights.may_publish(slot):
             return
-        others = []
-        if (value := self.store.get(slot)) is not None and statement.ref.type not in GROWING_TYPES:
-            with suppress(FormatError):
+        others: list[Variant] = []
+        if (value := self.store.get(slot)) is not None:
+            try:
                 others = decode_shared(value)
+            except UnsupportedVersion:
+                return  # a newer nbcache's: it is left alone
+            except FormatError:
+                pass
+        if statement.ref.type in GROWING_TYPES:
+            others = []
         kept = []
         for each in others:
             try:
                 if self._checked(each).statement.ref.digest == statement.ref.digest:
                     return  # it is there already, and may be used
                 kept.append(each)
-            except UntrustedSigner:  # by this user, but others may trust them
+            except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
                 kept.append(each)
-            except NbcacheError:
+            except (BadSignature, FormatError):
                 continue
         self._put(slot, statement, packed, kept)
         self._published_here += 1
 
-    def _write_manifest(self, slot: str, notebook: str, statement: Statement, packed: bytes) -> None:
-        self._own = slot
+    def _write_manifest(self, statement: Statement, packed: bytes) -> None:
+        notebook, made = statement.ref.key, statement.ref.created
+        if made < self._newest:  # it had to wait for the store, and a newer one had not
+            return
+        publisher = {
+            "environment": statement.environment,
+            "host": self._peer.host,
+            "signer": self._peer.keyring().sign(b"").fingerprint,
+        }
+        self._own = slot = _notebook_prefix(notebook) + keys.digest(keys.components(publisher))
         self._put(slot, statement, packed, [])
+        self._newest = made
         if self._coordinator is not None:
             self._coordinator.announce(_channel(notebook), slot.encode())
 
@@ -422,29 +475,48 @@ class SharedLevel:
         ours = Variant(said, self._peer.keyring().sign(said).encode(), packed)
         self.store.put(slot, encode_shared([ours, *others][:MAX_VARIANTS]))
 
-    def _submit(self, size: int, task: Callable[[], object]) -> None:
-        """Have the worker do `task`, which writes so many bytes; where the store is off, once it is back."""
+    def _submit(self, size: int, write: Callable[[], object]) -> None:
+        """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back."""
         with self._lock:
             if self._pending + size > _MOST_PENDING:
                 self._say(f"{self.name}: more waits to be written than is kept; some is not shared")
                 return
             self._pending += size
-        self._worker.submit(partial(self._do, size, task))
+        self._worker.submit(partial(self._do, _Task(write, size)))
 
-    def _do(self, size: int, task: Callable[[], object]) -> None:
-        waits = not self._may_write()
+    def _do(self, task: _Task) -> None:
+        left = None
         try:
-            if not waits:
-                task()
+            if self._may_write():
+                task.write()
+            else:
+                left = task
         except StoreError as error:
-            waits = True
-            self._fails(error)
+            self._fails_to_write(error)
+            left = replace(task, tries=task.tries - 1)
         finally:
             with self._lock:
-                if waits:
-                    self._unsent.append((size, task))
+                if left is not None and left.tries:
+                    self._unsent.append(left)
                 else:
-                    self._pending -= size
+                    self._pending -= task.size
+        if left is not None and not left.tries:
+            self._say(f"{self.name}: something could not be written {_TRIES} times, and is not shared")
+        elif left is not None and self._may_write():  # it is back just now
+            self._send_again()
+
+    def _send_again(self) -> None:
+        """Have written what waits for that."""
+        with self._lock:
+            unsent, self._unsent = self._unsent, []
+        for task in unsent:
+            self._worker.submit(partial(self._do, task))
+
+    def _try_to_write(self) -> None:
+        """Raise StoreError unless the store can be written to, and coordinates where it did."""
+        self.store.put(_PROBE, b"")
+        if self._coordinator is not None:
+            self._coordinator.claim(_PROBE, b"", _PROBE_SECONDS)
 
     # --- hearing --------------------------------------------------------------------------------
 
@@ -473,23 +545,39 @@ class SharedLevel:
         return self.failure is None and not self._closed
 
     def _fails(self, error: StoreError) -> None:
-        only_writing = isinstance(error, StoreFull | StoreReadOnly)
-        (self._writing if only_writing else self._reading).failed(error)
+        """Leave alone what somebody waited for in vain."""
+        if not isinstance(error, StoreFull | StoreReadOnly):
+            self._reading.failed(error)
+        self._writing.failed(error)
+
+    def _fails_to_write(self, error: StoreError) -> None:
+        """Leave off writing, and reading only where that fails as well; for threads that nobody waits for."""
+        if not isinstance(error, StoreFull | StoreReadOnly):
+            try:
+                self.store.get(_PROBE)
+            except StoreError as fault:
+                self._fails(fault)
+                return
+        self._writing.failed(error)
 
     def _changed(self, error: StoreError | None) -> None:
         if error is None:
-            self._say(f"{self.name} answers again")
-            with self._lock:
-                unsent, self._unsent = self._unsent, []
-            for size, task in unsent:
-                self._worker.submit(partial(self._do, size, task))
+            if self.failure is None:
+                self._say(f"{self.name} answers again")
+                self._send_again()
+            return
+        if error is self._writing.failure and self._reading.failure is not None:  # of reading it was said
             return
         next_step = f" Next: {error.next_step}." if error.next_step else ""
         until = "written to until it can be" if self._reading.failure is None else "asked until it answers"
         self._say(f"{self.name}: {error.what}, so it is not {until} again.{next_step}")
 
     def _failed(self, error: Exception) -> None:
-        self._say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
+        if isinstance(error, NbcacheError):
+            next_step = f" Next: {error.next_step}" if error.next_step else ""
+            self._say(f"{self.name}: what was compiled is not shared: {error}.{next_step}")
+        else:  # a bug of ours must not go unseen
+            self._say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
 
 
 def _notebook_prefix(notebook: str) -> str:

@@ -49,7 +49,9 @@ class Holder:
         """Return what `data` says; whatever it is: nothing depends on it but what is shown."""
         try:
             match json.loads(data):
-                case {"user": str(user), "host": str(host), "since": int() | float() as since}:
+                case {"user": str(user), "host": str(host), "since": int() | float() as since} if (
+                    0 <= since < 1 << 63  # neither NaN nor what no clock shows
+                ):
                     return cls(user, host, float(since))
         except (ValueError, RecursionError):
             pass
@@ -91,9 +93,13 @@ class SingleFlight:
     ) -> T | None:
         """Return what `arrived` returns once another kernel has compiled `name`; None to compile it here.
 
-        Never waits longer than `expected`, the seconds that compiling is expected to take. `tell` is called
-        with who compiles, and with None at the end. Whoever gets None says so by `done` when it has compiled.
+        Never waits longer than `expected`, the seconds that compiling is expected to take, and never for
+        itself. `tell` is called with who compiles, and with None at the end. Whoever gets None says so by
+        `done` when it has compiled.
         """
+        with self._lock:
+            if name in self._flights:  # torch asks again, where it could not use what it had loaded before
+                return None
         deadline, pause = time.monotonic() + expected, _FIRST_PAUSE
         waited = False
         try:
@@ -112,7 +118,10 @@ class SingleFlight:
                 waited = True
                 time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
-        except BaseException:  # an interrupt, or the store fails
+        except StoreError:
+            self.forget(name)  # to ask a store that fails would be to wait for it once more
+            raise
+        except BaseException:  # an interrupt
             with suppress(StoreError):
                 self.done(name)
             raise
@@ -127,16 +136,19 @@ class SingleFlight:
 
     def done(self, name: str) -> None:
         """Let the others go on: `name` is published, or was not compiled."""
-        with self._lock:
-            flight = self._flights.pop(name, None)
-        if flight is not None:
+        if (flight := self.forget(name)) is not None:
             self._coordinator.release(flight.lease)
 
+    def forget(self, name: str) -> _Flight | None:
+        """Extend the lease on `name` no more, so that it ends by itself."""
+        with self._lock:
+            return self._flights.pop(name, None)
+
     def close(self) -> None:
-        """Let go of all that is held."""
+        """Let go of all that is held; of the rest not, where the store fails."""
         self._closed.set()
-        for name in list(self._flights):
-            with suppress(StoreError):
+        with suppress(StoreError):
+            for name in list(self._flights):
                 self.done(name)
 
     def _begin(self, lease: Lease, expected: float) -> None:

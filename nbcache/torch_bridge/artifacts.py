@@ -133,8 +133,8 @@ def provide_graphs(
     `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
     ask. torch's remote-cache interface would do for one entry a key only, while torch keeps a
     variant for each set of guards, and what it finds remotely it does not write to its folder.
-    The shared level is asked where no nearer one has a graph whose guards hold; then, whether another
-    kernel is compiling it just now.
+    The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
+    either, whether another kernel is compiling it just now.
     """
     original = codecache.GuardedCache.__dict__["iterate_over_candidates"].__func__
     tuned: set[str] = set()
@@ -151,18 +151,23 @@ def provide_graphs(
 
     def shared(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
         """Write what the shared level has beyond what was tried into torch's folder, and return it."""
-        found = [each.content for each in session.provide_shared(type, key) if each.content not in tried]
-        if not found and type == "inductor" and not is_restoring_only():
-            found = [each.content for each in awaited(key) if each.content not in tried]
-        populate(codecache, session, cls, type, key, found)
-        return found
+        return written(cls, type, key, tried, session.provide_shared(type, key))
 
-    def awaited(key: str) -> Sequence[Artifact]:
+    def awaited(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
+        """Wait while another kernel compiles the graph, and do the same with what it made."""
+        if type != "inductor" or is_restoring_only():
+            return []
         session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
         try:
-            return session.await_other(key)
+            found = session.await_other(key, tried)
         finally:
             session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
+        return written(cls, type, key, tried, found)
+
+    def written(cls: Any, type: str, key: str, tried: set[bytes], found: Sequence[Artifact]) -> list[bytes]:
+        contents = [each.content for each in found if each.content not in tried]
+        populate(codecache, session, cls, type, key, contents)
+        return contents
 
     def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
@@ -177,14 +182,16 @@ def provide_graphs(
             yield candidate
         if not (serves and type):
             return
-        for content in session.attempt("asking others", partial(shared, cls, type, key, tried)) or ():
-            try:
-                candidate = (pickle.loads(content), content, True)
-            except Exception as error:  # torch does the same with what it cannot read
-                session.rejected(type, key, error)
-                continue
-            _loaded.content, _loaded.local = content, True
-            yield candidate
+        for ask in (shared, awaited):
+            for content in session.attempt("asking others", partial(ask, cls, type, key, tried)) or ():
+                tried.add(content)
+                try:
+                    candidate = (pickle.loads(content), content, True)
+                except Exception as error:  # torch does the same with what it cannot read
+                    session.rejected(type, key, error)
+                    continue
+                _loaded.content, _loaded.local = content, True
+                yield candidate
 
     patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
 
