@@ -379,6 +379,8 @@ class FakeBridge:
         """Bytes of what it compiles; they do not compress."""
         self.folder: dict[str, bytes] = {}
         """What a session has provided or it has compiled itself."""
+        self.compiling: Callable[[str], object] = lambda key: None
+        """Called with the key of each graph that it makes; may take time, and raise."""
         self._session: Session | None = None
         self._compiles = 0
 
@@ -414,7 +416,22 @@ class FakeBridge:
             return {"time": time.perf_counter(), "thread": threading.get_ident(), "compile_id": compile_id}
 
         session.emit(SpanStarted(**at(), name="dynamo", function=function))
-        session.emit(SpanStarted(**at(), name="inductor_compile"))
+        try:
+            session.emit(SpanStarted(**at(), name="inductor_compile"))
+            done = {}
+            try:
+                hit = self._look_up(session, key, at)
+                session.record("inductor", key, self.folder[key], made=not hit)
+                done = {"cache_state": "hit" if hit else "miss"}
+            finally:
+                session.emit(SpanEnded(**at(), name="inductor_compile", attributes=done))
+            session.emit(FrameCompiled(**at(), function=function, location="fake.py:1", operators=1))
+        finally:
+            session.emit(SpanEnded(**at(), name="dynamo"))
+        return self.folder[key]
+
+    def _look_up(self, session: Session, key: str, at: Callable[[], dict[str, Any]]) -> bool:
+        """Have a graph in the folder; return whether it was there, or the session had it."""
         session.emit(LookupStarted(**at(), key=key, backward=False))
         if key not in self.folder:
             for artifact in (session.provide("inductor", key) or session.await_other(key))[:1]:
@@ -422,16 +439,11 @@ class FakeBridge:
                 session.populated("inductor", key)
         hit = key in self.folder
         if not hit:
+            self.compiling(key)
             self.folder[key] = hashlib.shake_128(key.encode()).digest(self.size)
         level, source = session.looked_up("inductor", key) if hit else (None, None)
         reason = None if hit else session.miss_reason(key)
         session.emit(
             GraphLookup(**at(), key=key, backward=False, hit=hit, reason=reason, level=level, source=source)
         )
-        session.record("inductor", key, self.folder[key], made=not hit)
-        session.emit(
-            SpanEnded(**at(), name="inductor_compile", attributes={"cache_state": "hit" if hit else "miss"})
-        )
-        session.emit(FrameCompiled(**at(), function=function, location="fake.py:1", operators=1))
-        session.emit(SpanEnded(**at(), name="dynamo"))
-        return self.folder[key]
+        return hit
