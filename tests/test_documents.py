@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -27,6 +28,12 @@ README = (ROOT / "README.md").read_text()
 
 def section(title: str) -> str:
     return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def cells_of(name: str) -> list[str]:
+    """Return the code cells of a notebook."""
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
 
 @pytest.mark.compile
@@ -64,8 +71,7 @@ def test_the_demo_restores_the_quickstart(isolated: dict[str, str], tmp_path: Pa
 def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:
-    notebook = nbformat.read(ROOT / "notebooks" / "sharing.ipynb", as_version=4)
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    cells = cells_of("sharing.ipynb")
 
     done = run_cells(cells, with_headers)
 
@@ -78,6 +84,19 @@ def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
     if not environment.lacking(BASELINES["x86-64-v3"]):
         assert "for any x86-64-v3 CPU" in said('"inspect"')
     assert "nbcache doctor" in shown(done, -1)
+
+
+@pytest.mark.compile
+def test_the_team_notebook_runs_shows_no_password_and_leaves_nothing_behind(
+    isolated: dict[str, str], run_cells: RunCells
+) -> None:
+    cells = cells_of("team_cache.ipynb")  # what they claim they assert themselves
+
+    done = run_cells([*cells, "print(json.dumps([password, str(work)]))"], isolated)
+
+    password, work = json.loads(printed(done, -1))
+    assert password not in json.dumps(done.cells[:-1])
+    assert not Path(work).exists()
 
 
 def test_the_readme_names_every_json_field_and_no_other() -> None:
