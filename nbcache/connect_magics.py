@@ -76,7 +76,7 @@ class ConnectMagics:
             settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
         store = open_shared(settings)
         try:
-            store.get("live/probe")  # who asks for it wants to know
+            store.get("probe")  # who asks for it wants to know
         except StoreError:
             store.close()
             raise

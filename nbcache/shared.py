@@ -60,7 +60,7 @@ _MOST_AHEAD = 256 << 20
 """Bytes that are read ahead for a notebook."""
 _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
-_PROBE = "live/probe"
+_PROBE = "probe"
 _PROBE_SECONDS = 0.001
 _TRIES = 3
 """How often something is written that the store failed at; some stores fail at what is too long for them."""

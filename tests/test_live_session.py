@@ -14,7 +14,7 @@ from redis_servers import HOST, RedisServer, wait_until
 
 from nbcache.key import sha256
 from nbcache.model import Artifact, Level
-from nbcache.shared import SharedLevel
+from nbcache.shared import slot_of
 from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
 from nbcache.stores.redis import RedisStore
 from nbcache.trust import Keyring, Policy
@@ -28,17 +28,13 @@ def kernel(tmp_path: Path) -> Iterator[Make]:
         yield make
 
 
-def slot_of(key: str, type: str = "inductor") -> str:
-    return SharedLevel._slot(HERE, type, key)
-
-
 def stored(server: RedisServer, key: str, type: str = "inductor") -> list[Variant]:
-    value = RedisStore(server.url).get(slot_of(key, type))
+    value = RedisStore(server.url).get(slot_of(HERE, type, key))
     return [] if value is None else decode_shared(value)
 
 
 def put(server: RedisServer, key: str, variants: list[Variant]) -> None:
-    RedisStore(server.url).put(slot_of(key), encode_shared(variants))
+    RedisStore(server.url).put(slot_of(HERE, "inductor", key), encode_shared(variants))
 
 
 # --- what is shared -------------------------------------------------------------------------------
@@ -303,9 +299,9 @@ def test_a_valid_entry_under_another_key_or_of_another_environment_is_refused(
     kernel(redis_server.url).publish("one")
     kernel(redis_server.url, environment=ELSEWHERE).publish("three")
     put(redis_server, "two", stored(redis_server, "one"))
-    value = RedisStore(redis_server.url).get(SharedLevel._slot(ELSEWHERE, "inductor", "three"))
+    value = RedisStore(redis_server.url).get(slot_of(ELSEWHERE, "inductor", "three"))
     assert value is not None
-    RedisStore(redis_server.url).put(slot_of("three"), value)
+    RedisStore(redis_server.url).put(slot_of(HERE, "inductor", "three"), value)
     reader = kernel(redis_server.url, notebook="another.ipynb")
 
     assert reader.run("one", "two", "three") == [HIT, MISS, MISS]
@@ -327,11 +323,14 @@ def test_content_that_is_not_what_was_signed_is_refused(redis_server: RedisServe
 
 
 def test_what_a_newer_nbcache_has_written_is_left_alone(redis_server: RedisServer, kernel: Make) -> None:
-    RedisStore(redis_server.url).put(slot_of("one"), b"NBCS\x02 what is not known yet")
+    RedisStore(redis_server.url).put(slot_of(HERE, "inductor", "one"), b"NBCS\x02 what is not known yet")
     ada = kernel(redis_server.url)
     assert ada.run("one") == [MISS]
     assert ada.session.flush(SECONDS)
-    assert RedisStore(redis_server.url).get(slot_of("one")) == b"NBCS\x02 what is not known yet"
+    assert (
+        RedisStore(redis_server.url).get(slot_of(HERE, "inductor", "one"))
+        == b"NBCS\x02 what is not known yet"
+    )
     (notice,) = ada.session.notices
     assert "version 2" in notice
 

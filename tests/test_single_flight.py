@@ -18,7 +18,7 @@ from redis_servers import RedisServer, wait_until
 
 from nbcache import exchange, single_flight
 from nbcache.model import Level
-from nbcache.shared import SharedLevel
+from nbcache.shared import slot_of
 from nbcache.shared_format import decode_shared
 from nbcache.single_flight import Holder, SingleFlight
 from nbcache.stores.coordination import coordinator
@@ -26,7 +26,7 @@ from nbcache.stores.redis import RedisStore
 from nbcache.stores.redis_coordination import RedisCoordinator
 
 Make = Callable[..., Kernel]
-KEY = SharedLevel._slot(HERE, "inductor", "one")
+KEY = slot_of(HERE, "inductor", "one")
 
 
 @pytest.fixture
