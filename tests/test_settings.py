@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbcache.errors import ConfigError
-from nbcache.settings import Settings
+from nbcache.settings import Settings, torchs_url
 
 
 def test_defaults_say_that_they_are_defaults() -> None:
@@ -74,3 +74,48 @@ def test_a_value_is_written_as_it_is_read(name: str, text: str) -> None:
     assert settings.with_value(name, settings.text(name), origin="default") == settings.with_value(
         name, text, origin="default"
     )
+
+
+def test_the_shared_url_reaches_other_processes_and_no_output() -> None:
+    url = "redis://ada:hunter2@host:6380/1?prefix=hunter2"
+    given = {
+        "NBCACHE_SHARED_URL": url,
+        "NBCACHE_SHARED_TIMEOUT": "0.5s",
+        "NBCACHE_SHARED_CONNECT_TIMEOUT": "1",
+    }
+    settings = Settings.from_env(given)
+
+    assert (settings.shared_url, settings.shared_timeout, settings.shared_connect_timeout) == (url, 0.5, 1.0)
+    assert Settings.from_env(settings.to_env()) == settings
+    assert settings.text("shared_url") == "redis://host:6380/1"
+    assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize("text", ["", "never", "0", "-1", "601", "nan", "inf"])
+def test_seconds_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"from 0\.01 to 600"):
+        Settings().with_value("shared_timeout", text, origin="a test")
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "origin"),
+    [
+        ({}, "redis://localhost:6379", "FX_GRAPH_REMOTE_CACHE"),
+        ({"REDIS_PORT": "6380"}, "redis://localhost:6380", "REDIS_PORT"),
+        ({"REDIS_HOST": "host"}, "redis://host:6379", "REDIS_HOST"),
+        ({"REDIS_HOST": "::1", "REDIS_PORT": "1"}, "redis://[::1]:1", "REDIS_HOST"),
+        ({"REDIS_HOST": "host", "REDIS_URL": "redis://:s@other/2?x=1"}, "redis://:s@other/2", "REDIS_URL"),
+    ],
+)
+def test_torchs_variables_name_its_redis(variables: dict[str, str], url: str, origin: str) -> None:
+    given = {f"TORCHINDUCTOR_{name}": value for name, value in variables.items()}
+
+    assert torchs_url(given)[0] == url
+    assert Settings.from_env(given).shared_url == ""
+    settings = Settings.from_env({**given, "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1"})
+    assert settings.shared_url == url
+    assert settings.origin("shared_url") == f"environment, TORCHINDUCTOR_{origin}"
+    own = Settings.from_env(
+        {**given, "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "NBCACHE_SHARED_URL": "/team"}
+    )
+    assert own.shared_url == "/team"

@@ -1,0 +1,145 @@
+"""`%nbcache connect` and what belongs to it, in a real shell of a fresh interpreter; nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunPython
+from redis_servers import HOST, RedisServer, free_port
+from test_magics import SHELL
+
+MORE = """
+import os, signal, time, nbcache
+from nbcache.key import components
+from nbcache.model import Environment
+session = nbcache.session()
+here = Environment(components({"torch.version": "2.13.0", "device": "cpu"}))
+"""
+
+
+@pytest.fixture
+def in_shell(run_python: RunPython, isolated: dict[str, str]) -> Any:
+    """Return a function that runs code after `SHELL` and returns what it has put into `value`."""
+
+    def in_shell(code: str, **environ: str) -> Any:
+        done = run_python(
+            f"{SHELL}\n{MORE}\n{code}\nsys.__stdout__.write('@@' + json.dumps(value))",
+            {**isolated, **environ},
+        )
+        assert "hunter2" not in done.stdout + done.stderr
+        return json.loads(done.stdout.rpartition("@@")[2])
+
+    return in_shell
+
+
+def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell: Any) -> None:
+    dead = f"redis://:hunter2@{HOST}:{free_port()}"
+    lines = [
+        f"connect {dead}",
+        "connect",
+        "connect one two",
+        "connect --json",
+        "connect redis://hunter2@host:port",
+        "connect nothing://hunter2@host",
+        "disconnect now",
+        "disconnect",
+    ]
+    ran, connected = in_shell(
+        f"value = [[run('%nbcache ' + line) for line in {lines!r}], session.exchange is not None]"
+    )
+    for each in ran[:-1]:
+        assert not each["success"] and "Traceback" not in each["text"], each
+    texts = [each["text"] for each in ran]
+    assert "cannot be reached" in texts[0] and "next: check that the server runs" in texts[0]
+    assert "NBCACHE_SHARED_URL" in texts[1]
+    assert "takes one URL" in texts[2] and "takes one URL" in texts[3]
+    assert "port that is no number" in texts[4]
+    assert "no store is known by the scheme 'nothing'" in texts[5]
+    assert "takes nothing more" in texts[6]
+    assert ran[-1]["success"] and "not connected" in texts[-1]
+    assert not connected
+
+
+def test_connecting_shows_who_is_there_and_config_shows_no_secret(in_shell: Any, tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", password="hunter2") as server:
+        url = f"redis://:hunter2@{HOST}:{server.port}/0"
+        shared = f"redis://{HOST}:{server.port}/0"
+        texts = in_shell(
+            f"""
+session.environment_ready(here)
+session.begin_cell(None)
+session.record('inductor', 'one', b'a graph', made=True)
+session.end_cell()
+value = []
+for line in (
+    'connect {url}', 'flush', 'connect', 'config', 'config --json', 'config shared_timeout=0.5',
+    'config shared_timeout=never', 'doctor', 'status', 'disconnect', 'flush',
+):
+    value.append(run('%nbcache ' + line)['text'])
+    [thread.join() for thread in threading.enumerate() if thread.name == 'nbcache-prefetch']
+value.append(session.settings.to_env()['NBCACHE_SHARED_URL'] == '{url}')
+value.append(repr([session.settings, session.notices]))
+"""
+        )
+    assert texts[0].startswith(f"nbcache: connected to {shared}")
+    assert texts[1].startswith("nbcache: all is stored and shared")
+    assert "saves about" in texts[2] and "ago" in texts[2]
+    (line,) = [line for line in texts[3].splitlines() if line.startswith("shared_url")]
+    assert shared in line and "%nbcache connect" in line
+    rows = {row["name"]: row["value"] for row in json.loads(texts[4])["settings"]}
+    assert (rows["shared_url"], rows["shared_timeout"], rows["shared_connect_timeout"]) == (
+        shared,
+        "2",
+        "0.25",
+    )
+    assert "seconds from 0.01 to 600 are needed" in texts[6]
+    assert texts[9] == f"nbcache: disconnected from {shared}\n"
+    assert texts[10].startswith("nbcache: all is stored (")
+    assert texts[11] is True
+
+
+def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell: Any) -> None:
+    dead = f"redis://:hunter2@{HOST}:{free_port()}"
+    reports = in_shell(
+        "session.environment_ready(here)\n"
+        "[t.join() for t in threading.enumerate() if t.name == 'nbcache-prefetch']\n"
+        "value = [run('1 + 1'), run('2'), session.notices, list(session.provide('inductor', 'one')), "
+        "session.await_other('one') or []]",
+        NBCACHE_SHARED_URL=dead,
+    )
+    assert reports[0]["success"] and reports[0]["text"].count("cannot be reached") == 1
+    assert "cannot be reached" not in reports[1]["text"]
+    assert len(reports[2]) == 1 and reports[3:] == [[], []]
+
+
+@pytest.mark.parametrize("url", ["redis://:hunter2@host:port", "nothing://hunter2@host"])
+def test_a_url_in_the_environment_that_is_none_is_one_notice(in_shell: Any, url: str) -> None:
+    ran, notices = in_shell("value = [run('1 + 1'), session.notices]", NBCACHE_SHARED_URL=url)
+    assert ran["success"] and "no shared level" in ran["text"]
+    assert len(notices) == 1
+
+
+def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis") as server:
+        assert server._process is not None
+        began = time.monotonic()
+        seconds, flushed = in_shell(
+            "session.environment_ready(here)\n"
+            "session.provide('inductor', 'one')\n"
+            "session.await_other('one')\n"
+            f"os.kill({server._process.pid}, signal.SIGSTOP)\n"
+            "session.record('inductor', 'one', b'a graph', made=True)\n"
+            "flushed = run('%nbcache flush')['text']\n"
+            "began = time.monotonic()\n"
+            "run('%unload_ext nbcache')\n"
+            "value = [time.monotonic() - began, flushed]",
+            NBCACHE_SHARED_URL=server.url,
+            NBCACHE_SHARED_TIMEOUT="0.3",
+        )
+        assert seconds < 5.0
+        assert "not all is shared with redis://" in flushed
+        assert time.monotonic() - began < 60.0
