@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -119,9 +118,8 @@ class Exchange:
         self._holder = holder
 
     def _expected_seconds(self, function: str) -> float:
-        known = self._seconds
-        usual = statistics.median(list(known.values())) if known else _USUALLY_EXPECTED
-        return min(max(_LEAST_EXPECTED, known.get(function, usual)), _MOST_EXPECTED)
+        seconds = self._seconds.get(function, _USUALLY_EXPECTED)
+        return min(max(_LEAST_EXPECTED, seconds), _MOST_EXPECTED)
 
     def _unpacked(self, found: Iterable[Found]) -> list[Artifact]:
         artifacts = []

@@ -204,7 +204,7 @@ def test_what_compiling_takes_is_learned_and_bounded(redis_server: RedisServer, 
     assert expected("f") == 60.0
     first.session.exchange._seconds = {"f": 20.0, "g": 40.0, "h": 1e15, "i": 0.1}
     assert [expected(name) for name in "fghi"] == [20.0, 40.0, 1800.0, 5.0]
-    assert expected("unheard of") == 30.0
+    assert expected("unheard of") == 60.0
 
 
 def test_an_interrupt_ends_waiting_at_once(redis_server: RedisServer, kernel: Make) -> None:

@@ -80,6 +80,7 @@ DOING = {
     "aot": "AOTAutograd",
     "inductor": "generating code",
     "build": "building kernels",
+    "wait": "waiting for another kernel",
     "load": "looking in the cache",
 }
 """The phases of `Activity.phase`, as the live line says them."""

@@ -43,8 +43,8 @@ PHASE_NAMES = {
 }
 _ASKING = 0.1
 """Seconds of the phase `wait` that may have gone into asking whether there is anybody to wait for."""
-REPEATED = ("dynamo", "load", "total")
-"""Phases that a hit goes through as well: no later run saves them. `total` is no phase."""
+REPEATED = ("dynamo", "wait", "load", "total")
+"""Phases that no later run saves: a hit goes through most of them as well. `total` is no phase."""
 
 
 def duration(seconds: float) -> str:
