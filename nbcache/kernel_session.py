@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from nbcache.artifact_store import GROWING_TYPES, ArtifactStore, Fault, FaultKind
-from nbcache.errors import ConfigError, NbcacheError, StoreError
+from nbcache.artifact_store import GROWING_TYPES
+from nbcache.errors import ConfigError, NbcacheError
 from nbcache.exchange import Exchange
 from nbcache.forks import renew_in_children
+from nbcache.journal import Journal
 from nbcache.key import sha256
+from nbcache.local_level import LocalLevel
 from nbcache.model import (
     Activity,
     Artifact,
@@ -48,14 +50,10 @@ __all__ = ["CompilerBridge", "Session", "Snapshots"]
 
 T = TypeVar("T")
 
-_QUIET_SECONDS = 60.0
-"""How long a store that failed is left alone."""
 _FLUSH_SECONDS = 5.0
 """How long is waited for what is still to be written."""
 _COMPILE = "inductor_compile"
 """torch's span in which a graph is compiled and stored."""
-_EVICT_SHARE = 50
-"""The store's bound is checked after each fiftieth of it has been written."""
 
 
 class CompilerBridge(Protocol):
@@ -106,7 +104,10 @@ class Session:
     ) -> None:
         self.settings = settings
         self.bridge = bridge
-        self.artifacts = ArtifactStore(store, on_fault=self._faulted)
+        self.journal = Journal()
+        """Reports, notices, and the names of cells' code."""
+        self._local = LocalLevel(store, lambda: self.settings.max_bytes, self.notice, self._failed)
+        self.artifacts = self._local.artifacts
         self.environment: Environment | None = None
         """What compiled code is bound to here; None until the compiler is imported."""
         self.prewarm = Prewarming(bridge.prewarm, self._failed)
@@ -117,16 +118,12 @@ class Session:
         self._tracker = Tracker()
         self._worker = Worker(partial(self._failed, "storing what was compiled"))
         self._lock = threading.Lock()
-        self._reports: list[CellReport] = []
         self._cell: Cell | None = None
         self._cell_began = 0.0
         self._idle_since: float | None = clock()
         self._saving = True
-        self._code: dict[str, Cell] = {}
         self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
-        self._damaged: set[str] = set()
         self._incomplete: set[str] = set()
-        self._looking_for = threading.local()
         self._attempting = threading.local()
         self._unnoticed: int | None = None
         self._unnoticed_ids: set[str] = set()
@@ -145,11 +142,6 @@ class Session:
         self._manifest_due = False
         self._notebook = ""
         self._notebook_known = threading.Event()
-        self._notices: list[str] = []
-        self._noticed: dict[str, None] = {}
-        """All notices so far, in order."""
-        self._quiet_until: dict[str, float] = {}
-        self._written = self._evicted_at = 0
         self._pid = os.getpid()
         self._closed = False
         renew_in_children(self)
@@ -262,19 +254,18 @@ class Session:
         """Return what is stored of this notebook, without waiting for what is still to be stored."""
         if (environment := self.environment) is None:
             return None
-        load = partial(self.artifacts.load_manifest, environment, self.notebook(timeout=1.0))
-        return self._access("read", "reading the manifest", load)
+        return self._local.manifest(environment, self.notebook(timeout=1.0))
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return an artifact that is stored, as a snapshot holds it; None where it is not there."""
-        return self._access("read", "reading what is to be shared", partial(self.artifacts.packed, ref))
+        return self._local.packed(ref)
 
     def arrived(self, ref: ArtifactRef, packed: bytes, source: Source) -> None:
         """Have an artifact stored that came from `source` because the compiler asked for it."""
         self._supply.came_from(ref.type, ref.key, source)
         if (environment := self.environment) is not None and self._saving and self.settings.save:
-            backfill = partial(self._backfill, environment, ref, packed)
-            self.attempt("storing what was shared", partial(self.submit, backfill))
+            adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
+            self.attempt("storing what was shared", partial(self.submit, adopt))
 
     # --- what a user sees -----------------------------------------------------------------------
 
@@ -286,21 +277,16 @@ class Session:
     @property
     def reports(self) -> list[CellReport]:
         """The reports of the cells that have run, oldest first."""
-        with self._lock:
-            return list(self._reports)
+        return self.journal.reports
 
     def report(self, cell: int | Cell | None = None) -> CellReport | None:
         """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
-        for report in reversed(self.reports):
-            if cell is None or cell in (report.cell, report.cell and report.cell.execution_count):
-                return report
-        return None
+        return self.journal.report(cell)
 
     @property
     def notices(self) -> list[str]:
         """Every notice since the extension was loaded, oldest first."""
-        with self._lock:
-            return list(self._noticed)
+        return self.journal.notices
 
     def activity(self) -> Activity | None:
         """Return what is being compiled right now, or None."""
@@ -312,10 +298,7 @@ class Session:
 
     def notice(self, text: str) -> None:
         """Show `text` once, under the next report."""
-        with self._lock:
-            if text not in self._noticed:
-                self._noticed[text] = None
-                self._notices.append(text)
+        self.journal.notice(text)
 
     def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
         """Write all that is stored of this notebook into a snapshot, with all that is there already.
@@ -360,23 +343,14 @@ class Session:
         `name` is what the user calls the cell.
         """
         graphs = self._tracker.end_cell()
-        notices = []
+        marks = []
         if graphs and self.settings.trust is not Policy.STRICT:  # not once: for as long as it is so
-            notices.append(
+            marks.append(
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
         if graphs and (off := self._shared_is_off()) is not None:
-            notices.append(off)
-        with self._lock:
-            report = CellReport(
-                cell=self._cell,
-                graphs=graphs,
-                seconds=self._clock() - self._cell_began,
-                notices=(*self._notices, *notices),
-                name=name,
-            )
-            self._notices.clear()
-            self._reports.append(report)
+            marks.append(off)
+        report = self.journal.add(self._cell, graphs, self._clock() - self._cell_began, marks, name)
         self._cell = None
         self._idle_since = self._clock()
         for hook in self.cell_ended:
@@ -389,21 +363,13 @@ class Session:
         """Return the mark of a report while the shared level is off, unless a notice of it says why."""
         shared = None if self.exchange is None else self.exchange.shared
         failure = None if shared is None else shared.failure
-        if shared is None or failure is None or any(failure.what in notice for notice in self._notices):
+        if shared is None or failure is None or self.journal.will_say(failure.what):
             return None
         return f"{shared.name} is off for now: {failure.what}"
 
     def idle_seconds(self) -> float:
         """Return how long no cell has run; 0 while one runs."""
         return 0.0 if self._idle_since is None else self._clock() - self._idle_since
-
-    def name_code(self, filename: str, cell: Cell) -> None:
-        """Remember that code compiled under `filename` is the source of `cell`."""
-        self._code[filename.rpartition("/")[2]] = cell
-
-    def code_cell(self, filename: str) -> Cell | None:
-        """Return the cell whose source was compiled under `filename`, if one was; its folder may be cut."""
-        return self._code.get(filename.rpartition("/")[2])
 
     def notebook(self, timeout: float) -> str:
         """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
@@ -537,7 +503,7 @@ class Session:
 
     def miss_reason(self, key: str) -> str:
         """Return why nothing could be hit under `key`."""
-        if key in self._damaged:
+        if self._local.is_damaged(key):
             return "what is stored is damaged; it was set aside"
         if key in self._incomplete:
             return "stored, but a C++ kernel of it is missing"
@@ -592,8 +558,7 @@ class Session:
         if environment is None or key in self._incomplete:
             return
         self._incomplete.add(key)
-        forget = partial(self.artifacts.forget, environment.digest, "inductor", key)
-        self.submit(partial(self._access, "write", "dropping an incomplete graph", forget))
+        self.submit(partial(self._local.forget, environment, "inductor", key))
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `provide` gave it."""
@@ -631,43 +596,21 @@ class Session:
     # --- on the worker thread -------------------------------------------------------------------
 
     def _store(self, environment: Environment, put: Callable[[], ArtifactRef | None]) -> None:
-        ref = self._access("write", "storing what was compiled", put)
-        if ref is None:
+        if (ref := self._local.put(put)) is None:
             return
         self._use(environment, ref)
-        self._bound(ref.size)
         if (exchange := self.exchange) is not None:
             exchange.publish(environment, ref)
-
-    def _backfill(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        """Store what the shared level had. The manifest names it once the compiler has used it."""
-        adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
-        if self._access("write", "storing what was shared", adopt) is not None:
-            self._bound(len(packed))
-
-    def _bound(self, written: int) -> None:
-        """Count bytes that were written, and keep the store within its bound."""
-        self._written += written
-        if self._evicted_at == 0 or self._written - self._evicted_at > self.settings.max_bytes / _EVICT_SHARE:
-            self._evicted_at = max(1, self._written)
-            self._access(
-                "write", "keeping within its bound", lambda: self.artifacts.evict(self.settings.max_bytes)
-            )
 
     def _keep(self) -> None:
         """Store what was brought, so that it is here without who brought it."""
         with self._lock:
             arrived, self._to_keep = self._to_keep, []
         for manifest, packed, source in arrived:
-            keep = partial(self._adopt, manifest, packed, source)
-            self._access("write", "storing what was brought", keep)
-
-    def _adopt(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> None:
-        for ref in manifest.artifacts:
-            if self.artifacts.adopt(manifest.environment.digest, ref, packed[ref.digest]):
-                self._supply.came_from(ref.type, ref.key, source)
-                self._bound(len(packed[ref.digest]))
-        self.artifacts.save_manifest(manifest)
+            for ref in manifest.artifacts:
+                if self._local.adopt(manifest.environment, ref, packed[ref.digest]):
+                    self._supply.came_from(ref.type, ref.key, source)
+            self._local.save(manifest)
 
     def _use(self, environment: Environment, ref: ArtifactRef) -> None:
         with self._lock:
@@ -690,7 +633,7 @@ class Session:
             rest = [ref for ref in self._supply.refs() if ref.identity not in used]
         refs = (*used.values(), *rest)
         manifest = Manifest(environment, self.notebook(timeout=1.0), refs, summaries(self.graphs, refs))
-        saved = self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
+        saved = self._local.save(manifest)
         self._manifest_due = self._manifest_due or saved is None
         if saved is not None and (exchange := self.exchange) is not None:
             exchange.publish_manifest(saved)
@@ -708,11 +651,8 @@ class Session:
         return Supply(self._find, partial(self._failed, "unpacking a snapshot"))
 
     def _find(self, type: str, key: str) -> list[Artifact]:
-        if (environment := self.environment) is None:
-            return []
-        self._looking_for.key = key
-        find = partial(self.artifacts.find, environment.digest, type, key)
-        return self._access("read", "reading", find) or []
+        environment = self.environment
+        return [] if environment is None else self._local.find(environment, type, key)
 
     def _read_ahead(self, environment: Environment, supply: Supply) -> None:
         """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
@@ -721,37 +661,12 @@ class Session:
             self.attempt("restoring a snapshot", partial(hook, environment))
         manifest = None
         if self.settings.prefetch:
-            load = partial(self.artifacts.load_manifest, environment, notebook)
-            manifest = self._access("read", "reading the manifest", load)
-            manifest = manifest or Manifest(environment, notebook, ())
+            manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
         supply.begin(manifest)
         if (exchange := self.exchange) is not None:
             exchange.begin(environment)
 
     # --- faults ---------------------------------------------------------------------------------
-
-    def _access(self, access: Literal["read", "write"], what: str, action: Callable[[], T]) -> T | None:
-        """Do `action` on the store, unless the store failed at such an access a short while ago."""
-        if time.monotonic() < self._quiet_until.get(access, 0.0):
-            return None
-        try:
-            return action()
-        except StoreError as error:
-            self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
-            next_step = f" Next: {error.next_step}." if error.next_step else ""
-            store = self.artifacts.store.name
-            self.notice(f"{store}: {what} failed, so it is not tried for a while. {error}.{next_step}")
-        except Exception as error:
-            self._failed(what, error)
-        return None
-
-    def _faulted(self, fault: Fault) -> None:
-        """Say once that stored bytes could not be used; what was evicted is no fault."""
-        if fault.kind is FaultKind.CORRUPT:
-            self._damaged.add(getattr(self._looking_for, "key", ""))
-            self.notice(f"{self.artifacts.store.name}: damaged entries were set aside and count as misses")
-        elif fault.kind is FaultKind.NEWER:
-            self.notice(f"{self.artifacts.store.name}: entries of a newer nbcache were left alone")
 
     def _failed(self, what: str, error: BaseException) -> None:
         if isinstance(error, NbcacheError):

@@ -234,7 +234,7 @@ def test_a_variable_that_torch_has_read_already_is_warned_of(
     kernel.run(LOAD)
     kernel.wait_until("'torch' in __import__('sys').modules")  # amid the imports
     kernel.run("import os; os.environ['OMP_NUM_THREADS'] = '1'; os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
-    kernel.wait_until(f"{SESSION}._notices")
+    kernel.wait_until(f"{SESSION}.notices")
     kernel.run("1")
 
     (notice,) = kernel.ask(f"{SESSION}.reports[-1].notices")
