@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from nbcache.artifact_store import GROWING_TYPES
 from nbcache.errors import ConfigError, NbcacheError
 from nbcache.exchange import Exchange
 from nbcache.forks import renew_in_children
+from nbcache.holdings import Brought, Holdings
 from nbcache.journal import Journal
 from nbcache.key import sha256
 from nbcache.local_level import LocalLevel
@@ -39,7 +39,6 @@ from nbcache.model import (
 from nbcache.prewarming import Prewarming, Steps
 from nbcache.settings import Settings
 from nbcache.shared import SharedLevel
-from nbcache.snapshot import summaries
 from nbcache.stores.base import Store
 from nbcache.supply import Source, Supply
 from nbcache.tracking import Event, SpanEnded, Tracker
@@ -136,10 +135,7 @@ class Session:
         """Called when a cell has ended."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of the session's, before this notebook's manifest is read."""
-        self._to_keep: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
-        """What was brought and is not stored yet: storing can wait, and the compiler cannot."""
-        self._used: dict[tuple[str, str, str], ArtifactRef] = {}
-        self._manifest_due = False
+        self._holdings = Holdings()
         self._notebook = ""
         self._notebook_known = threading.Event()
         self._pid = os.getpid()
@@ -219,7 +215,6 @@ class Session:
             self._forget_read()
             self._supply.begin(None)
             self._incomplete.clear()
-            self._manifest_due = False
         return removed
 
     # --- the shared level -----------------------------------------------------------------------
@@ -542,7 +537,7 @@ class Session:
             if self._closed or environment != self.environment:
                 return
             if self._supply.bring(ours, packed, source) and self.settings.save:
-                self._to_keep += [(ours, packed, source)]
+                self._holdings.bring(Brought(ours, packed, source))
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""
@@ -602,40 +597,27 @@ class Session:
         if (exchange := self.exchange) is not None:
             exchange.publish(environment, ref)
 
-    def _keep(self) -> None:
-        """Store what was brought, so that it is here without who brought it."""
-        with self._lock:
-            arrived, self._to_keep = self._to_keep, []
-        for manifest, packed, source in arrived:
-            for ref in manifest.artifacts:
-                if self._local.adopt(manifest.environment, ref, packed[ref.digest]):
-                    self._supply.came_from(ref.type, ref.key, source)
-            self._local.save(manifest)
-
     def _use(self, environment: Environment, ref: ArtifactRef) -> None:
         with self._lock:
-            if environment is not self.environment:
-                return
-            if ref.type in GROWING_TYPES:
-                for identity in [i for i, each in self._used.items() if i[:2] == ref.identity[:2]]:
-                    del self._used[identity]
-            self._used.setdefault(ref.identity, ref)
-            self._manifest_due = True
+            if environment is self.environment:
+                self._holdings.use(ref)
 
     def _save_manifest(self) -> None:
-        self._keep()
-        with self._lock:
-            environment = self.environment
-            if environment is None or not self._manifest_due:
+        for brought in self._holdings.take_brought():  # so that it is here without who brought it
+            for ref in brought.manifest.artifacts:
+                if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
+                    self._supply.came_from(ref.type, ref.key, brought.source)
+            self._local.save(brought.manifest)
+        notebook = self.notebook(timeout=1.0)
+        with self._lock:  # the environment may change, and what was used belongs to one
+            if (environment := self.environment) is None:
                 return
-            self._manifest_due = False
-            used = dict(self._used)
-            rest = [ref for ref in self._supply.refs() if ref.identity not in used]
-        refs = (*used.values(), *rest)
-        manifest = Manifest(environment, self.notebook(timeout=1.0), refs, summaries(self.graphs, refs))
-        saved = self._local.save(manifest)
-        self._manifest_due = self._manifest_due or saved is None
-        if saved is not None and (exchange := self.exchange) is not None:
+            manifest = self._holdings.manifest(environment, notebook, self._supply.refs(), self.graphs)
+        if manifest is None:
+            return
+        if (saved := self._local.save(manifest)) is None:
+            self._holdings.not_saved()
+        elif (exchange := self.exchange) is not None:
             exchange.publish_manifest(saved)
 
     # --- ahead ----------------------------------------------------------------------------------
@@ -644,7 +626,7 @@ class Session:
         """Begin as if nothing had been read, provided or used; with the lock held."""
         self._supply.stop()
         self._supply = self._new_supply()
-        self._used.clear()
+        self._holdings.forget()
         self._origins.clear()
 
     def _new_supply(self) -> Supply:

@@ -22,6 +22,7 @@ LOW = {
     "forks",
     "format",
     "kernel_session",
+    "holdings",
     "journal",
     "key",
     "local_level",
