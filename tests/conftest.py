@@ -248,6 +248,10 @@ class Kernel:
         self._client.execute_interactive(cell, output_hook=hook, timeout=TIMEOUT)
         return "".join(printed)
 
+    def begin(self, cell: str) -> None:
+        """Have a cell run after those that were sent before it; what `run` is given comes after it, too."""
+        self._client.execute(cell)
+
     def ask(self, expression: str) -> Any:
         """Return the value of an expression, without running a cell for it."""
         reply = self._client.execute("", silent=True, user_expressions={"asked": expression}, reply=True)

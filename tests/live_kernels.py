@@ -117,15 +117,15 @@ def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
     redis_coordination._POLL_SECONDS = poll
 
 
-def at_once(actions: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Do all of these at the same time; return what they return."""
+def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> list[Any]:
+    """Do all of these at the same time, in so many seconds; return what they return."""
     listed = list(actions)
     results: list[Any] = [None] * len(listed)
     errors: list[BaseException] = []
     barrier = threading.Barrier(max(1, len(listed)))
 
     def do(number: int) -> None:
-        barrier.wait(SECONDS)
+        barrier.wait(seconds)
         try:
             results[number] = listed[number]()
         except BaseException as error:
@@ -135,7 +135,7 @@ def at_once(actions: Iterable[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(seconds)
     assert not errors and not any(thread.is_alive() for thread in threads), errors
     return results
 
