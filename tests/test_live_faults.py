@@ -157,11 +157,11 @@ def test_a_server_that_is_slow_is_not_asked_by_the_rest_of_a_cell(kernel: Make, 
 
 
 def test_what_is_found_is_worth_waiting_for(kernel: Make, server: RedisServer) -> None:
-    kernel(server.url).publish(*MANY[:8])
+    kernel(server.url).publish(*MANY[:5])
     with Proxy(server.port) as proxy:
         one = kernel(proxy.url)
-        proxy.delay = 0.3 * TIMEOUT
-        assert one.run(*MANY[:8]) == [HIT] * 8
+        proxy.delay = 0.4 * TIMEOUT
+        assert one.run(*MANY[:5]) == [HIT] * 5
         assert one.session.notices == []
 
 
