@@ -19,6 +19,8 @@ _COLOURS = {  # Okabe and Ito's, which people of all colour visions tell apart
     Variant.MEGA_CACHE.value: "#CC79A7",
     Variant.RESTART.value: "#0072B2",
     Variant.FRESH.value: "#009E73",
+    Variant.TORCH_REDIS.value: "#F0E442",
+    Variant.SHARED.value: "#56B4E9",
     "hot": "#000000",
 }
 _NO_IDLE = "#FFFFFF"

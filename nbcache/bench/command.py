@@ -44,12 +44,16 @@ def run(options: Options) -> int:
 
 
 def _run_models(options: Options, folder: Path) -> int:
+    from nbcache.bench.redis_server import needed_server
     from nbcache.bench.report import report_json, report_text
     from nbcache.bench.runner import Runner
 
     runner, interrupted = Runner(options, folder, _say), False
     try:
-        runner.run()
+        with contextlib.ExitStack() as ending:
+            if options.needs_server:
+                runner.server = ending.enter_context(needed_server(options.redis, folder))
+            runner.run()
     except KeyboardInterrupt:
         interrupted = True
         _say("interrupted; what was measured until now:")

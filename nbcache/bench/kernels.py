@@ -28,6 +28,7 @@ __all__ = [
     "CellRun",
     "Home",
     "Kernel",
+    "Sent",
     "environment",
     "kernel",
     "link_package",
@@ -127,6 +128,17 @@ class CellRun:
     execution_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A cell that was sent to a kernel."""
+
+    source: str
+    message: str
+    """The id of the message that it was sent by."""
+    began: float
+    """When it was sent, on the clock of `time.perf_counter`."""
+
+
 class Kernel:
     """A running kernel. `kernel` starts one."""
 
@@ -139,11 +151,19 @@ class Kernel:
 
     def run(self, source: str) -> CellRun:
         """Run a cell; CellFailed with the error that it raises."""
+        return self.result(self.send(source))
+
+    def send(self, source: str) -> Sent:
+        """Have a cell run after those that were sent before, without waiting; `result` waits for it."""
         began = time.perf_counter()
-        reply = self._reply(self._client.execute(source, allow_stdin=False))
+        return Sent(source, self._client.execute(source, allow_stdin=False), began)
+
+    def result(self, sent: Sent) -> CellRun:
+        """Wait for a cell, in the order in which they were sent; CellFailed with the error that it raises."""
+        reply = self._reply(sent.message)
         ended = time.perf_counter()
-        _raise_error(reply, source)
-        return CellRun(ended - began, ended, int(reply["execution_count"]))
+        _raise_error(reply, sent.source)
+        return CellRun(ended - sent.began, ended, int(reply["execution_count"]))
 
     def ask(self, expression: str) -> str | None:
         """Return an expression's value, without running a cell; None where it raises or is no string."""

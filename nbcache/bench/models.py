@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from nbcache.errors import ConfigError
 
-__all__ = ["Case", "build", "converted"]
+__all__ = ["Case", "build", "converted", "pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,27 @@ class ResNet50(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images).mean((2, 3)))
+
+
+class Pieces(nn.Module):
+    """A perceptron that Dynamo compiles as three graphs: what starts quickly in many processes at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.layers
+        x = functional.gelu(first(x))
+        torch._dynamo.graph_break()
+        x = functional.silu(second(x)).softmax(-1)
+        torch._dynamo.graph_break()
+        return functional.layer_norm(third(x), (32,))
+
+
+def pieces() -> tuple[nn.Module, Tensor]:
+    """Return a small model of three graphs, and its input."""
+    return Pieces(), torch.randn(8, 32)
 
 
 def _nanogpt(size: str) -> Case:

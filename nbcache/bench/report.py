@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from nbcache.bench.options import FULL, Idle, Options, Variant
-from nbcache.bench.results import Result, Row, Sizes, median, rows_of
+from nbcache.bench.results import Held, Result, Row, Sizes, median, ratio, rows_of
 from nbcache.model import PHASES
 from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
 
@@ -16,7 +15,7 @@ __all__ = ["call_text", "hot_of", "idle_text", "report_json", "report_text", "ti
 JSON_VERSION = 1
 _LEGEND = """\
 cell: from running the measured cell to its result. start: from the start of the process to that result.
-vs warm, vs mega: how many times faster than `torch warm`, `mega-cache`. hot: each call after the first.
+vs warm, mega, redis: times faster than `torch warm`, `mega-cache`, `torch redis`. hot: each call after that.
 as eager: the largest difference; (float64): apart by rounding, and as near to float64 as eager is."""
 
 
@@ -38,7 +37,7 @@ def report_json(
         "version": JSON_VERSION,
         "interrupted": interrupted,
         "environment": dict(environment),
-        "options": asdict(options),
+        "options": options.to_json(),
         "subjects": [{**result.to_json(), "hot_seconds": hot_of(rows_of(result.runs))} for result in results],
     }
 
@@ -97,6 +96,7 @@ def _table(rows: Sequence[Row], runs: int) -> list[str]:
         "range",
         "vs warm",
         "vs mega",
+        "vs redis",
         "start",
         "vs warm",
         "hot",
@@ -111,6 +111,7 @@ def _table(rows: Sequence[Row], runs: int) -> list[str]:
             f"{row.cell_fastest:.2f}–{row.cell_slowest:.2f}",
             times(None if row.variant is Variant.EAGER else row.times_torch_warm),
             times(None if row.variant is Variant.EAGER else row.times_mega_cache),
+            times(None if row.variant is Variant.EAGER else row.times_torch_redis),
             NOTHING if row.idle else duration(row.start_seconds),
             times(None if row.variant is Variant.EAGER else row.start_times_torch_warm),
             call_text(row.hot_seconds),
@@ -120,8 +121,13 @@ def _table(rows: Sequence[Row], runs: int) -> list[str]:
         for row in rows
     ]
     table = [head, *body]
-    if runs == 1:  # no range
-        table = [[*row[:3], *row[4:]] for row in table]
+    shown = [
+        column
+        for column, name in enumerate(head)
+        if not (name == "range" and runs == 1)
+        and not (name.startswith("vs") and all(row[column] == NOTHING for row in body))
+    ]
+    table = [[row[column] for column in shown] for row in table]
     return aligned(table, right=range(1, len(table[0]) - 2))
 
 
@@ -153,7 +159,7 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
         ):
             share = f"{100 * row.overhead_share:.2f} %"
             lines.append(f"recording: {row.overhead_seconds * 1000:.0f} ms of the cold cell, {share}")
-    return ["", *lines, *_phases_lines(rows)]
+    return ["", *lines, *_held_lines(result.held), *_asked_lines(rows), *_phases_lines(rows)]
 
 
 def _sizes_lines(sizes: Sizes | None) -> list[str]:
@@ -168,6 +174,37 @@ def _sizes_lines(sizes: Sizes | None) -> list[str]:
             f"{part:.2f} of its bundle's {size(sizes.bundle_bytes)}"
         )
     return lines
+
+
+def _held_lines(held: Mapping[Variant, Held]) -> list[str]:
+    """Return what the Redis held for each variant, beside what it held for torch."""
+    if not held:
+        return []
+    torchs = held.get(Variant.TORCH_REDIS)
+    table = [["in the Redis", "keys", "values", "of torch's", "memory", "of torch's", "graphs", "of torch's"]]
+    for variant, each in held.items():
+        row = [variant.label, str(each.keys)]
+        for name in ("value_bytes", "memory_bytes", "common_bytes"):
+            count = getattr(each, name)
+            part = None if torchs is None else ratio(count, getattr(torchs, name))
+            row += [size(count), NOTHING if part is None or each is torchs else f"{part:.3f}"]
+        table.append(row)
+    return ["", *aligned(table, right=range(1, len(table[0])))]
+
+
+def _asked_lines(rows: Sequence[Row]) -> list[str]:
+    """Return what the Redis was asked by each variant; commands that are sent together are one round trip."""
+    asked = [row for row in rows if row.asked is not None]
+    if not asked:
+        return []
+    table = [["round trips", "idle", "before", "in the cell", "commands in the cell"]]
+    for row in asked:
+        before, within = row.asked_before, row.asked
+        assert before is not None and within is not None
+        commands = ", ".join(f"{count} {name}" for name, count in within.commands.items()) or NOTHING
+        trips = [str(before.round_trips), str(within.round_trips)]
+        table.append([row.variant.label, idle_text(row.idle), *trips, commands])
+    return ["", *aligned(table, right=range(1, 4))]
 
 
 def _phases_lines(rows: Sequence[Row]) -> list[str]:

@@ -12,7 +12,17 @@ from nbcache.bench.options import Idle, Variant
 from nbcache.bench.variants import Subject
 from nbcache.model import PHASES
 
-__all__ = ["Result", "Row", "Run", "Sizes", "median", "outcomes_of", "ratio", "rows_of"]
+__all__ = ["Held", "Result", "Row", "Run", "Sizes", "Traffic", "median", "outcomes_of", "ratio", "rows_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a Redis was asked between two moments."""
+
+    commands: Mapping[str, int]
+    """Commands by name, in lower case."""
+    round_trips: int
+    """How often something was read from a connection: commands that are sent together are one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,10 @@ class Run:
     """What nbcache's hooks spent on the threads that compile; None where it is not known."""
     prewarm: str | None = None
     """The state of prewarming when waiting for it ended; None where it was not waited for."""
+    asked_before: Traffic | None = None
+    """What the Redis was asked until the measured cell began; None for variants without one."""
+    asked: Traffic | None = None
+    """What it was asked during that cell."""
 
     @property
     def graphs(self) -> Sequence[Mapping[str, Any]]:
@@ -95,6 +109,21 @@ class Sizes:
         return found | {"bundle_ratio": ratio(self.bundle_bytes, self.common_bytes)}
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a Redis holds for one of the variants that use it."""
+
+    keys: int
+    value_bytes: int
+    """Lengths of the values."""
+    memory_bytes: int
+    """What the server says that keys and values take (`MEMORY USAGE`)."""
+    common_bytes: int
+    """Lengths of those values that hold what torch's own caches hold too: the measured cell's graphs."""
+    bytes_by_type: Mapping[str, int] = field(default_factory=dict)
+    """Lengths of nbcache's values by artifact type."""
+
+
 @dataclass(slots=True)
 class Result:
     """Everything about one subject; it grows while it is measured."""
@@ -102,6 +131,8 @@ class Result:
     subject: Subject
     runs: list[Run] = field(default_factory=list)
     sizes: Sizes | None = None
+    held: dict[Variant, Held] = field(default_factory=dict)
+    """What the Redis held for the variants that use it, before the first of their runs."""
     error: str | None = None
     """Why it could not be measured in full."""
     notes: list[str] = field(default_factory=list)
@@ -119,6 +150,7 @@ class Result:
             "error": self.error,
             "notes": list(self.notes),
             "sizes": self.sizes and self.sizes.to_json(),
+            "redis": {variant.value: asdict(held) for variant, held in self.held.items()} or None,
             "medians": [row.to_json() for row in rows_of(self.runs)],
             "runs": [run.to_json() for run in self.runs],
         }
@@ -141,6 +173,8 @@ class Row:
     """How many times faster the cell is than `torch warm`; None without that variant."""
     times_mega_cache: float | None
     """How many times faster the cell is than `mega-cache`."""
+    times_torch_redis: float | None
+    """How many times faster the cell is than `torch redis`."""
     start_times_torch_warm: float | None
     """The same from the start of the process; None where idle time is part of it."""
     agrees: bool
@@ -158,6 +192,9 @@ class Row:
     overhead_seconds: float | None
     overhead_share: float | None
     """`overhead_seconds` as a part of the cell's."""
+    asked_before: Traffic | None
+    """Of the run whose cell asked the Redis most often, like `asked`."""
+    asked: Traffic | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
@@ -196,12 +233,20 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
     warm = reference(Variant.TORCH_WARM, lambda run: run.cell_seconds)
     mega = reference(Variant.MEGA_CACHE, lambda run: run.cell_seconds)
+    redis = reference(Variant.TORCH_REDIS, lambda run: run.cell_seconds)
     started = reference(Variant.TORCH_WARM, lambda run: run.start_seconds)
-    return [_row(group, warm, mega, started) for group in groups.values()]
+    return [_row(group, warm, mega, redis, started) for group in groups.values()]
 
 
-def _row(group: Sequence[Run], warm: float | None, mega: float | None, started: float | None) -> Row:
+def _row(
+    group: Sequence[Run],
+    warm: float | None,
+    mega: float | None,
+    redis: float | None,
+    started: float | None,
+) -> Row:
     last = group[-1]
+    busiest = max(group, key=lambda run: run.asked.round_trips if run.asked is not None else 0)
     worst = min(group, key=lambda run: outcomes_of(run).get("hit", 0))
     cells = [run.cell_seconds for run in group]
     cell = statistics.median(cells)
@@ -222,6 +267,7 @@ def _row(group: Sequence[Run], warm: float | None, mega: float | None, started: 
         hot_seconds=statistics.median(run.hot_seconds for run in group),
         times_torch_warm=ratio(warm, cell),
         times_mega_cache=ratio(mega, cell),
+        times_torch_redis=ratio(redis, cell),
         start_times_torch_warm=None if idled else ratio(started, start),
         agrees=all(run.agrees for run in group),
         difference=max(differences, default=None),
@@ -231,4 +277,6 @@ def _row(group: Sequence[Run], warm: float | None, mega: float | None, started: 
         phases={name: statistics.median(run.phases[name] for run in group) for name in names},
         overhead_seconds=overhead,
         overhead_share=None if overhead is None else overhead / cell,
+        asked_before=busiest.asked_before,
+        asked=busiest.asked,
     )

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from nbcache.bench.kernels import (
     link_package,
 )
 from nbcache.bench.options import FULL, Idle, Mode, Options, Variant
+from nbcache.bench.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.results import Result, Run, Sizes
 from nbcache.bench.variants import (
     LOAD,
@@ -30,6 +31,7 @@ from nbcache.bench.variants import (
     Subject,
     loads_nbcache,
     measured_cell,
+    redis_variables,
     schedule,
     setup_cell,
     subjects,
@@ -65,6 +67,8 @@ class Runner:
     """An empty folder for everything that kernels write."""
     say: Callable[[str], None]
     """Takes one line of progress."""
+    server: Server | None = None
+    """The Redis of the variants that need one."""
     results: list[Result] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     """Versions and machine, as the first kernel told them."""
@@ -122,6 +126,18 @@ class Runner:
             self.say(f"{subject.label}: preparing nbcache's store")
             cold = self._one(subject, Planned(Variant.COLD, 0), places)
             result.sizes = self._sizes(places, cold)
+        if self.server is not None:
+            self._fill(self.server, result, places)
+
+    def _fill(self, server: Server, result: Result, places: _Places) -> None:
+        """Have everything in the Redis, by a kernel of each variant that finds nothing anywhere."""
+        server.clear()
+        for variant, beginning in ((Variant.TORCH_REDIS, TORCHS), (Variant.SHARED, OURS)):
+            if variant in self.options.variants:
+                self.say(f"{result.subject.label}: preparing what {variant.label} has in the Redis")
+                run = self._one(result.subject, Planned(variant, 0), places)
+                cell = run.report["cell"]["digest"] if run.report else ""
+                result.held[variant] = server.held(beginning, cell)
 
     def _check_other_python(self, subject: Subject, places: _Places) -> None:
         home, python = places.eager, self.options.python
@@ -136,9 +152,12 @@ class Runner:
                 next_step="give --python an environment with the same torch",
             )
 
-    def _kernel(self, python: str, home: Home) -> Any:
-        variables = environment(home, os.environ, self._path)
+    def _kernel(self, python: str, home: Home, more: Mapping[str, str] | None = None) -> Any:
+        variables = {**environment(home, os.environ, self._path), **(more or {})}
         return kernel(python, home, variables, Path.cwd())
+
+    def _counts(self, variant: Variant) -> Counts | None:
+        return self.server.counts() if self.server is not None and variant.needs_server else None
 
     def _one(self, subject: Subject, planned: Planned, places: _Places) -> Run:
         """Run one fresh kernel; number 0 is preparation."""
@@ -147,19 +166,23 @@ class Runner:
         home = places.of(variant)
         home.empty(
             keep_temporary=variant is Variant.TORCH_WARM and not preparing,
-            store=places.stored if variant.idles else None,
+            store=places.stored if variant.restores_store else None,
         )
         python = self.options.python if variant is Variant.FRESH else sys.executable
-        with self._kernel(python, home) as running:
+        more = redis_variables(variant, self.server.url, places.keys) if self.server is not None else {}
+        at_first = self._counts(variant)
+        with self._kernel(python, home, more) as running:
             loaded = running.run(LOAD) if loads_nbcache(variant) else None
             state = _idle(running, planned.idle)
             set_up = running.run(setup_cell(subject))
             state = _idle(running, planned.idle) or state
+            at_cell = self._counts(variant)
             measured = running.run(measured_cell(subject, variant, str(places.bundle)))
+            at_end = self._counts(variant)
             if variant is Variant.TORCH_WARM and preparing:
                 running.run(f"save_bundle({str(places.bundle)!r})")
-            if variant is Variant.COLD:  # as a user's kernel would, which goes on: it stores that, too
-                prewarmed(running)
+            if variant is Variant.COLD or (variant is Variant.SHARED and preparing):
+                prewarmed(running)  # as a user's kernel would, which goes on: it stores that, too
             arguments = (
                 f"training={subject.mode is Mode.TRAINING}, device={subject.device!r}, "
                 f"execution_count={measured.execution_count}, recorded={loaded is not None}"
@@ -182,6 +205,8 @@ class Runner:
             report=found.get("report"),
             overhead_seconds=found.get("overhead_seconds"),
             prewarm=state,
+            asked_before=at_cell.since(at_first) if at_first and at_cell else None,
+            asked=at_end.since(at_cell) if at_cell and at_end else None,
             **found["agreement"],
         )
 
@@ -214,6 +239,11 @@ class _Places:
     @property
     def bundle(self) -> Path:
         return self.root / "bundle"
+
+    @property
+    def keys(self) -> Path:
+        """The signing key that all kernels of `shared` have: a team's."""
+        return self.root / "keys"
 
     @property
     def found(self) -> Path:

@@ -1,174 +1,126 @@
-"""`nbcache bench --stores`: populating 1,000 artifacts, 100 MB, by nbcache and by torch's bundle.
+"""`nbcache bench --stores`: what stores cost, in parts that `--parts` chooses.
 
-A way to populate is one row: a function of `populate.WAYS`, and a line of `_TITLES`.
+A part is one class that fits `Part`, and a line of `_PARTS`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from nbcache.bench.kernels import BenchError, Home, environment, link_package
-from nbcache.bench.options import Options
-from nbcache.bench.report import times
-from nbcache.bench.results import ratio
-from nbcache.notebook.wording import aligned, size
+from nbcache.bench.at_once import AtOnce
+from nbcache.bench.command import machine, write_json
+from nbcache.bench.entries import Entries
+from nbcache.bench.options import Options, Variant
+from nbcache.bench.populations import Populations
+from nbcache.bench.redis_server import Server, needed_server
+from nbcache.bench.report import report_json, report_text
+from nbcache.bench.runner import Runner
+from nbcache.errors import NbcacheError
 
-__all__ = ["Population", "run_stores", "stores_json", "stores_text"]
+__all__ = ["Part", "run_stores"]
 
-_TITLES: Mapping[str, str] = {
-    "nbcache": "nbcache, from its local store",
-    "snapshot": "nbcache, from a snapshot",
-    "mega-cache": "Mega-Cache, from its bundle",
-}
-_MEMORY = Path("/dev/shm")
-_ROOM_BYTES = 300_000_000
+_INTERRUPTED = 130
+JSON_VERSION = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Population:
-    """One way to populate, over all its runs."""
+class Part(Protocol):
+    """One part of the measurement. What it has measured until an interrupt, or an error, is shown."""
 
-    way: str
-    bytes: int
-    """What it reads: entries and manifest, the snapshot, or the bundle."""
-    seconds: tuple[float, ...]
-    """Of each run."""
-    written: int
-    """Artifacts that are in torch's folder afterwards, in the run that wrote fewest."""
+    def measure(self) -> None:
+        """Measure; NbcacheError where something cannot be measured."""
+
+    def text(self) -> str:
+        """Return the table; empty where nothing was measured yet."""
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Return the same as JSON values."""
 
     @property
-    def median_seconds(self) -> float:
-        return statistics.median(self.seconds)
+    def complete(self) -> bool:
+        """Whether all was measured, and is as it must be for its figures to count."""
+
+
+class _AgainstTorch:
+    """`redis`: models by torch's own remote caches and by nbcache, on one server."""
+
+    def __init__(
+        self, options: Options, folder: Path, say: Callable[[str], None], server: Server | None
+    ) -> None:
+        variants = tuple(variant for variant in Variant if variant.needs_server)
+        models = options.models or ("nanogpt",)
+        self._options = replace(options, models=models, variants=variants, stores=False)
+        self._runner = Runner(self._options, folder, say, server)
+
+    def measure(self) -> None:
+        self._runner.run()
+
+    def text(self) -> str:
+        return report_text(self._runner.results, self._environment, self._options)
+
+    def to_json(self) -> Mapping[str, Any]:
+        return report_json(self._runner.results, self._environment, self._options, interrupted=False)
+
+    @property
+    def complete(self) -> bool:
+        return all(result.error is None for result in self._runner.results)
+
+    @property
+    def _environment(self) -> dict[str, Any]:
+        return {**self._runner.environment, **machine()}
+
+
+_PARTS: Mapping[str, Callable[[Options, Path, Callable[[str], None], Server | None], Part]] = {
+    "populate": Populations,
+    "redis": _AgainstTorch,
+    "processes": AtOnce,
+    "entries": Entries,
+}
 
 
 def run_stores(options: Options, folder: Path, say: Callable[[str], None]) -> int:
-    """Measure all ways, alternating, each in fresh processes; show them, and return the exit status."""
-    from nbcache.bench.command import machine, write_json
-
-    with tempfile.TemporaryDirectory(prefix="nbcache-bench-", dir=_memory()) as target:
-        process = partial(_process, folder, Path(target, "torch"), link_package(folder))
-        say("storing the artifacts")
-        figures = process("fill")
-        taken: dict[str, list[Mapping[str, Any]]] = {way: [] for way in _TITLES}
-        interrupted = False
-        try:
-            for number in range(1, options.runs + 1):
-                for way, runs in taken.items():
-                    runs.append(process(way))
-                    say(f"run {number} of {options.runs} · {way}: {runs[-1]['seconds']:.3f} s")
-        except KeyboardInterrupt:
-            interrupted = True
-            say("interrupted; what was measured until now:")
-    populations = [
-        Population(
-            way,
-            int(figures["bytes"][way]),
-            tuple(float(run["seconds"]) for run in runs),
-            min(int(run["present"]) for run in runs),
-        )
-        for way, runs in taken.items()
-        if runs
-    ]
+    """Measure the parts that `options` name; show them, and return the exit status."""
+    parts: dict[str, Part] = {}
+    errors: dict[str, str] = {}
+    interrupted = False
+    try:
+        with contextlib.ExitStack() as ending:
+            server = None
+            if options.needs_server:
+                server = ending.enter_context(needed_server(options.redis, folder))
+            for name in options.parts:
+                place = folder / name
+                place.mkdir()
+                parts[name] = _PARTS[name](options, place, say, server)
+                try:
+                    parts[name].measure()
+                except NbcacheError as error:
+                    errors[name] = str(error)
+                    say(f"{name}: FAILED {error}")
+    except KeyboardInterrupt:
+        interrupted = True
+        say("interrupted; what was measured until now:")
     if options.json != "-":
-        print(stores_text(populations, figures), flush=True)
-    write_json(options, stores_json(populations, figures, machine(), interrupted=interrupted))
-    if interrupted:
-        return 130
-    return 0 if all(each.written == figures["artifacts"] for each in populations) else 1
-
-
-def stores_text(populations: list[Population], figures: Mapping[str, Any]) -> str:
-    """Return the table."""
-    bundle = next((each for each in populations if each.way == "mega-cache"), None)
-    rows = [["", "bytes", "seconds", "fastest–slowest", "vs mega", "artifacts"]]
-    for each in populations:
-        compared = ratio(bundle.median_seconds if bundle else None, each.median_seconds)
-        rows.append(
-            [
-                _TITLES[each.way],
-                size(each.bytes),
-                f"{each.median_seconds:.3f}",
-                f"{min(each.seconds):.3f}–{max(each.seconds):.3f}",
-                times(compared),
-                str(each.written),
-            ]
-        )
-    head = f"populating {figures['artifacts']:,} artifacts, {size(int(figures['content']))} of content: "
-    head += "read, decompress, write into torch's folder"
-    save = figures["save_seconds"]
-    saving = f"writing the snapshot took {save['snapshot']:.3f} s, the bundle {save['mega-cache']:.3f} s"
-    where = "torch's folder in memory, what is read in the page cache" if _memory() else "on the disk"
-    return "\n".join(
-        [
-            head,
-            *(f"  {line}".rstrip() for line in aligned(rows, right=range(1, len(rows[0])))),
-            f"  ({where}; {saving})",
+        blocks = [
+            "\n".join(filter(None, (part.text(), f"FAILED {errors[name]}" if name in errors else "")))
+            for name, part in parts.items()
         ]
+        print("\n\n".join(filter(None, blocks)), flush=True)
+    write_json(
+        options,
+        {
+            "format": "nbcache.bench.stores",
+            "version": JSON_VERSION,
+            "interrupted": interrupted,
+            "environment": machine(),
+            "options": options.to_json(),
+            "errors": errors,
+            "parts": {name: part.to_json() for name, part in parts.items()},
+        },
     )
-
-
-def stores_json(
-    populations: list[Population],
-    figures: Mapping[str, Any],
-    machine: Mapping[str, Any],
-    *,
-    interrupted: bool,
-) -> dict[str, Any]:
-    """Return the same as JSON values."""
-    return {
-        "format": "nbcache.bench.stores",
-        "version": 1,
-        "interrupted": interrupted,
-        "environment": dict(machine),
-        "artifacts": figures["artifacts"],
-        "content_bytes": figures["content"],
-        "save_seconds": dict(figures["save_seconds"]),
-        "ways": [{**asdict(each), "median_seconds": each.median_seconds} for each in populations],
-    }
-
-
-def _memory() -> Path | None:
-    """Return a folder in memory for torch's folder, or None.
-
-    On a disk, making 2,000 folders takes several times as long as all the rest, and varies as much:
-    0.4 to 3.5 s were seen for the same work.
-    """
-    with contextlib.suppress(OSError):
-        if os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
-            return _MEMORY
-    return None
-
-
-def _process(folder: Path, target: Path, path: Path, way: str) -> Mapping[str, Any]:
-    """Run `populate` in a fresh process with empty folders and return what it says."""
-    home, stored, output = Home(folder / "home"), folder / "stored", folder / "output.json"
-    home.empty()
-    stored.mkdir(exist_ok=True)
-    variables = environment(home, os.environ, path) | {"TORCHINDUCTOR_CACHE_DIR": str(target)}
-    done = subprocess.run(
-        [sys.executable, "-m", "nbcache.bench.populate", way, str(stored), str(output)],
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    shutil.rmtree(home.root)
-    shutil.rmtree(target, ignore_errors=True)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise BenchError(f"populating failed: {last[:300]}", where=way)
-    found: Mapping[str, Any] = json.loads(output.read_text())
-    return found
+    if interrupted:
+        return _INTERRUPTED
+    return 1 if errors or not all(part.complete for part in parts.values()) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nbcache.bench.options import Idle, Mode, Options, Variant
 
@@ -13,6 +14,7 @@ __all__ = [
     "Subject",
     "loads_nbcache",
     "measured_cell",
+    "redis_variables",
     "schedule",
     "setup_cell",
     "subjects",
@@ -56,11 +58,11 @@ class Planned:
     """Idle time before its cells; None for variants to which it is all the same."""
 
 
-def subjects(options: Options) -> list[Subject]:
-    """Return what `options` ask to measure, in that order."""
+def subjects(options: Options, default: Sequence[str] = ()) -> list[Subject]:
+    """Return what `options` ask to measure, in that order; `default` where they name no model."""
     return [
         Subject(model, mode, "" if ":" in model else options.size, options.device, options.dynamic)
-        for model in options.models
+        for model in options.models or default
         for mode in options.modes
     ]
 
@@ -78,7 +80,20 @@ def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> li
 
 def loads_nbcache(variant: Variant) -> bool:
     """Whether nbcache is loaded in this variant's kernels."""
-    return variant in (Variant.COLD, Variant.RESTART, Variant.FRESH)
+    return variant is Variant.COLD or variant.idles
+
+
+def redis_variables(variant: Variant, url: str, keys: Path) -> dict[str, str]:
+    """Return the environment variables that have this variant's kernels use the Redis at `url`.
+
+    `keys` is the folder of the key by which nbcache's kernels trust each other.
+    """
+    if variant is Variant.TORCH_REDIS:
+        caches = ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE")
+        return {**dict.fromkeys(caches, "1"), "TORCHINDUCTOR_REDIS_URL": url}
+    if variant is Variant.SHARED:
+        return {"NBCACHE_SHARED_URL": url, "NBCACHE_TRUST_DIR": str(keys)}
+    return {}
 
 
 def setup_cell(subject: Subject) -> str:
