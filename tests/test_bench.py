@@ -23,11 +23,11 @@ from nbcache.artifact_store import ArtifactStore
 from nbcache.bench import command, options, runner
 from nbcache.bench.chart import bars_of, draw
 from nbcache.bench.kernels import BenchError, CellFailed, Home, environment, kernel, link_package
-from nbcache.bench.options import FULL, MODELS, Idle, Mode, Options, Variant
+from nbcache.bench.options import FULL, MODELS, WITHOUT_SERVER, Idle, Mode, Options, Variant
+from nbcache.bench.populations import Population, populations_json, populations_text
 from nbcache.bench.report import report_json, report_text, times
 from nbcache.bench.results import Result, Run, Sizes, median, ratio, rows_of
 from nbcache.bench.runner import Runner, prewarmed, sizes_of
-from nbcache.bench.stores import Population, stores_json, stores_text
 from nbcache.bench.variants import Subject, measured_cell, schedule, setup_cell, subjects
 from nbcache.errors import ConfigError, NbcacheError
 from nbcache.key import Component
@@ -156,7 +156,15 @@ def test_what_is_given_is_what_is_measured() -> None:
         ("--plot no/such/folder/chart.svg", "does not exist"),
         ("--json nanogpt", "put MODEL before --json"),
         ("--python /no/such/python", "cannot be run"),
-        ("--stores nanogpt", "--stores measures no model"),
+        ("--stores --variants cold", "--stores draws no chart and has no variants"),
+        ("--parts redis", "--parts are those of --stores"),
+        ("--stores --parts procesess", "did you mean processes"),
+        ("--stores --parts ,", "--parts names none"),
+        ("--stores --processes 1", "--processes 1"),
+        ("--stores --entries few", "--entries few"),
+        ("--redis redis+cluster://host", "know one server and no options"),
+        ("--redis redis://host?ttl=5", "know one server and no options"),
+        ("--redis host", "has no scheme of Redis"),
     ],
 )
 def test_wrong_usage_is_one_error_with_a_next_step(
@@ -205,7 +213,7 @@ def test_help_explains_variants_and_options(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_runs_alternate_between_variants() -> None:
-    planned = schedule(tuple(Variant), (0.0, FULL), runs=2)
+    planned = schedule(WITHOUT_SERVER, (0.0, FULL), runs=2)
 
     one_round = [(each.variant, each.idle) for each in planned if each.number == 1]
     assert one_round == [
@@ -392,7 +400,7 @@ def test_the_json_has_all_runs_medians_sizes_and_the_environment(result: Result)
     assert len(subject["runs"]) == 24 and len(subject["medians"]) == 8
     assert subject["sizes"]["bundle_ratio"] == 10.0
     assert subject["hot_seconds"] == 0.003
-    assert {run["variant"] for run in subject["runs"]} == {variant.value for variant in Variant}
+    assert {run["variant"] for run in subject["runs"]} == {variant.value for variant in WITHOUT_SERVER}
     assert subject["runs"][4]["phases"]["load"] == 0.1
 
 
@@ -403,7 +411,7 @@ def test_the_chart_has_a_bar_for_each_variant(result: Result, tmp_path: Path, su
     draw([result, only_eager, Result(SUBJECT, error="failed")], MACHINE, str(file))
 
     assert list(bars_of(result)) == [
-        *((variant.value, None) for variant in Variant if not variant.idles),
+        *((variant.value, None) for variant in WITHOUT_SERVER if not variant.idles),
         *((name, idle) for name in ("restart", "fresh") for idle in (0.0, FULL)),
         ("hot", None),
     ]
@@ -420,8 +428,8 @@ def test_populating_is_shown_beside_what_torch_needs_for_it() -> None:
         Population("nbcache", 7_000_000, (0.5, 0.4, 0.6), 1000),
         Population("mega-cache", 100_100_000, (1.0, 1.1, 0.9), 1000),
     ]
-    text = stores_text(populations, figures)
-    values = stores_json(populations, figures, MACHINE, interrupted=False)
+    text = populations_text(populations, figures)
+    values = populations_json(populations, figures)
 
     assert "populating 1,000 artifacts, 100 MB of content" in text
     assert "0.500" in text and "2.0×" in text and "the snapshot took 0.250 s" in text
