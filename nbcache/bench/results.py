@@ -122,6 +122,8 @@ class Held:
     """Lengths of those values that hold what torch's own caches hold too: the measured cell's graphs."""
     bytes_by_type: Mapping[str, int] = field(default_factory=dict)
     """Lengths of nbcache's values by artifact type."""
+    asked: Traffic | None = None
+    """What the kernel asked that filled it, from its start to its end."""
 
 
 @dataclass(slots=True)

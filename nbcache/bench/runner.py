@@ -135,9 +135,11 @@ class Runner:
         for variant, beginning in ((Variant.TORCH_REDIS, TORCHS), (Variant.SHARED, OURS)):
             if variant in self.options.variants:
                 self.say(f"{result.subject.label}: preparing what {variant.label} has in the Redis")
+                before = server.counts()
                 run = self._one(result.subject, Planned(variant, 0), places)
+                asked = server.counts().since(before)
                 cell = run.report["cell"]["digest"] if run.report else ""
-                result.held[variant] = server.held(beginning, cell)
+                result.held[variant] = replace(server.held(beginning, cell), asked=asked)
 
     def _check_other_python(self, subject: Subject, places: _Places) -> None:
         home, python = places.eager, self.options.python
