@@ -181,15 +181,14 @@ def _held_lines(held: Mapping[Variant, Held]) -> list[str]:
     if not held:
         return []
     torchs = held.get(Variant.TORCH_REDIS)
-    compared = ("values", "of torch's", "memory", "of torch's", "graphs", "of torch's")
-    table = [["in the Redis", "keys", *compared, "trips to fill"]]
+    table = [["in the Redis", "keys", "values", "of torch's", "memory", "of torch's", "graphs", "of torch's"]]
     for variant, each in held.items():
         row = [variant.label, str(each.keys)]
         for name in ("value_bytes", "memory_bytes", "common_bytes"):
             count = getattr(each, name)
             part = None if torchs is None else ratio(count, getattr(torchs, name))
             row += [size(count), NOTHING if part is None or each is torchs else f"{part:.3f}"]
-        table.append([*row, NOTHING if each.asked is None else str(each.asked.round_trips)])
+        table.append(row)
     return ["", *aligned(table, right=range(1, len(table[0])))]
 
 

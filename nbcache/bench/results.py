@@ -22,7 +22,10 @@ class Traffic:
     commands: Mapping[str, int]
     """Commands by name, in lower case."""
     round_trips: int
-    """How often something was read from a connection: commands that are sent together are one round trip."""
+    """How often the server read from a connection: commands that are sent together are one round trip.
+
+    A long command, as one that writes a large value, is read in several pieces, and counts as many.
+    """
 
 
 @dataclass(frozen=True, slots=True)
