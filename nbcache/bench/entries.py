@@ -11,18 +11,23 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nbcache.artifact_store import ArtifactStore
 from nbcache.bench.kernels import BenchError
 from nbcache.bench.options import Options
 from nbcache.bench.redis_server import Server
 from nbcache.bench.report import call_text
 from nbcache.format import pack
 from nbcache.key import components, sha256
-from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.named_snapshots import NamedSnapshots
 from nbcache.notebook.wording import aligned, size
 from nbcache.shared import LIVE, Peer, SharedLevel
+from nbcache.snapshot import Origin, take
+from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis import RedisStore
 from nbcache.sweep import sweep
 from nbcache.trust import Keyring, Policy
@@ -33,7 +38,8 @@ _PER_NOTEBOOK = 100
 _CONTENT_BYTES = 2_000
 """Content of an artifact; it cannot be compressed, so that it takes as much on the server."""
 _FLUSHED = 1_000
-"""How many artifacts are handed to the background at once."""
+"""How many artifacts are handed to the background at once; the first few of them become a named snapshot."""
+_IN_SNAPSHOT = 10
 _LONG, _FEWEST, _MOST = 1.0, 3, 200
 """An action is repeated for so many seconds, and so often at least and at most."""
 _SMALL_PART = 10
@@ -57,8 +63,9 @@ class Action:
 class _Full:
     """A kernel's shared level on a server that holds the artifacts of many notebooks."""
 
-    def __init__(self, level: SharedLevel) -> None:
+    def __init__(self, level: SharedLevel, keyring: Keyring) -> None:
         self.level = level
+        self.snapshots = NamedSnapshots(level.store, keyring)
         self.environment = Environment(components({"torch.version": "none, this is a benchmark"}))
         self.refs: list[ArtifactRef] = []
         """Of all artifacts that are there."""
@@ -73,7 +80,18 @@ class _Full:
                 self.level.publish_manifest(self.manifest(number))
             if (number + 1) % _FLUSHED == 0:
                 self.level.flush(None)
+                self._snapshot(number // _FLUSHED)
         self.level.flush(None)
+
+    def _snapshot(self, number: int) -> None:
+        """Write a named snapshot, whose artifacts are there once more."""
+        kept = ArtifactStore(MemoryStore())
+        refs = []
+        for ref, content in map(_artifact, range(number * _FLUSHED, number * _FLUSHED + _IN_SNAPSHOT)):
+            refs.append(kept.put(self.environment.digest, Artifact(ref.type, ref.key, content)))
+        manifest = Manifest(self.environment, f"snapshot-{number}.ipynb", tuple(refs))
+        origin = Origin(manifest.notebook, time.time(), "nbcache bench")
+        self.snapshots.write(f"bench/{number}", partial(take, kept, manifest, origin), origin)
 
     def manifest(self, number: int) -> Manifest:
         """Return what the notebook has that the artifact of this number belongs to."""
@@ -122,8 +140,12 @@ def _all_keys(full: _Full, time: int) -> object:
     return list(full.level.store.keys(LIVE))
 
 
-def _sweep(full: _Full, time: int) -> object:
-    return sweep(full.level.store)
+def _list_snapshots(full: _Full, time: int) -> object:
+    return full.snapshots.versions()
+
+
+def _collect(full: _Full, time: int) -> object:
+    return full.snapshots.collect(), sweep(full.level.store)
 
 
 _ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {
@@ -133,7 +155,8 @@ _ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {
     f"read a notebook's {_PER_NOTEBOOK} ahead": _read_ahead,
     "who has published what of a notebook": _publications,
     "list all artifacts": _all_keys,
-    "find what nobody has used for a month": _sweep,
+    "list the named snapshots (nbcache ls)": _list_snapshots,
+    "find what nobody needs (nbcache gc)": _collect,
 }
 """What is measured: from the full store and which time it is."""
 
@@ -156,8 +179,9 @@ class Entries:
         self._server.clear()
         empty = self._server.memory_bytes()
         notices: list[str] = []
-        with self._level(notices) as level:
-            full = _Full(level)
+        keyring = Keyring(self._folder / "keys")
+        with _level(self._server.url, keyring, notices) as level:
+            full = _Full(level, keyring)
             for entries in (self._entries // _SMALL_PART, self._entries):
                 self._say(f"publishing {entries:,} artifacts")
                 began, before = time.perf_counter(), len(full.refs)
@@ -198,15 +222,15 @@ class Entries:
         median = statistics.median(taken)
         return Action(name, len(full.refs), median, asked.round_trips / len(taken), len(taken))
 
-    @contextlib.contextmanager
-    def _level(self, notices: list[str]) -> Iterator[SharedLevel]:
-        keyring = Keyring(self._folder / "keys")
-        peer = Peer(lambda: keyring, lambda: Policy.STRICT, "bench", "here")
-        level = SharedLevel(RedisStore(self._server.url), peer, wait_seconds=600.0, say=notices.append)
-        try:
-            yield level
-        finally:
-            level.close(timeout=1.0)
+
+@contextlib.contextmanager
+def _level(url: str, keyring: Keyring, notices: list[str]) -> Iterator[SharedLevel]:
+    peer = Peer(lambda: keyring, lambda: Policy.STRICT, "bench", "here")
+    level = SharedLevel(RedisStore(url), peer, wait_seconds=600.0, say=notices.append)
+    try:
+        yield level
+    finally:
+        level.close(timeout=1.0)
 
 
 def entries_text(actions: Sequence[Action], figures: Mapping[str, Any]) -> str:
@@ -222,7 +246,7 @@ def entries_text(actions: Sequence[Action], figures: Mapping[str, Any]) -> str:
         rows.append(row)
     entries, memory = figures["entries"], figures["memory_bytes"]
     head = f"a Redis that holds {entries:,} artifacts of {size(figures['content_bytes'])} each, "
-    head += f"{_PER_NOTEBOOK} of each notebook"
+    head += f"{_PER_NOTEBOOK} of each notebook, and {entries // _FLUSHED:,} named snapshots"
     taken = f"{size(memory)} of its memory, {size(round(memory / entries))} for each"
     foot = f"({taken}; publishing one took {call_text(figures['publish_seconds'])}, in the background)"
     lines = aligned(rows, right=range(1, len(rows[0])))
