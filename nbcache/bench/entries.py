@@ -38,7 +38,7 @@ _PER_NOTEBOOK = 100
 _CONTENT_BYTES = 2_000
 """Content of an artifact; it cannot be compressed, so that it takes as much on the server."""
 _FLUSHED = 1_000
-"""How many artifacts are handed to the background at once; the first few of them become a named snapshot."""
+"""How many artifacts are handed to the background at once; the first few of these become a named snapshot."""
 _IN_SNAPSHOT = 10
 _LONG, _FEWEST, _MOST = 1.0, 3, 200
 """An action is repeated for so many seconds, and so often at least and at most."""
@@ -80,10 +80,14 @@ class _Full:
                 self.level.publish_manifest(self.manifest(number))
             if (number + 1) % _FLUSHED == 0:
                 self.level.flush(None)
-                self._snapshot(number // _FLUSHED)
         self.level.flush(None)
 
-    def _snapshot(self, number: int) -> None:
+    def name_snapshots(self) -> None:
+        """Write the named snapshots that are not there yet."""
+        for number in range(len(self.snapshots.versions()), len(self.refs) // _FLUSHED):
+            self._name_snapshot(number)
+
+    def _name_snapshot(self, number: int) -> None:
         """Write a named snapshot, whose artifacts are there once more."""
         kept = ArtifactStore(MemoryStore())
         refs = []
@@ -186,8 +190,10 @@ class Entries:
                 self._say(f"publishing {entries:,} artifacts")
                 began, before = time.perf_counter(), len(full.refs)
                 full.fill(entries)
+                publish_seconds = (time.perf_counter() - began) / (entries - before)
+                full.name_snapshots()
                 self._figures |= {
-                    "publish_seconds": (time.perf_counter() - began) / (entries - before),
+                    "publish_seconds": publish_seconds,
                     "memory_bytes": self._server.memory_bytes() - empty,
                     "entries": entries,
                     "content_bytes": _CONTENT_BYTES,
