@@ -277,7 +277,7 @@ def test_config_shows_torchs_settings_in_a_block_of_their_own_and_switches_them(
     [
         ("TORCHINDUCTOR_FX_GRAPH_CACH=off", f"did you mean '{FX}'?"),
         ("force_disable_caches=on", f"did you mean '{FORCE}'?"),
-        ("nothing_like_it=1", f"autosnapshot, tell_origin, portable, notebook, {FX}"),
+        ("nothing_like_it=1", f"shared_connect_timeout, notebook, {FX}"),
         (f"{FX}=perhaps", "on or off is needed"),
         (f"{FOLDER}='/tmp/a b'", "torch cannot compile where a name has a space"),
         (f"{FOLDER}=/proc/nowhere", f"{FOLDER}=/proc/nowhere cannot be used"),
