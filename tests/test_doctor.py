@@ -602,20 +602,17 @@ def test_a_torch_that_is_not_there_or_fails_is_a_problem(
     assert checks["environment"]["state"] == checks["CPU"]["state"] == "ok"
 
 
-def test_the_shared_store_is_asked_whether_it_answers(
-    isolated: dict[str, str], tmp_path: Path, redis_server: RedisServer
-) -> None:
-    def told(url: str) -> tuple[int, dict[str, Any]]:
-        done = run_interpreter(
-            ["-m", "nbcache", "doctor", "--json"], {**isolated, "NBCACHE_SHARED_URL": url}, tmp_path
-        )
-        checks = json.loads(done.stdout)["checks"]
-        assert "s3cret" not in done.stdout + done.stderr
-        return done.returncode, next(check for check in checks if check["name"] == "shared store")
+def test_the_shared_store_is_asked_whether_it_answers(redis_server: RedisServer) -> None:
+    def told(url: str) -> Check:
+        settings = Settings.from_env({"NBCACHE_SHARED_URL": url})
+        (check,) = [each for each in doctor.in_terminal(settings) if each.name == "shared store"]
+        assert "s3cret" not in repr(check)
+        return check
 
-    status, check = told(redis_server.url)
-    assert check["state"] == "ok" and "answers (environment, NBCACHE_SHARED_URL)" in check["found"]
-    status, check = told("redis://ada:s3cret@127.0.0.1:1/0")
-    assert (status, check["state"]) == (1, "problem")
-    assert "cannot be reached" in check["found"] and check["next_step"]
-    assert told("nonsense://x")[1]["state"] == "problem"
+    answers = told(redis_server.url)
+    assert answers.state is CheckState.OK
+    assert answers.found.endswith("answers (environment, NBCACHE_SHARED_URL)")
+    dead = told("redis://ada:s3cret@127.0.0.1:1/0")
+    assert dead.state is CheckState.PROBLEM
+    assert "cannot be reached" in dead.found and dead.next_step
+    assert told("nonsense://x").state is CheckState.PROBLEM
