@@ -44,8 +44,8 @@ class Kernel(Protocol):
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return an artifact that is stored here, as `pack` makes it."""
 
-    def arrived(self, ref: ArtifactRef, packed: bytes, source: Source) -> None:
-        """Have an artifact stored that the compiler asks for now, and note where it came from."""
+    def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+        """Have an artifact of `environment` stored that the compiler asks for now, and note its source."""
 
     def adopt(
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
@@ -93,7 +93,9 @@ class Exchange:
 
     def provide(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
         """Return what the shared level holds under torch's `key`, newest first."""
-        return () if type in _KEPT_HERE else self._unpacked(self.shared.find(environment, type, key))
+        if type in _KEPT_HERE:
+            return ()
+        return self._unpacked(environment, self.shared.find(environment, type, key))
 
     def await_other(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
@@ -107,7 +109,7 @@ class Exchange:
         found = self.shared.await_other(environment, _GRAPH, key, expected, self._wait_for, tried)
         if not found:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
-        return self._unpacked(found)
+        return self._unpacked(environment, found)
 
     def compiled(self, thread: int) -> None:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
@@ -121,7 +123,7 @@ class Exchange:
         seconds = self._seconds.get(function, _USUALLY_EXPECTED)
         return min(max(_LEAST_EXPECTED, seconds), _MOST_EXPECTED)
 
-    def _unpacked(self, found: Iterable[Found]) -> list[Artifact]:
+    def _unpacked(self, environment: Environment, found: Iterable[Found]) -> list[Artifact]:
         artifacts = []
         for each in found:
             ref = each.statement.ref
@@ -130,7 +132,7 @@ class Exchange:
             except FormatError as error:
                 self._kernel.notice(f"{self.shared.name}: an entry was refused: {error}")
                 continue
-            self._kernel.arrived(ref, each.packed, self.source)
+            self._kernel.arrived(environment, ref, each.packed, self.source)
         return artifacts
 
     # --- in the background ----------------------------------------------------------------------
@@ -150,8 +152,9 @@ class Exchange:
         self._kernel.refs(timeout=_LEAST_EXPECTED)  # what is here is not read from there
         self._read_ahead(environment, self.publications())
         if (manifest := self._kernel.stored()) is not None and manifest.artifacts:
-            for ref in self.shared.absent(environment, manifest.artifacts):
-                self.publish(environment, ref)
+            # Of the manifest's own environment: the kernel's may have changed since this began.
+            for ref in self.shared.absent(manifest.environment, manifest.artifacts):
+                self.publish(manifest.environment, ref)
             self.publish_manifest(manifest)
         self.shared.listen(self._notebook(), self._heard)
 

@@ -255,10 +255,10 @@ class Session:
         """Return an artifact that is stored, as a snapshot holds it; None where it is not there."""
         return self._local.packed(ref)
 
-    def arrived(self, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+    def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
         """Have an artifact stored that came from `source` because the compiler asked for it."""
         self._supply.came_from(ref.type, ref.key, source)
-        if (environment := self.environment) is not None and self._saving and self.settings.save:
+        if self._saving and self.settings.save:
             adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
             self.attempt("storing what was shared", partial(self.submit, adopt))
 

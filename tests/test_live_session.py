@@ -120,6 +120,21 @@ def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisS
     wait_until(lambda: bob.session._supply._brought, "it was read ahead")
 
 
+def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    early = kernel("", environment=ELSEWHERE)
+    early.run("one")
+    assert early.session.flush(SECONDS)
+    late = kernel(redis_server.url, store=early.store, environment=ELSEWHERE)
+    exchange = late.session.exchange
+    assert exchange is not None
+    exchange.begin(HERE)  # as a thread does that began before the environment changed
+
+    assert late.session.flush(SECONDS)
+    assert stored(redis_server, "one") == []
+
+
 def test_nothing_crosses_environments(redis_server: RedisServer, kernel: Make) -> None:
     kernel(redis_server.url).publish("one")
     elsewhere = kernel(redis_server.url, environment=ELSEWHERE)
