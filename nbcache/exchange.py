@@ -22,6 +22,8 @@ __all__ = ["Exchange", "Kernel"]
 
 _LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
 """Seconds that compiling a graph is expected to take: at least, where nothing is known, and at most."""
+_MOST_AHEAD = 256 << 20
+"""Bytes that are read ahead for a notebook; the session holds them."""
 _GRAPH = "inductor"
 _KEPT_HERE = frozenset({BUNDLED})
 """Types that mean something on this machine only."""
@@ -71,6 +73,11 @@ class Exchange:
         self._seconds: dict[str, float] = {}
         """By function, what compiling its longest graph took, here or elsewhere."""
         self._reading = threading.Lock()
+        self._read_for: Environment | None = None
+        self._asked_for: set[tuple[str, str, str]] = set()
+        """What was to be read ahead in that environment, by identity: others name it again and again."""
+        self._ahead = 0
+        """Bytes of it that were there."""
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -174,9 +181,16 @@ class Exchange:
             fits = [fitting([each.manifest], environment) for each in publications]
             whole = union(environment, "", [each for each in fits if each is not None])
             self._learn(whole.graphs)
-            here = {ref.identity for ref in self._kernel.refs(timeout=0.0)}
+            if environment != self._read_for:  # the session has nothing any more of what was read before
+                self._read_for, self._ahead = environment, 0
+                self._asked_for.clear()
+            here = {ref.identity for ref in self._kernel.refs(timeout=0.0)} | self._asked_for
             wanted = [ref for ref in whole.artifacts if ref.identity not in here]
-            found = {each.statement.ref.identity: each for each in self.shared.find_many(environment, wanted)}
+            listed = self.shared.find_many(environment, wanted, most_bytes=_MOST_AHEAD - self._ahead)
+            found = {each.statement.ref.identity: each for each in listed}
+            self._ahead += sum(len(each.packed) for each in found.values())
+            # What a store that failed did not tell of is asked for again.
+            self._asked_for.update(found if self.shared.failure else (ref.identity for ref in wanted))
             refs = tuple(ref for ref in wanted if ref.identity in found)
             if refs:
                 packed = {ref.digest: found[ref.identity].packed for ref in refs}

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from nbcache import key as keys
@@ -56,10 +57,12 @@ _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PENDING = 256 << 20
 """Bytes that wait to be written; more is not published."""
-_MOST_AHEAD = 256 << 20
-"""Bytes that are read ahead for a notebook."""
 _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
+_MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
+"""Publications of one notebook that are read, and their bytes: a team may have thousands of a common name."""
+_MOST_STRANGERS = 3
+"""Signers who are not trusted that are told of by name."""
 _PROBE = "probe"
 _PROBE_SECONDS = 0.001
 _TRIES = 3
@@ -171,6 +174,8 @@ class SharedLevel:
         self._unsent: list[_Task] = []
         self._known: set[tuple[str, str]] = set()
         """Slots, each with a digest, that are known to be in the store."""
+        self._strangers: set[str] = set()
+        """What was said of signers who are not trusted."""
         self._found = self._published_here = 0
         self._listener: Listener | None = None
         self._listening_to = ""
@@ -211,7 +216,8 @@ class SharedLevel:
         if self._closed:
             return
         self.flush(timeout)
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self._reading.close()
         self._writing.close()
         if self._listener is not None:
@@ -237,19 +243,21 @@ class SharedLevel:
             self._waited_in_vain(time.monotonic() - began)
         return found
 
-    def find_many(self, environment: Environment, refs: Iterable[ArtifactRef]) -> Iterator[Found]:
-        """Yield what may be used of these, some in each round trip, up to a bound of bytes."""
+    def find_many(
+        self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
+    ) -> Iterator[Found]:
+        """Yield what may be used of these, some in each round trip, until it has `most_bytes`."""
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         wanted, held = list(slots), 0
         for start in range(0, len(wanted), _BATCH):
+            if held >= most_bytes:
+                return
             batch = wanted[start : start + _BATCH]
             values = self._access(partial(self.store.get_many, batch)) or {}
             for slot, value in values.items():
                 for found in self._judged(value, slot, environment, slots[slot].type, slots[slot].key):
                     held += len(found.packed)
                     yield found
-            if held > _MOST_AHEAD:
-                return
 
     def _is_slow(self) -> bool:
         """Tell whether this cell has waited in vain for as long as it may."""
@@ -293,8 +301,18 @@ class SharedLevel:
                 yield self._checked(variant)
             except (BadSignature, FormatError) as error:
                 self._say(f"{self.name}: an entry was refused: {error}")
+            except UntrustedSigner as error:
+                self._tell_of_stranger(error)
             except TrustError as error:
                 self._say(f"{self.name}: an entry is not used: {error}. Next: {error.next_step}")
+
+    def _tell_of_stranger(self, error: UntrustedSigner) -> None:
+        """Say that an entry is not used; of a server with many strangers, not of each."""
+        if error.what not in self._strangers and len(self._strangers) >= _MOST_STRANGERS:
+            self._say(f"{self.name}: entries of more signers are not used: they are not trusted here")
+            return
+        self._strangers.add(error.what)
+        self._say(f"{self.name}: an entry is not used: {error}. Next: {error.next_step}")
 
     def _checked(self, variant: Variant) -> Found:
         statement = Statement.decode(variant.statement)
@@ -398,8 +416,9 @@ class SharedLevel:
         self._submit(len(packed), partial(self._write_manifest, statement, packed))
 
     def publications(self, notebook: str) -> list[Publication]:
-        """Return what may be used of what was published of a notebook, newest first."""
-        listed = self._access(lambda: list(self.store.keys(_notebook_prefix(notebook)))) or []
+        """Return what may be used of what was published of a notebook, newest first; of very many, some."""
+        prefix = _notebook_prefix(notebook)
+        listed = self._access(lambda: list(islice(self.store.keys(prefix), _MOST_PUBLICATIONS))) or []
         return self._publications(listed, notebook)
 
     def publication(self, slot: str, notebook: str) -> list[Publication]:
@@ -409,8 +428,15 @@ class SharedLevel:
         return self._publications([slot], notebook)
 
     def _publications(self, slots: Sequence[str], notebook: str) -> list[Publication]:
-        values = self._access(partial(self.store.get_many, slots)) or {}
-        found = [each for value in values.values() for each in self._published(value, notebook)]
+        found: list[Publication] = []
+        read = 0
+        for start in range(0, len(slots), _BATCH):
+            if read >= _MOST_PUBLISHED:
+                break
+            values = self._access(partial(self.store.get_many, slots[start : start + _BATCH])) or {}
+            for value in values.values():
+                read += len(value)
+                found += self._published(value, notebook)
         return sorted(found, key=lambda each: each.published, reverse=True)
 
     def _published(self, value: bytes, notebook: str) -> Iterator[Publication]:
@@ -522,12 +548,13 @@ class SharedLevel:
 
     def listen(self, notebook: str, heard: Callable[[str], None]) -> None:
         """Call `heard`, on a thread of its own, with each slot under which somebody publishes from now on."""
-        if self._coordinator is None or self._listening_to == notebook:
-            return
-        if self._listener is not None:
-            self._listener.close()
-        self._listening_to = notebook
-        self._listener = self._coordinator.listen(_channel(notebook), lambda slot: heard(slot.decode()))
+        with self._lock:  # threads that have begun to connect may be late, and two may come at once
+            if self._coordinator is None or self._listening_to == notebook or self._closed:
+                return
+            before, self._listening_to = self._listener, notebook
+            self._listener = self._coordinator.listen(_channel(notebook), lambda slot: heard(slot.decode()))
+        if before is not None:
+            before.close()
 
     # --- faults ---------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
 from redis_servers import HOST, RedisServer, wait_until
 
+from nbcache import exchange as exchange_module
 from nbcache.key import sha256
 from nbcache.model import Artifact, Level
-from nbcache.shared import slot_of
+from nbcache.shared import LIVE, slot_of
 from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
 from nbcache.stores.redis import RedisStore
 from nbcache.trust import Keyring, Policy
@@ -133,6 +135,63 @@ def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
 
     assert late.session.flush(SECONDS)
     assert stored(redis_server, "one") == []
+
+
+def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) -> None:
+    reader, writer = kernel(redis_server.url), kernel(redis_server.url)
+    wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
+    asked: list[str] = []
+    get_many = reader.shared.store.get_many
+
+    def noting(keys: Iterable[str]) -> dict[str, bytes]:
+        listed = list(keys)
+        asked.extend(key for key in listed if key.startswith(LIVE))
+        return get_many(listed)
+
+    reader.shared.store.get_many = noting  # type: ignore[method-assign]
+    for number in range(3):
+        writer.publish(f"graph {number}")
+        wait_until(lambda count=number + 1: len(reader.session._supply._brought) == count, "it was read")  # type: ignore[misc]
+
+    assert sorted(asked) == sorted(slot_of(HERE, "inductor", f"graph {number}") for number in range(3))
+
+
+def test_reading_ahead_is_bounded_in_all(
+    redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "_MOST_AHEAD", 1500)  # a graph has 1,000 bytes
+    reader, writer = kernel(redis_server.url), kernel(redis_server.url)
+    wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
+    for number in range(4):
+        writer.publish(f"graph {number}")
+        wait_until(lambda: reader.shared.publications("model.ipynb"), "it was published")
+    assert reader.session.exchange is not None
+    reader.session.exchange.begin(HERE)
+
+    assert len(reader.session._supply._packed) == 2
+    assert reader.run(*(f"graph {number}" for number in range(4))) == [HIT] * 4
+
+
+def test_a_thread_that_is_late_listens_to_no_store_that_was_left(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    left = kernel(redis_server.url)
+    exchange = left.session.exchange
+    assert exchange is not None
+    left.session.disconnect()
+    exchange.shared.listen("another.ipynb", lambda slot: None)
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "nbcache-listen"]
+
+
+def test_of_many_strangers_a_few_are_named(redis_server: RedisServer, kernel: Make) -> None:
+    for number in range(5):
+        kernel(redis_server.url, f"stranger {number}").publish("one")
+    ada = kernel(redis_server.url, "ada")
+
+    assert ada.run("one") == [MISS]
+    named = [notice for notice in ada.session.notices if "nbcache trust add" in notice]
+    assert (len(named), len(ada.session.notices)) == (3, 4)
 
 
 def test_nothing_crosses_environments(redis_server: RedisServer, kernel: Make) -> None:

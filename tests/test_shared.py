@@ -104,7 +104,8 @@ def test_many_are_found_in_few_round_trips(store: Store, level: Level) -> None:
     counted = FailingStore(store, None)
     reader = level(counted)
     wanted = [ref_of(b"absent", "absent"), *(ref_of(content, key) for key, content in contents.items())]
-    assert {each.statement.ref.key: each.unpack() for each in reader.find_many(HERE, wanted)} == contents
+    listed = reader.find_many(HERE, wanted, most_bytes=1 << 30)
+    assert {each.statement.ref.key: each.unpack() for each in listed} == contents
     assert counted.calls["get_many"] == 3
     assert [ref.key for ref in reader.absent(HERE, wanted)] == ["absent"]
 
@@ -128,6 +129,21 @@ def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
     assert ada.publication(bob._own, "another.ipynb")[0].user == "bob"
     for slot in (ada._own, stranger._own, bob._own + "/x", "../x", "", "live/probe"):
         assert ada.publication(slot, "another.ipynb") == []
+
+
+def test_of_very_many_publications_some_are_read(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_module, "_MOST_PUBLICATIONS", 20)
+    store = FailingStore(MemoryStore(), None)
+    for number in range(30):  # as of pods, each with a name of its own
+        writer = level(store, host=f"pod-{number}")
+        writer.publish_manifest(Manifest(HERE, "model.ipynb", ()))
+        assert writer.flush(SECONDS)
+    store.calls["get_many"] = 0
+
+    assert len(level(store).publications("model.ipynb")) == 20
+    assert store.calls["get_many"] == 2
+    monkeypatch.setattr(shared_module, "_MOST_PUBLISHED", 1)
+    assert len(level(store).publications("model.ipynb")) == 16
 
 
 def test_a_publication_that_lies_under_another_notebook_is_none(store: Store, level: Level) -> None:
