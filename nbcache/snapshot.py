@@ -263,10 +263,13 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
 
 
 def scope(environment: Environment, type: str) -> str:
-    """Return a digest of what an artifact of this type depends on: the same where it can be shared."""
+    """Return a digest of what an artifact of this type depends on: the same where it can be shared.
+
+    Where there is a GPU, a graph may be for the CPU all the same, and its key does not tell: all depend on it.
+    """
     parts = environment.components
     if (bound := _BOUND_TO.get(type)) is not None:
-        if type in _GRAPHS and environment.values.get("device") == "cpu":
+        if type in _GRAPHS:
             bound = bound | {"cpu"}
         parts = tuple(part for part in parts if part.label.partition(".")[0] in bound)
     return Environment(parts).digest

@@ -14,8 +14,8 @@ from live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, k
 from redis_servers import HOST, RedisServer, wait_until
 
 from nbcache import exchange as exchange_module
-from nbcache.key import sha256
-from nbcache.model import Artifact, Level
+from nbcache.key import components, sha256
+from nbcache.model import Artifact, Environment, Level
 from nbcache.shared import LIVE, slot_of
 from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
 from nbcache.stores.redis import RedisStore
@@ -200,6 +200,17 @@ def test_nothing_crosses_environments(redis_server: RedisServer, kernel: Make) -
 
     assert elsewhere.run("one") == [MISS]
     assert elsewhere.session.notices == []
+
+
+def test_beside_a_gpu_no_graph_crosses_cpus(redis_server: RedisServer, kernel: Make) -> None:
+    """It may be for the CPU there, too, of which torch's key says nothing."""
+    values = {"torch.version": "2.13.0", "device": "NVIDIA H200"}
+    here, there = (
+        Environment(components({**values, "cpu.features": each})) for each in ("avx2", "avx2 avx512f")
+    )
+    kernel(redis_server.url, environment=here).publish("one")
+
+    assert kernel(redis_server.url, environment=there).run("one") == [MISS]
 
 
 def test_a_cell_that_is_not_saved_shares_nothing_and_has_nobody_wait(
