@@ -35,6 +35,7 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
         "socket_timeout": timeout,
         "socket_read_size": _READ_BYTES,
         "protocol": 2,  # for servers and proxies of any age; one round trip less to connect
+        "driver_info": None,  # or each connection first tells it, in two round trips, which an ACL may refuse
     }
     user = {"username": address.username, "password": address.password}
     if address.scheme == "unix":
