@@ -39,7 +39,7 @@ from nbcache.torch_bridge.cache_settings import CacheSettings
 found = []
 for variables in {cases}:
     os.environ.update(variables)
-    found.append({{row.name: (row.value, row.origin, row.note) for row in CacheSettings().rows()}})
+    found.append({{row.name: (row.value, row.origin, row.note) for row in CacheSettings().rows(shares={shares})}})
     for name in variables:
         del os.environ[name]
 assert "torch" not in sys.modules
@@ -51,8 +51,8 @@ print(json.dumps(found))
 def rows_with(run_python: RunPython) -> Any:
     """Return a function: the rows for each set of variables, by name, in an interpreter without torch."""
 
-    def rows_with(*cases: dict[str, str]) -> Any:
-        return json.loads(run_python(SHOWN.format(cases=list(cases))).stdout)
+    def rows_with(*cases: dict[str, str], shares: bool = False) -> Any:
+        return json.loads(run_python(SHOWN.format(cases=list(cases), shares=shares)).stdout)
 
     return rows_with
 
@@ -108,6 +108,13 @@ def test_a_remote_cache_says_which_redis_is_asked_and_no_password(rows_with: Any
     assert "secret" not in json.dumps(named)
     assert f"{FX_REMOTE} shares them, too" in alone[AUTOGRAD_REMOTE][2]
     assert "keys" in alone[AUTOGRAD_REMOTE][2]
+
+
+def test_while_nbcache_shares_torchs_remote_caches_name_no_redis(rows_with: Any) -> None:
+    (shared,) = rows_with({FX_REMOTE: "1"}, shares=True)
+
+    assert shared[FX_REMOTE][2].startswith("nbcache answers it")
+    assert "6379" not in json.dumps(shared)
 
 
 # --- switching ----------------------------------------------------------------------------------
@@ -277,7 +284,7 @@ def test_config_shows_torchs_settings_in_a_block_of_their_own_and_switches_them(
     [
         ("TORCHINDUCTOR_FX_GRAPH_CACH=off", f"did you mean '{FX}'?"),
         ("force_disable_caches=on", f"did you mean '{FORCE}'?"),
-        ("nothing_like_it=1", f"shared_connect_timeout, notebook, {FX}"),
+        ("nothing_like_it=1", f"shared_timeout, shared_connect_timeout, notebook, {FX}"),
         (f"{FX}=perhaps", "on or off is needed"),
         (f"{FOLDER}='/tmp/a b'", "torch cannot compile where a name has a space"),
         (f"{FOLDER}=/proc/nowhere", f"{FOLDER}=/proc/nowhere cannot be used"),

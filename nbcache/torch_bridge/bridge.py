@@ -177,7 +177,8 @@ class TorchBridge:
         folder = CacheSetting(
             FOLDER, *self.cache_folder(), help="folder of torch's caches on this machine", note=note
         )
-        return [*self._caches.rows(), folder]
+        shares = self._session is not None and self._session.shares
+        return [*self._caches.rows(shares=shares), folder]
 
     def switched_caches(self) -> list[str]:
         """Return the names of torch's cache settings that were switched by `switch_cache`."""

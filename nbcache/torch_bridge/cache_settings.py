@@ -164,7 +164,7 @@ def switched_off(switched: Collection[str] = ()) -> list[SwitchedOff]:
 def _switched_off(setting: _Setting, by_us: bool) -> SwitchedOff:
     given, hits, means = setting.given(), setting.hits, setting.means
     if setting.name == _FX and _SETTINGS[_FX_REMOTE].value():
-        hits, means = True, "graphs are kept and looked up on a Redis only"
+        hits, means = True, "graphs are kept and looked up in torch's remote cache only"
     # torch ignores what is assigned to an attribute whose variable was set when it was imported.
     if given is not None and setting.read(given[1]) is not setting.default:
         written, remedy = "=".join(given), f"unset {given[0]}, and restart the kernel"
@@ -213,9 +213,12 @@ class CacheSettings:
         """The names of those that `switch` has switched, and nobody else since."""
         return [name for name, done in self._switched.items() if _SETTINGS[name].value() is done.value]
 
-    def rows(self) -> list[CacheSetting]:
-        """Return the settings, without importing anything of torch."""
-        return [self._row(each) for each in _SETTINGS.values()]
+    def rows(self, *, shares: bool = False) -> list[CacheSetting]:
+        """Return the settings, without importing anything of torch.
+
+        While the session `shares`, nbcache answers torch's remote caches.
+        """
+        return [self._row(each, shares) for each in _SETTINGS.values()]
 
     def why_disabled(self) -> str | None:
         """Return why torch asks no cache for a graph, naming the setting; None where it is none of them."""
@@ -267,8 +270,8 @@ class CacheSettings:
                 setattr(module, setting.attribute, done.before)
         self._switched.clear()
 
-    def _row(self, setting: _Setting) -> CacheSetting:
-        notes = "; ".join(self._notes(setting))
+    def _row(self, setting: _Setting, shares: bool) -> CacheSetting:
+        notes = "; ".join(self._notes(setting, shares))
         return CacheSetting(
             setting.name, _in_words(setting.value()), self._origin(setting), setting.help, notes
         )
@@ -281,10 +284,10 @@ class CacheSettings:
             return f"environment, {given[0]}"
         return "default" if value is setting.default else "set in this kernel"
 
-    def _notes(self, setting: _Setting) -> Iterator[str]:
+    def _notes(self, setting: _Setting, shares: bool) -> Iterator[str]:
         value, given = setting.value(), setting.given()
         if value:
-            yield from _limits(setting.name)
+            yield from _limits(setting.name, shares)
         if setting.name == _AUTOGRAD_REMOTE and value is not None:
             yield "it is part of AOTAutograd's keys: what was kept where it is not set is not found"
         if given is None or setting.name in self.switched:
@@ -296,8 +299,8 @@ class CacheSettings:
             yield f"torch knows 1 and 0 only: {'='.join(given)} counts {counts}"
 
 
-def _limits(name: str) -> Iterator[str]:
-    """Yield what limits a setting that is on, as torch has it."""
+def _limits(name: str, shares: bool) -> Iterator[str]:
+    """Yield what limits a setting that is on, and whom a remote cache asks."""
     on = {each.name for each in _SETTINGS.values() if each.value()}
     if name == _FORCE_DISABLE:
         yield "every graph is compiled anew, and its outcome is disabled"
@@ -307,6 +310,8 @@ def _limits(name: str) -> Iterator[str]:
         yield f"without effect: it needs {_FX}"
     elif name == _AUTOTUNE_REMOTE and find_spec("triton") is None:
         yield "without effect: there is no Triton"
+    elif _SETTINGS[name].is_remote and shares:
+        yield "nbcache answers it while a shared level is connected: torch asks no Redis"
     elif _SETTINGS[name].is_remote:
         yield f"torch asks {_redis()}"
         if name == _AUTOGRAD_REMOTE and _FX_REMOTE not in on:
