@@ -323,7 +323,7 @@ def restore(source: str, settings: Settings) -> Shown:
             for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
             artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
-            counts = len(manifest.graphs), len(manifest.artifacts)
+            counts = len(manifest.graphs), len(manifest.digests)
             restored.append(SnapshotRestored(where, *counts))
             said = (
                 f"{one_line(where)}: restored {counted(counts[0], 'graph')}, {counted(counts[1], 'artifact')}"

@@ -178,6 +178,11 @@ class Manifest:
     graphs: tuple[GraphSummary, ...] = ()
     """In the order in which they were compiled."""
 
+    @property
+    def digests(self) -> frozenset[str]:
+        """The artifacts that it names; several keys may have one, as facts that were found do."""
+        return frozenset(ref.digest for ref in self.artifacts)
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:

@@ -176,7 +176,7 @@ class ShareMagics:
             if manifest is None:
                 print(f"nbcache: {one_line(received.where)} is restored as soon as torch is imported")
             else:
-                artifacts = counted(len(manifest.artifacts), "artifact")
+                artifacts = counted(len(manifest.digests), "artifact")
                 graphs = counted(len(manifest.graphs), "graph")
                 print(f"nbcache: restored {graphs}, {artifacts}, of {one_line(received.where)}")
 

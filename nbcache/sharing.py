@@ -334,7 +334,7 @@ class Sharing:
         return [
             SnapshotRestored(received.where, 0, 0, pending=True)
             if manifest is None
-            else SnapshotRestored(received.where, len(manifest.graphs), len(manifest.artifacts))
+            else SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
             for received, manifest in restored
         ]
 
