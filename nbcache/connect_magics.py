@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from IPython.core.error import UsageError
 from nbcache.errors import ConfigError, NbcacheError, StoreError
 from nbcache.exchange import Exchange
 from nbcache.kernel_session import Session
-from nbcache.notebook.wording import DOT, counted, duration, one_line
+from nbcache.notebook.wording import DOT, ago, counted, duration, one_line
 from nbcache.settings import Settings, torchs_url
 from nbcache.shared import Peer, Publication, SharedLevel
 from nbcache.sharing import origin
@@ -44,14 +46,19 @@ class ConnectMagics:
         """`locate` returns the notebook's path, empty where it is not to be found."""
         self._session = session
         self._locate = locate
+        self._used: Settings | None = None
+        """The settings by which this kernel has connected; those of the session may have changed since."""
 
     def start(self) -> None:
         """Connect to the shared level that the environment names; what stops that becomes a notice."""
-        if self._session.settings.shared_url:
+        settings = self._session.settings
+        if settings.shared_url:
             try:
-                self._connect(self._session.settings)
+                self._connect(settings)
             except NbcacheError as error:
-                self._session.notice(f"no shared level: {error}")
+                named = settings.origin("shared_url")
+                step = f". Next: {error.next_step}" if error.next_step else ""
+                self._session.notice(f"no shared level ({named}): {error}{step}")
 
     def connect(self, arguments: list[str]) -> None:
         """Connect to the store at a URL, by default the one that the settings name, and say who is there."""
@@ -60,8 +67,9 @@ class ConnectMagics:
                 "%nbcache connect takes one URL, as redis://host, s3://bucket/folder or a folder"
             )
         settings = self._session.settings
-        if not arguments and self._session.exchange is not None:
-            self._tell(self._session.exchange)
+        exchange = self._session.exchange
+        if not arguments and exchange is not None and _shared(settings) == _shared(self._used or settings):
+            self._tell(exchange)
             return
         if arguments:
             settings = settings.with_value("shared_url", arguments[0], origin="%nbcache connect")
@@ -120,20 +128,22 @@ class ConnectMagics:
                 next_step="give it a name: %nbcache share NAME",
             )
         else:
-            url = session.settings.shared_url
+            url = (self._used or session.settings).shared_url
             taken = session.snapshot(f"{url}#{name}")
             source = f"{public(url)}#{name}"
             how = "pastes, with a user and password in the URL where it needs them"
         signer = Keyring(session.settings.trust_dir).own() or ""
         graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
         print(f"nbcache: {one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:\n")
-        print(f"%nbcache restore {source}\n")
+        print(f"%nbcache restore {_as_word(source)}\n")
         print(f"and trusts your key once, in a terminal: nbcache trust add {signer}")
 
     def _tell(self, exchange: Exchange) -> None:
         print(f"nbcache: connected to {exchange.shared.name}")
         lines = publication_lines(exchange.publications())
-        for line in lines or ["nobody has published anything of this notebook there"]:
+        if (failure := exchange.shared.failure) is not None:
+            lines += [f"off for now: {failure.what}", f"next: {failure.next_step}"]
+        for line in lines or ["nobody whom you trust has published anything of this notebook there"]:
             print(f"  {line}")
 
     def _connect(self, settings: Settings) -> Exchange:
@@ -148,7 +158,18 @@ class ConnectMagics:
         )
         shared = SharedLevel(store, peer, wait_seconds=settings.shared_timeout, say=session.notice)
         session.configure(settings)
+        self._used = settings
         return session.connect(shared)
+
+
+def _shared(settings: Settings) -> tuple[object, ...]:
+    """Return what of the settings says how to connect."""
+    return settings.shared_url, settings.shared_timeout, settings.shared_connect_timeout
+
+
+def _as_word(source: str) -> str:
+    """Return a place as a line magic takes it: quoted, where it would be read as several words."""
+    return shlex.quote(source) if re.search(r"[\s'\"\\]", source) else source
 
 
 def publication_lines(publications: list[Publication]) -> list[str]:
@@ -156,12 +177,10 @@ def publication_lines(publications: list[Publication]) -> list[str]:
     lines = []
     for each in publications[:_MOST_SHOWN]:
         who = "@".join(filter(None, (each.user, each.host))) or short(each.found.signer)
-        ago = max(0.0, time.time() - each.published)
+        since = ago(time.time() - each.published)
         graphs = counted(len(each.manifest.graphs), "graph")
         saves = sum(graph.seconds for graph in each.manifest.graphs)
-        lines.append(
-            DOT.join([one_line(who, 60), graphs, f"saves about {duration(saves)}", f"{duration(ago)} ago"])
-        )
+        lines.append(DOT.join([one_line(who, 60), graphs, f"saves about {duration(saves)}", since]))
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
     return lines

@@ -252,6 +252,7 @@ class Extension:
             candidates = list(_COMMANDS)
         else:
             candidates = ["--json"] if words[1] in ("status", "config", "doctor") else []
+            candidates += ["--yes"] if words[1] == "trust" else []
             if words[1] == "config":
                 candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
         return [candidate for candidate in candidates if candidate.startswith(symbol)]
@@ -468,7 +469,7 @@ class Extension:
         %nbcache share [NAME]       take a snapshot that others can restore, and print the line that they need
         %nbcache trust              trust who signed the snapshot that came with this notebook
         %nbcache flush              wait until all that was compiled is stored
-        %nbcache clear              remove all that is stored
+        %nbcache clear              remove all that is stored here
         %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
         """
         try:
@@ -569,7 +570,9 @@ class Extension:
         _nothing("clear", arguments)
         self._snapshots.forget()
         removed = self.session.clear()
-        print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}")
+        exchange = self.session.exchange
+        stays = f"; what is shared stays on {exchange.shared.name}" if exchange else ""
+        print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}{stays}")
 
     def _bench(self, arguments: list[str]) -> None:
         from nbcache.bench.command import run_in_notebook

@@ -87,7 +87,7 @@ value.append(repr([session.settings, session.notices]))
         )
     assert texts[0].startswith(f"nbcache: connected to {shared}")
     assert texts[1].startswith("nbcache: all is stored and shared")
-    assert "saves about" in texts[2] and "ago" in texts[2]
+    assert "saves about" in texts[2] and "just now" in texts[2]
     (line,) = [line for line in texts[3].splitlines() if line.startswith("shared_url")]
     assert shared in line and "%nbcache connect" in line
     rows = {row["name"]: row["value"] for row in json.loads(texts[4])["settings"]}
@@ -100,6 +100,67 @@ value.append(repr([session.settings, session.notices]))
     assert texts[9] == f"nbcache: disconnected from {shared}\n"
     assert texts[10].startswith("nbcache: all is stored (")
     assert texts[11] is True
+
+
+def test_connecting_again_takes_the_settings_that_were_changed_since(in_shell: Any, tmp_path: Path) -> None:
+    lines = [
+        f"connect {tmp_path}/one",
+        f"config shared_url={tmp_path}/two",
+        "connect",
+        "connect",
+        "disconnect",
+    ]
+    texts = in_shell(f"value = [run('%nbcache ' + line)['text'] for line in {lines!r}]")
+    assert f"connected to {tmp_path}/one\n" in texts[0]
+    assert texts[2] == texts[3] and f"connected to {tmp_path}/two\n" in texts[2]
+    assert f"disconnected from {tmp_path}/two\n" in texts[4]
+
+
+def test_what_is_shared_goes_where_this_kernel_is_connected_to(in_shell: Any, tmp_path: Path) -> None:
+    """The line that a colleague pastes holds the whole place, as one word."""
+    texts = in_shell(
+        f"""
+os.chdir({str(tmp_path)!r})
+session.environment_ready(here)
+session.begin_cell(None)
+session.record('inductor', 'one', b'a graph', made=True)
+session.record('inductor', 'two', b'a graph', made=True)
+session.end_cell()
+value = []
+for line in (
+    'connect ./one', 'config shared_url=./two', 'share team/gpt', 'share "my model"', 'clear',
+    'restore {tmp_path}/one#team/gpt', "restore '{tmp_path}/one#my model'",
+):
+    value.append(run('%nbcache ' + line)['text'])
+"""
+    )
+    assert "1 artifact." in texts[2]
+    assert f"\n%nbcache restore {tmp_path}/one#team/gpt\n" in texts[2]
+    assert f"\n%nbcache restore '{tmp_path}/one#my model'\n" in texts[3]
+    assert texts[4].endswith(f"; what is shared stays on {tmp_path}/one\n")
+    assert "1 artifact," in texts[5] and "1 artifact," in texts[6]  # one content, under two keys
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_host_without_a_scheme_is_no_folder(in_shell: Any, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    ran = in_shell(
+        f"os.chdir({str(tmp_path)!r})\n"
+        "value = [run('%nbcache connect ' + url)['text'] for url in "
+        "('ada:hunter2@host/0', 'cache.example.org', 'there', './new')]"
+    )
+    assert "no folder that is there" in ran[0] and "redis://host" in ran[0]
+    assert "no folder that is there" in ran[1]
+    assert f"connected to {tmp_path}/there\n" in ran[2] and f"connected to {tmp_path}/new\n" in ran[3]
+
+
+def test_asking_who_is_there_says_where_the_store_is_off(in_shell: Any) -> None:
+    dead = f"redis://:hunter2@{HOST}:{free_port()}"
+    text = in_shell(
+        "session.environment_ready(here)\nvalue = run('%nbcache connect')['text']", NBCACHE_SHARED_URL=dead
+    )
+    assert "off for now: Redis cannot be reached" in text and "next: check that the server runs" in text
+    assert "nobody" not in text
 
 
 def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell: Any) -> None:
@@ -119,7 +180,8 @@ def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_
 def test_a_url_in_the_environment_that_is_none_is_one_notice(in_shell: Any) -> None:
     url = "redis://:hunter2@host:port"
     ran, notices = in_shell("value = [run('1 + 1'), session.notices]", NBCACHE_SHARED_URL=url)
-    assert ran["success"] and "no shared level" in ran["text"]
+    assert ran["success"] and "no shared level (environment, NBCACHE_SHARED_URL)" in ran["text"]
+    assert "Next:" in ran["text"]
     assert len(notices) == 1
 
 

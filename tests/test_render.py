@@ -26,7 +26,7 @@ from nbcache.notebook.render import (
     settings_html,
     settings_text,
 )
-from nbcache.notebook.wording import NOTHING, duration, percent, size
+from nbcache.notebook.wording import NOTHING, ago, duration, percent, size
 from nbcache.prewarming import Pause, Prewarming, Slice
 from nbcache.shared import SharedFigures
 
@@ -170,6 +170,22 @@ MIXED = report(
 )
 def test_durations_have_the_precision_that_people_want(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5.0, "just now"),  # another machine's clock
+        (0.9, "just now"),
+        (23.2, "23 s ago"),
+        (300.0, "5 min ago"),
+        (3 * 3600.0 + 59, "3 h ago"),
+        (47 * 3600.0, "47 h ago"),
+        (4.9 * 86400, "4 days ago"),
+    ],
+)
+def test_what_happened_is_said_to_be_so_long_ago(seconds, text):
+    assert ago(seconds) == text
 
 
 @pytest.mark.parametrize(

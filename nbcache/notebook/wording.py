@@ -62,6 +62,16 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def ago(seconds: float) -> str:
+    """Return how long ago something was, roughly: `just now`, `23 s ago`, `3 h ago`, `4 days ago`."""
+    if seconds < 1:
+        return "just now"
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
 def size(count: int) -> str:
     """Return bytes for people, in powers of 1000: `640 B`, `1.2 MB`, `12 MB`."""
     if count < 1000:

@@ -38,13 +38,23 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
 
 
 def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
-    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind."""
+    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind.
+
+    A folder that is not there yet must be written as one: a host without a scheme would become a folder.
+    """
+    if "://" not in url and not url.startswith(("/", ".", "~")) and not os.path.isdir(url):
+        raise ConfigError(
+            "this is no URL, and no folder that is there",  # not quoted: it may hold a password
+            next_step="write a host as redis://host, and a folder that is to be made as ./folder",
+        )
     store = open_store(url, connect_timeout=connect_timeout, timeout=timeout)
     return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
 
 
 def public(url: str) -> str:
     """Return the URL of a store without user, password and what only holds here, as others may use it."""
+    if "://" not in url:
+        return os.path.abspath(os.path.expanduser(url))
     if url.partition(":")[0] not in SCHEMES:
         return redacted(url)
     address = Address.parse(url)
