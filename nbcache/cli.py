@@ -106,14 +106,14 @@ def _parser() -> argparse.ArgumentParser:
     gc.add_argument(
         "--grace",
         metavar="SECONDS",
-        type=_seconds,
+        type=_number,
         help="what no snapshot names is marked, and removed after so long; default: an hour",
     )
     gc.add_argument(
         "--unused-days",
         metavar="DAYS",
-        type=_seconds,
-        help="remove what kernels share live and have not used for so long; default: 30",
+        type=_number,
+        help="remove what kernels share live and have not used for so many days; default: 30",
     )
     merge = verb(
         "merge",
@@ -198,14 +198,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
+def _number(text: str) -> float:
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, 0 or more")
-    return seconds
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, 0 or more")
+    return number
 
 
 def _show(run: _Run, given: argparse.Namespace) -> int:

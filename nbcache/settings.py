@@ -120,7 +120,8 @@ class Settings:
     trust: Policy = _setting(
         Policy.STRICT,
         _policy,
-        "whose snapshots may run: yours and trusted signers' (strict), others' after asking (ask), any (off)",
+        "whose artifacts may run: yours and trusted signers' (strict), others' snapshots after asking (ask), "
+        "anyone's (off)",
     )
     trust_dir: Path = _setting(
         Path("~/.config/nbcache"), _folder, "folder of your key and of the signers that you trust"
@@ -128,14 +129,17 @@ class Settings:
     autosnapshot: bool = _setting(
         False, _switch, "write the snapshot beside the notebook after each cell that compiles"
     )
-    tell_origin: bool = _setting(True, _switch, "write user and host into snapshots")
+    tell_origin: bool = _setting(
+        True, _switch, "write user and host into snapshots, and into what is shared live"
+    )
     portable: str = _setting(
         OFF, _portable, "compile CPU code for all CPUs of this kind, instead of for this one"
     )
     shared_url: str = _setting(
         "",
         str,
-        "store that this kernel shares what it compiles with: redis://…, s3://…, a folder",
+        "store that this kernel shares what it compiles with, from the next %nbcache connect on: redis://…, "
+        "s3://…, a folder",
         secret=True,
     )
     shared_timeout: float = _setting(2.0, _seconds, "seconds that the shared store may take to answer")

@@ -185,7 +185,8 @@ def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> N
         )
     raise UntrustedSigner(
         f"its signer {short(fingerprint)} is not trusted here",
-        next_step=f"if you know whose it is: nbcache trust add {fingerprint} (a snapshot's: %nbcache trust)",
+        next_step=f"if you know whose it is: nbcache trust add {fingerprint}, in a terminal; "
+        "for a snapshot also %nbcache trust",
     )
 
 
