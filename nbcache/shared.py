@@ -5,6 +5,8 @@ Keys of the store, each value as in `nbcache.shared_format`::
     live/<digest of scope, type, key>                             up to 8 variants of an artifact
     notebook/<digest of the file's name>/<digest of publisher>    what one publisher has of a notebook: its
                                                                   content is a manifest (`nbcache.format`)
+    publishers/<digest of the file's name>                        digests of publishers, one a line: so that
+                                                                  nobody lists all keys of the store
 
 The scope is what an artifact of that type depends on (`nbcache.snapshot.scope`). What is read passes, in
 this order: length, digest, signature, policy, and that the statement is of the key that was asked for. Only
@@ -13,16 +15,16 @@ then is it decompressed. What fails is not there, and is said once.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 from nbcache import key as keys
-from nbcache.artifact_store import GROWING_TYPES
+from nbcache.artifact_store import GROWING_TYPES, union
 from nbcache.availability import Availability
 from nbcache.errors import (
     BadSignature,
@@ -48,11 +50,21 @@ from nbcache.stores.coordination import Listener, coordinator
 from nbcache.trust import Keyring, Policy, Signature, Standing, admit
 from nbcache.worker import Worker
 
-__all__ = ["LIVE", "NOTEBOOK", "Found", "Peer", "Publication", "SharedFigures", "SharedLevel", "slot_of"]
+__all__ = [
+    "LIVE",
+    "NOTEBOOK",
+    "PUBLISHERS",
+    "Found",
+    "Peer",
+    "Publication",
+    "SharedFigures",
+    "SharedLevel",
+    "slot_of",
+]
 
 T = TypeVar("T")
 
-LIVE, NOTEBOOK = "live/", "notebook/"
+LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PENDING = 256 << 20
@@ -61,6 +73,10 @@ _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
 """Publications of one notebook that are read, and their bytes: a team may have thousands of a common name."""
+_REF_BYTES = 400
+"""About what a manifest takes in memory for each artifact."""
+_DAY_SECONDS = 86400.0
+_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MOST_STRANGERS = 3
 """Signers who are not trusted that are told of by name."""
 _PROBE = "probe"
@@ -181,7 +197,6 @@ class SharedLevel:
         self._listening_to = ""
         self._own = ""
         """Where this kernel publishes what it has of its notebook."""
-        self._newest = 0.0
         """When it made what it has published there, in Unix seconds."""
         self._closed = False
         renew_in_children(self)
@@ -409,17 +424,13 @@ class SharedLevel:
         """Have what this kernel has of a notebook written in the background, and tell who listens."""
         if self._closed:
             return
-        content = encode_manifest(manifest)
-        packed, now = pack(content), time.time()
-        ref = ArtifactRef(_PUBLICATION, manifest.notebook, sha256(content), len(content), now, now)
-        statement = self._statement(manifest.environment.digest, ref, packed)
-        self._submit(len(packed), partial(self._write_manifest, statement, packed))
+        self._submit(_REF_BYTES * len(manifest.artifacts), partial(self._write_manifest, manifest))
 
     def publications(self, notebook: str) -> list[Publication]:
         """Return what may be used of what was published of a notebook, newest first; of very many, some."""
+        names = self._access(partial(self._listed, notebook)) or []
         prefix = _notebook_prefix(notebook)
-        listed = self._access(lambda: list(islice(self.store.keys(prefix), _MOST_PUBLICATIONS))) or []
-        return self._publications(listed, notebook)
+        return self._publications([prefix + name for name in names[:_MOST_PUBLICATIONS]], notebook)
 
     def publication(self, slot: str, notebook: str) -> list[Publication]:
         """Return the publication that was announced under `slot`, if it may be used; that of others only."""
@@ -481,20 +492,47 @@ class SharedLevel:
         self._put(slot, statement, packed, kept)
         self._published_here += 1
 
-    def _write_manifest(self, statement: Statement, packed: bytes) -> None:
-        notebook, made = statement.ref.key, statement.ref.created
-        if made < self._newest:  # it had to wait for the store, and a newer one had not
+    def _write_manifest(self, manifest: Manifest) -> None:
+        """Write what this kernel has of a notebook, with what is there from another kernel of this publisher.
+
+        Nothing is written, nor announced, where all of it is there and was used within a day.
+        """
+        notebook, signer = manifest.notebook, self._peer.keyring().sign(b"").fingerprint
+        publisher = {"environment": manifest.environment.digest, "host": self._peer.host, "signer": signer}
+        name = keys.digest(keys.components(publisher))
+        self._own = slot = _notebook_prefix(notebook) + name
+        value = self.store.get(slot)
+        published = [] if value is None else list(self._published(value, notebook))
+        there = [each for each in published if each.found.signer == signer]
+        earlier = union(manifest.environment, notebook, [each.manifest for each in there])
+        whole = union(manifest.environment, notebook, [manifest, earlier])
+        now = time.time()
+        if _named(whole) == _named(earlier) and _last_used(earlier) > now - _DAY_SECONDS:
             return
-        publisher = {
-            "environment": statement.environment,
-            "host": self._peer.host,
-            "signer": self._peer.keyring().sign(b"").fingerprint,
-        }
-        self._own = slot = _notebook_prefix(notebook) + keys.digest(keys.components(publisher))
-        self._put(slot, statement, packed, [])
-        self._newest = made
+        content = encode_manifest(whole)
+        packed = pack(content)
+        ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
+        self._put(slot, self._statement(manifest.environment.digest, ref, packed), packed, [])
+        self._list(notebook, name)
         if self._coordinator is not None:
             self._coordinator.announce(_channel(notebook), slot.encode())
+
+    def _list(self, notebook: str, publisher: str) -> None:
+        """Name a publisher in the notebook's list, which spares a look at all keys; the newest first.
+
+        Of two who do so at once one may be lost, until they publish something next.
+        """
+        listed = self._listed(notebook)
+        if publisher not in listed:
+            named = [publisher, *listed][:_MOST_PUBLICATIONS]
+            self.store.put(_index(notebook), "\n".join(named).encode())
+
+    def _listed(self, notebook: str) -> list[str]:
+        """Return the publishers in a notebook's list, which is signed by nobody, and promises nothing."""
+        value = self.store.get(_index(notebook)) or b""
+        return [
+            line for line in value.decode("ascii", errors="replace").split("\n") if _HEX64.fullmatch(line)
+        ]
 
     def _put(self, slot: str, statement: Statement, packed: bytes, others: Sequence[Variant]) -> None:
         said = statement.encode()
@@ -609,6 +647,19 @@ class SharedLevel:
 
 def _notebook_prefix(notebook: str) -> str:
     return f"{NOTEBOOK}{sha256(notebook.encode(errors='surrogatepass'))}/"
+
+
+def _index(notebook: str) -> str:
+    return PUBLISHERS + _notebook_prefix(notebook).removeprefix(NOTEBOOK).rstrip("/")
+
+
+def _named(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
+    """Return what a manifest names, whenever it was used."""
+    return {ref.identity for ref in manifest.artifacts}, {graph.identity for graph in manifest.graphs}
+
+
+def _last_used(manifest: Manifest) -> float:
+    return max((ref.used for ref in manifest.artifacts), default=0.0)
 
 
 def _channel(notebook: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nbcache.errors import FormatError, NbcacheError
 from nbcache.format import decode_manifest, unpack
-from nbcache.shared import LIVE, NOTEBOOK, slot_of
+from nbcache.shared import LIVE, NOTEBOOK, PUBLISHERS, slot_of
 from nbcache.shared_format import Statement, decode_shared
 from nbcache.stores.base import Store
 
@@ -65,6 +65,10 @@ def sweep(store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[],
             removed += 1
     for key in old:
         store.delete(key)
+    left = {key.split("/")[1] for key in store.keys(NOTEBOOK)}
+    for key in list(store.keys(PUBLISHERS)):
+        if key.removeprefix(PUBLISHERS) not in left:
+            store.delete(key)
     return Swept(removed, len(listed) - removed, len(old))
 
 

@@ -39,7 +39,8 @@ from nbcache.torch_bridge.cache_settings import CacheSettings
 found = []
 for variables in {cases}:
     os.environ.update(variables)
-    found.append({{row.name: (row.value, row.origin, row.note) for row in CacheSettings().rows(shares={shares})}})
+    rows = CacheSettings().rows(shares={shares})
+    found.append({{row.name: (row.value, row.origin, row.note) for row in rows}})
     for name in variables:
         del os.environ[name]
 assert "torch" not in sys.modules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -158,7 +159,9 @@ def test_a_publication_that_lies_under_another_notebook_is_none(store: Store, le
     assert len(ada.publications("model.ipynb")) == 1
 
 
-def test_an_older_publication_does_not_replace_a_newer_one(store: Store, level: Level) -> None:
+def test_what_had_to_wait_to_be_published_loses_nothing_that_was_published_since(
+    store: Store, level: Level
+) -> None:
     failing = FailingStore(store, StoreFull("full"), ["put"])
     ada = level(failing)
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"old"),)))
@@ -170,7 +173,39 @@ def test_an_older_publication_does_not_replace_a_newer_one(store: Store, level: 
     ada._send_again()
     assert ada.flush(SECONDS)
     (told,) = ada.publications("model.ipynb")
-    assert told.manifest.artifacts == (ref_of(b"new"),)
+    assert set(told.manifest.artifacts) == {ref_of(b"old"), ref_of(b"new")}
+
+
+def test_two_kernels_of_one_publisher_lose_nothing_of_each_other(store: Store, level: Level) -> None:
+    one, two = level(store), level(store)
+    for each, content in ((one, b"one"), (two, b"two")):
+        each.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(content),)))
+        assert each.flush(SECONDS)
+    (told,) = level(store).publications("model.ipynb")
+    assert set(told.manifest.artifacts) == {ref_of(b"one"), ref_of(b"two")}
+
+
+def test_what_is_published_already_is_not_written_again_within_a_day(store: Store, level: Level) -> None:
+    one = level(store)
+    now = time.time()
+    for used, writes in ((now, True), (now + 1, False), (now - 2 * 86400, False)):
+        before = {key: store.get(key) for key in store.keys("notebook/")}
+        ref = replace(ref_of(b"one"), used=used)
+        one.publish_manifest(Manifest(HERE, "model.ipynb", (ref,)))
+        assert one.flush(SECONDS)
+        assert (before != {key: store.get(key) for key in store.keys("notebook/")}) is writes
+
+
+def test_who_has_published_is_known_without_a_look_at_all_keys(store: Store, level: Level) -> None:
+    one = level(store)
+    one.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"one"),)))
+    assert one.flush(SECONDS)
+    assert len(level(FailingStore(store, StoreUnavailable("no"), ["keys"])).publications("model.ipynb")) == 1
+    (key,) = store.keys("publishers/")
+    value = store.get(key)
+    assert value is not None
+    store.put(key, b"../../x\n\xff\n" + b"0" * 64 + b"\n" + value)  # signed by nobody
+    assert len(level(store).publications("model.ipynb")) == 1
 
 
 def test_closing_twice_and_using_what_is_closed_does_nothing(store: Store, level: Level) -> None:

@@ -130,7 +130,7 @@ def _present(full: _Full, time: int) -> object:
 
 def _read_ahead(full: _Full, time: int) -> object:
     refs = full.manifest(full.some(time)).artifacts
-    found = list(full.level.find_many(full.environment, refs))
+    found = list(full.level.find_many(full.environment, refs, most_bytes=1 << 30))
     assert len(found) == len(refs)
     return found
 
