@@ -265,8 +265,7 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
 def scope(environment: Environment, type: str) -> str:
     """Return a digest of what an artifact of this type depends on: the same where it can be shared.
 
-    Where there is a GPU, a graph may be for the CPU all the same, and its key does not tell: all depend on
-    the CPU.
+    Beside a GPU, too, a graph may be for the CPU, and its key does not tell: all of them depend on it.
     """
     parts = environment.components
     if (bound := _BOUND_TO.get(type)) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -362,3 +363,14 @@ def test_after_garbage_the_next_answer_is_the_right_one(proxy: Proxy) -> None:
                 store.get("artifact/a")
             proxy.answer = None
             assert store.get("artifact/a") == b"one"
+
+
+def test_no_traceback_shows_what_a_server_quotes(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port) as proxy:
+        proxy.answer = b"-ERR unknown command `AUTH`, with args beginning with: `s3cret`, \r\n"
+        store = RedisStore(f"redis://:s3cret@{HOST}:{proxy.port}")
+        with closing(store), pytest.raises(StoreUnavailable) as caught:
+            store.get("artifact/a")
+
+    assert "unknown command" in str(caught.value)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))

@@ -45,6 +45,8 @@ _TEMPORARY_SECONDS = 600
 _ATTEMPTS = 3
 """How often a value in parts is read again because it was replaced meanwhile; then it is absent."""
 _SCAN_COUNT = 1000
+_QUOTED = ", with args"
+"""What a server says before it quotes a command that it does not know."""
 
 _T = TypeVar("_T")
 
@@ -275,7 +277,8 @@ class RedisStore:
             with deadline(self._timeout):
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
-            raise self._error(error) from error
+            # Nor may a traceback show what a server has quoted: it has causes, too.
+            raise self._error(error) from (None if _QUOTED in str(error) else error)
 
     def _client(self) -> Any:
         lock = self._lock
@@ -357,7 +360,7 @@ class RedisStore:
                 )
             case kinds.ResponseError():
                 # A server without AUTH quotes what it was given: the password.
-                said = str(error).partition(", with args")[0]
+                said = str(error).partition(_QUOTED)[0]
                 return self._unavailable(f"Redis refused: {said}", "see the server's log")
         return self._garbled()
 
