@@ -12,7 +12,7 @@ from typing import Protocol
 from nbcache.artifact_store import union
 from nbcache.errors import FormatError
 from nbcache.forks import renew_in_children
-from nbcache.model import BUNDLED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
+from nbcache.model import BUNDLED, FAILED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
 from nbcache.shared import Found, Publication, SharedLevel
 from nbcache.single_flight import Holder
 from nbcache.snapshot import fitting
@@ -25,7 +25,7 @@ _LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
 _MOST_AHEAD = 256 << 20
 """Bytes that are read ahead for a notebook; the session holds them."""
 _GRAPH = "inductor"
-_KEPT_HERE = frozenset({BUNDLED})
+_KEPT_HERE = frozenset({BUNDLED, FAILED})
 """Types that mean something on this machine only."""
 
 

@@ -87,6 +87,8 @@ class Artifact:
 
 BUNDLED = "bundled"
 """Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
+FAILED = "failed"
+"""Type of an artifact that says of something, by key: it could not be compiled on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

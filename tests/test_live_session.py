@@ -15,7 +15,7 @@ from redis_servers import HOST, RedisServer, wait_until
 
 from nbcache import exchange as exchange_module
 from nbcache.key import components, sha256
-from nbcache.model import Artifact, Environment, Level
+from nbcache.model import FAILED, Artifact, Environment, Level
 from nbcache.shared import LIVE, slot_of
 from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
 from nbcache.stores.redis import RedisStore
@@ -211,6 +211,17 @@ def test_beside_a_gpu_no_graph_crosses_cpus(redis_server: RedisServer, kernel: M
     kernel(redis_server.url, environment=here).publish("one")
 
     assert kernel(redis_server.url, environment=there).run("one") == [MISS]
+
+
+def test_that_something_failed_here_is_nobody_elses(redis_server: RedisServer, kernel: Make) -> None:
+    """The reason may pass, as where memory was short; and nobody would try it again."""
+    ada = kernel(redis_server.url)
+    ada.session.record(FAILED, "a sample", b"1", made=True)
+    ada.run("one")
+    assert ada.session.flush(SECONDS)
+
+    assert len(ada.session.provide(FAILED, "a sample")) == 1
+    assert stored(redis_server, "a sample", FAILED) == []
 
 
 def test_a_cell_that_is_not_saved_shares_nothing_and_has_nobody_wait(

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest
+from nbcache.model import FAILED
 from nbcache.prewarming import Pause, Slice, Steps
 from nbcache.torch_bridge import environment, garbage
 from nbcache.torch_bridge.cpp_kernels import compiler_identity
@@ -225,10 +226,10 @@ def _sample(session: Session, serving: Callable[[], bool], device: str) -> Steps
         if session.provide("probe", key):
             yield from _restored_sample(session, device, key)
             return
-        if not (may_compile and session.settings.save) or session.provide("probe", failed):
+        if not (may_compile and session.settings.save) or session.provide(FAILED, failed):
             return
         if not (yield from _compile_elsewhere(session, device)):
-            session.record("probe", failed, b"1", made=True)
+            session.record(FAILED, failed, b"1", made=True)
             return
 
 
