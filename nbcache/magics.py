@@ -588,7 +588,9 @@ class Extension:
             print(f"nbcache: all is stored{' and shared' if exchange else ''} ({seconds})")
         else:
             what = f"shared with {exchange.shared.name}" if exchange else "stored"
-            print(f"nbcache: not all is {what} yet ({seconds})")
+            failure = exchange.shared.failure if exchange else None
+            why = f": off for now: {failure.what}" if failure else ""
+            print(f"nbcache: not all is {what} yet ({seconds}){why}")
 
 
 def _open_store(settings: Settings) -> tuple[Store, StoreError | None]:
