@@ -237,8 +237,8 @@ class SharedLevel:
         self._writing.close()
         if self._listener is not None:
             self._listener.close()
-        if self._flights is not None and self.failure is None:
-            self._flights.close()
+        if self._flights is not None:
+            self._flights.close(release=self.failure is None)
         self._worker.stop()
         self.store.close()
 

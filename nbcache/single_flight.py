@@ -116,7 +116,8 @@ class SingleFlight:
                     return None
                 tell(Holder.decode(claim.holder) if claim.holder is not None else None)
                 waited = True
-                time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+                if self._closed.wait(max(0.0, min(pause, deadline - time.monotonic()))):
+                    return None
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
         except StoreError:
             self.forget(name)  # to ask a store that fails would be to wait for it once more
@@ -144,10 +145,12 @@ class SingleFlight:
         with self._lock:
             return self._flights.pop(name, None)
 
-    def close(self) -> None:
-        """Let go of all that is held; of the rest not, where the store fails."""
+    def close(self, *, release: bool = True) -> None:
+        """Wait for nobody any more; let go of what is held, which ends by itself where not `release`."""
         self._closed.set()
-        with suppress(StoreError):
+        if not release:
+            return
+        with suppress(StoreError):  # the rest ends by itself, too
             for name in list(self._flights):
                 self.done(name)
 

@@ -230,6 +230,23 @@ def test_an_interrupt_ends_waiting_at_once(redis_server: RedisServer, kernel: Ma
     assert second.run("one") == [HIT]
 
 
+def test_who_disconnects_waits_no_more(redis_server: RedisServer, kernel: Make) -> None:
+    first, second = kernel(redis_server.url), kernel(redis_server.url)
+    compiler = Compiler(first)
+    compiling = threading.Thread(target=first.run, args=("one",))
+    compiling.start()
+    assert compiler.began.wait(SECONDS)
+    waiting = threading.Thread(target=second.run, args=("one",))
+    waiting.start()
+    wait_until(lambda: waits(second), "the second waits")
+    second.session.disconnect()
+
+    waiting.join(SECONDS)
+    assert not waiting.is_alive() and not compiler.may_end.is_set()
+    compiler.may_end.set()
+    compiling.join(SECONDS)
+
+
 def test_an_interrupt_lets_go_of_what_this_kernel_was_to_compile(redis_server: RedisServer) -> None:
     with closing(RedisStore(redis_server.url)) as store:
         leases = coordinator(store)
