@@ -193,6 +193,8 @@ class SharedLevel:
         self._strangers: set[str] = set()
         """What was said of signers who are not trusted."""
         self._found = self._published_here = 0
+        self._announced = 0
+        """How many artifacts it had published when it last told of that."""
         self._listener: Listener | None = None
         self._listening_to = ""
         self._own = ""
@@ -421,7 +423,10 @@ class SharedLevel:
         self._submit(len(content), partial(self._write, slot, statement, content))
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Have what this kernel has of a notebook written in the background, and tell who listens."""
+        """Have what this kernel has of a notebook written in the background.
+
+        Who listens is told where artifacts of it are new.
+        """
         if self._closed:
             return
         self._submit(_REF_BYTES * len(manifest.artifacts), partial(self._write_manifest, manifest))
@@ -514,8 +519,10 @@ class SharedLevel:
         ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
         self._put(slot, self._statement(manifest.environment.digest, ref, packed), packed, [])
         self._list(notebook, name)
-        if self._coordinator is not None:
+        # All who listen read it: not from each of a thousand kernels that only hit.
+        if self._coordinator is not None and self._published_here != self._announced:
             self._coordinator.announce(_channel(notebook), slot.encode())
+            self._announced = self._published_here
 
     def _list(self, notebook: str, publisher: str) -> None:
         """Name a publisher in the notebook's list, which spares a look at all keys; the newest first.

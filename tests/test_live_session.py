@@ -137,6 +137,24 @@ def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
     assert stored(redis_server, "one") == []
 
 
+def test_who_only_hits_is_heard_by_nobody(redis_server: RedisServer, kernel: Make) -> None:
+    def announced() -> int:
+        with redis_server.client() as client:
+            return int(client.info("commandstats").get("cmdstat_publish", {}).get("calls", 0))
+
+    with redis_server.client() as client:
+        client.config_resetstat()
+    kernel(redis_server.url).publish("one")
+    assert announced() == 1
+    reader = kernel(redis_server.url)
+    reader.publish("one")
+    reader.publish("one")
+    assert announced() == 1
+    assert reader.shared.figures().published == 0
+    reader.publish("two")
+    assert announced() == 2
+
+
 def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) -> None:
     reader, writer = kernel(redis_server.url), kernel(redis_server.url)
     wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
