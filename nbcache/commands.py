@@ -65,6 +65,10 @@ __all__ = [
 ]
 
 
+_LONGEST_NOTICE = 600
+"""Characters: what to do next is at its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What a verb has to say: to people and to programs."""
@@ -247,7 +251,8 @@ def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=_say)
     lines = [done.error] if done.error is not None else [f"{done.snapshot}".strip()]
-    data = {"snapshot": str(target), "error": done.error, "graphs": done.graphs}
+    lines += _warned(done)
+    data = {"snapshot": str(target), "error": done.error, "graphs": done.graphs, "notices": done.notices}
     return Shown(lines, data, ok=done.error is None)
 
 
@@ -263,10 +268,20 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
             f"  {where}{graph['function']} {graph['compile_id']} {graph['direction']}: "
             f"{graph['outcome']}, {one_line(graph['reason'] or NOTHING)}"
         )
+    lines += _warned(done)
     if done.error is not None:
         lines.append(done.error)
-    data = {"hits": len(done.graphs) - len(missed), "error": done.error, "graphs": done.graphs}
+    data = {
+        "hits": len(done.graphs) - len(missed),
+        "error": done.error,
+        "graphs": done.graphs,
+        "notices": done.notices,
+    }
     return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
+
+
+def _warned(done: headless.Run) -> list[str]:
+    return [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
 
 
 def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:

@@ -24,10 +24,11 @@ DIE_NEXT = "import os; get_ipython().events.register('pre_run_cell', lambda info
 def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
     """Return a function that runs a notebook of some cells by the command.
 
-    `ran(*cells, spec=None)`: a cell is its source, or a cell; `spec` changes the kernel's specification.
+    `ran(*cells, spec=None, **environ)`: a cell is its source, or a cell; `spec` changes the kernel's
+    specification.
     """
 
-    def ran(*cells: Any, spec: dict[str, Any] | None = None) -> CompletedProcess[str]:
+    def ran(*cells: Any, spec: dict[str, Any] | None = None, **environ: str) -> CompletedProcess[str]:
         command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         folder = Path(isolated["JUPYTER_DATA_DIR"], "kernels", "tested")
         folder.mkdir(parents=True)
@@ -37,7 +38,7 @@ def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
         for cell in cells:
             notebook.cells.append(nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell)
         nbformat.write(notebook, tmp_path / "model.ipynb")
-        return run_interpreter(["-m", "nbcache", "run", "model.ipynb"], isolated, tmp_path)
+        return run_interpreter(["-m", "nbcache", "run", "model.ipynb"], {**isolated, **environ}, tmp_path)
 
     return ran
 
@@ -46,6 +47,13 @@ def test_what_cells_do_with_their_names_and_expected_errors_is_no_failure(ran: R
     expected = nbformat.v4.new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]})
     done = ran("json = nbcache = print = None", "del print", "def print(*_): raise OSError", expected)
     assert (done.returncode, done.stdout) == (0, "model.ipynb: 0 of 0 graphs hit\n")
+
+
+def test_what_the_kernel_warned_of_is_told(ran: Ran) -> None:
+    done = ran("1", NBCACHE_SHARED_URL="nothing://hunter2@host")
+    assert done.returncode == 0
+    assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): no store is known by" in done.stdout
+    assert "Next: give a path, or a URL" in done.stdout and "hunter2" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Run:
     """What running a notebook came to."""
 
     reports: list[dict[str, Any]]
-    """The report of each cell that compiled, as JSON values."""
+    """The report of each cell, as JSON values."""
     error: str | None
     """The cell that failed and its error, in words; None where all went well."""
     snapshot: str | None
@@ -40,6 +40,11 @@ class Run:
     @property
     def graphs(self) -> list[dict[str, Any]]:
         return [graph for report in self.reports for graph in report["graphs"]]
+
+    @property
+    def notices(self) -> list[str]:
+        """What the kernel warned of, each once: a shared store that is off, somebody who is not trusted."""
+        return list(dict.fromkeys(notice for report in self.reports for notice in report["notices"]))
 
 
 def run(
@@ -153,9 +158,10 @@ def _kernel(client: NotebookClient, path: Path, env: Mapping[str, str]) -> Itera
 
 
 def _reports(cell: Any) -> list[dict[str, Any]]:
-    """Return the reports of cells that compiled, from a cell that printed the status; ValueError without."""
+    """Return the reports of all cells, from a cell that printed the status; ValueError without."""
     printed = "".join(each.text for each in cell.outputs if each.get("name") == "stdout")
-    return [report for report in json.loads(printed)["cells"] if report["graphs"]]
+    reports: list[dict[str, Any]] = json.loads(printed)["cells"]
+    return reports
 
 
 def _text(cell: Any) -> str:
