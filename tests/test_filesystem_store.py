@@ -329,6 +329,19 @@ def test_a_url_opens_the_store_of_its_scheme(tmp_path: Path, monkeypatch: pytest
     assert open_store(tmp_path).name == str(tmp_path)
 
 
+def test_a_host_without_its_scheme_does_not_become_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert open_store("there").name == str(tmp_path / "there")
+    assert open_store("./new").name == str(tmp_path / "new")
+    assert open_store(Path("new")).name == str(tmp_path / "new")
+    with pytest.raises(ConfigError, match="no URL, and no folder") as caught:
+        open_store("ada:hunter2@host/0")
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["", "mongodb://ada:secret@host", "redsi://host"])
 def test_an_unknown_scheme_names_those_that_are_known(url: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -108,7 +108,7 @@ class Address:
         if parts.scheme not in SCHEMES:
             raise _wrong("has no scheme of Redis", url)
         if parts.fragment:
-            raise _wrong("has a part after '#'", url)
+            raise _wrong("has a part after '#', as snapshots do, and here a store is needed", url)
         cluster, socket = parts.scheme.endswith("+cluster"), parts.scheme == "unix"
         sentinel = parts.scheme.endswith("+sentinel")
         options = _options(url, parts.query, tls=parts.scheme.startswith("rediss"))

@@ -28,7 +28,7 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
     if "://" not in text:
         if not text:
             raise _unknown("the URL of a store is empty")
-        return FilesystemStore(os.path.expanduser(text))
+        return FilesystemStore(_folder(text) if isinstance(url, str) else text)
     import fsspec
 
     # Of a chain, as in simplecache::s3://bucket, the first decides.
@@ -38,15 +38,7 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
 
 
 def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
-    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind.
-
-    A folder that is not there yet must be written as one: a host without a scheme would become a folder.
-    """
-    if "://" not in url and not url.startswith(("/", ".", "~")) and not os.path.isdir(url):
-        raise ConfigError(
-            "this is no URL, and no folder that is there",  # not quoted: it may hold a password
-            next_step="write a host as redis://host, and a folder that is to be made as ./folder",
-        )
+    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind."""
     store = open_store(url, connect_timeout=connect_timeout, timeout=timeout)
     return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
 
@@ -59,6 +51,21 @@ def public(url: str) -> str:
         return redacted(url)
     address = Address.parse(url)
     return address.name + ("" if address.prefix == PREFIX else f"?prefix={address.prefix}")
+
+
+def _folder(text: str) -> str:
+    """Return the path of a folder that is there, or is written as one: with `/`, `.` or `~` first.
+
+    ConfigError else: a host without its scheme would become a folder, password and all.
+    """
+    if not (
+        text.startswith(("/", ".", "~")) or os.path.isdir(text)
+    ):  # others may hang, and are not asked here
+        raise ConfigError(
+            "this is no URL, and no folder that is there",  # not quoted: it may hold a password
+            next_step="write a host as redis://host, and a folder that is to be made as ./folder",
+        )
+    return os.path.expanduser(text)
 
 
 def _unknown(what: str) -> ConfigError:
