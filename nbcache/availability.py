@@ -59,6 +59,11 @@ class Availability:
             except RuntimeError:  # no more threads for this process: it stays off
                 return
 
+    def ask(self) -> None:
+        """Ask now, in this thread, where the store is left alone: somebody wants to know."""
+        if self._failure is not None and not self._closed.is_set():
+            self._answers()
+
     def close(self) -> None:
         """Ask no more."""
         self._closed.set()
@@ -66,11 +71,17 @@ class Availability:
     def _ask_again(self) -> None:
         while not self._closed.wait(self._pause):
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            try:
-                self._probe()
-            except StoreError:
-                continue
-            with self._lock:
-                self._failure, self._back_at = None, time.monotonic()
+            if self._failure is None or self._answers():
+                return
+
+    def _answers(self) -> bool:
+        """Ask, and tell whether the store answers, so that it is used again."""
+        try:
+            self._probe()
+        except StoreError:
+            return False
+        with self._lock:
+            was_off, self._failure, self._back_at = self._failure is not None, None, time.monotonic()
+        if was_off:
             self._changed(None)
-            return
+        return True

@@ -46,6 +46,7 @@ class ConnectMagics:
         """`locate` returns the notebook's path, empty where it is not to be found."""
         self._session = session
         self._locate = locate
+        session.connector = self.connect_to
         self._used: Settings | None = None
         """The settings by which this kernel has connected; those of the session may have changed since."""
 
@@ -70,18 +71,23 @@ class ConnectMagics:
         exchange = self._session.exchange
         if not arguments and exchange is not None and _shared(settings) == _shared(self._used or settings):
             self._tell(exchange)
-            return
-        if arguments:
-            settings = settings.with_value("shared_url", arguments[0], origin="%nbcache connect")
+        else:
+            self._tell(self.connect_to(arguments[0] if arguments else ""))
+
+    def connect_to(self, url: str) -> Exchange:
+        """Connect to the store at `url`, without one to that of the settings, or of torch's variables."""
+        settings = self._session.settings
+        if url:
+            settings = settings.with_value("shared_url", url, origin="%nbcache connect")
         elif not settings.shared_url:
-            url, variable = torchs_url(os.environ)
+            torchs, variable = torchs_url(os.environ)
             if variable not in os.environ:
                 raise ConfigError(
                     "there is no URL to connect to",
                     where="%nbcache connect",
                     next_step="name one, as in %nbcache connect redis://host, or set NBCACHE_SHARED_URL",
                 )
-            settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
+            settings = settings.with_value("shared_url", torchs, origin=f"environment, {variable}")
         store = open_shared(settings)
         try:
             store.get("probe")  # who asks for it wants to know
@@ -89,7 +95,7 @@ class ConnectMagics:
             store.close()
             raise
         store.close()
-        self._tell(self._connect(settings))
+        return self._connect(settings)
 
     def disconnect(self, arguments: list[str]) -> None:
         """Leave the shared level."""
@@ -139,6 +145,7 @@ class ConnectMagics:
         print(f"and trusts your key once, in a terminal: nbcache trust add {signer}")
 
     def _tell(self, exchange: Exchange) -> None:
+        exchange.shared.ask()
         print(f"nbcache: connected to {exchange.shared.name}")
         lines = publication_lines(exchange.publications())
         if (failure := exchange.shared.failure) is not None:
@@ -159,7 +166,7 @@ class ConnectMagics:
         shared = SharedLevel(store, peer, wait_seconds=settings.shared_timeout, say=session.notice)
         session.configure(settings)
         self._used = settings
-        return session.connect(shared)
+        return session.join(shared)
 
 
 def _shared(settings: Settings) -> tuple[object, ...]:

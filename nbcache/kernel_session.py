@@ -129,6 +129,8 @@ class Session:
         self._supply = self._new_supply()
         self.exchange: Exchange | None = None
         """With the shared level, while this kernel is connected to one."""
+        self.connector: Callable[[str], object] | None = None
+        """What `connect` does; the extension sets it."""
         self.snapshots: Snapshots | None = None
         """What `snapshot` and `restore` do; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
@@ -219,7 +221,16 @@ class Session:
 
     # --- the shared level -----------------------------------------------------------------------
 
-    def connect(self, shared: SharedLevel) -> Exchange:
+    def connect(self, url: str = "") -> None:
+        """Share what is compiled, live, by the store at `url`; without one, by that of the settings.
+
+        Raises ConfigError where the URL cannot be used, and StoreError where nothing answers there.
+        """
+        if self.connector is None:
+            raise NbcacheError("this session cannot connect", next_step="run `%load_ext nbcache`")
+        self.connector(url)
+
+    def join(self, shared: SharedLevel) -> Exchange:
         """Make `shared` part of every lookup, and exchange with it what there is of this notebook."""
         self.disconnect()
         self.exchange = exchange = Exchange(shared, self, lambda: self.settings.prefetch)
@@ -466,6 +477,8 @@ class Session:
         """Return what the shared level holds under torch's `key`, as `provide` does."""
         environment, exchange = self.environment, self.exchange
         if environment is None or exchange is None or self._is_given_up(type, key):
+            return ()
+        if self._unnoticed == threading.get_ident():  # prewarming, between cells: it may wait for nobody
             return ()
         return exchange.provide(environment, type, key)
 

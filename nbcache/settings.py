@@ -169,7 +169,7 @@ class Settings:
             if value := environ.get(variable, "").strip():
                 settings = settings.with_value(name, value, origin=f"environment, {variable}")
         wanted = [name for name in _TORCHS_REMOTE_CACHES if environ.get(name) == "1"]
-        if wanted and not settings.shared_url:
+        if wanted and "NBCACHE_SHARED_URL" not in environ:  # empty, it says: to none
             url, variable = torchs_url(environ)
             variable = variable if variable in environ else wanted[0]
             settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")

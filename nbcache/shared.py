@@ -69,6 +69,8 @@ _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PENDING = 256 << 20
 """Bytes that wait to be written; more is not published."""
+_WORTH = 5
+"""A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
 _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
@@ -224,6 +226,12 @@ class SharedLevel:
         off = None if self.failure is None else self.failure.what
         return SharedFigures(self.name, self._found, self._published_here, self._pending, off)
 
+    def ask(self) -> None:
+        """Ask whether it answers again, where it is off; within its timeouts."""
+        self._reading.ask()
+        if self._reading.failure is None:
+            self._writing.ask()
+
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
         self._waited = 0.0
@@ -256,8 +264,8 @@ class SharedLevel:
             return []
         began = time.monotonic()
         found = self._access(partial(self._find, environment, type, key)) or []
-        if not found:
-            self._waited_in_vain(time.monotonic() - began)
+        spent = time.monotonic() - began
+        self._waited_in_vain(spent / _WORTH if found else spent)
         return found
 
     def find_many(
@@ -416,11 +424,11 @@ class SharedLevel:
         if self._closed or (slot, ref.digest) in self._known:
             return
         self._known.add((slot, ref.digest))
-        content = packed()
-        if content is None:
+        if (content := packed()) is None:
             return
         statement = self._statement(scope(environment, ref.type), ref, content)
-        self._submit(len(content), partial(self._write, slot, statement, content))
+        if not self._submit(len(content), partial(self._write, slot, statement, content)):
+            self._known.discard((slot, ref.digest))
 
     def publish_manifest(self, manifest: Manifest) -> None:
         """Have what this kernel has of a notebook written in the background.
@@ -546,14 +554,18 @@ class SharedLevel:
         ours = Variant(said, self._peer.keyring().sign(said).encode(), packed)
         self.store.put(slot, encode_shared([ours, *others][:MAX_VARIANTS]))
 
-    def _submit(self, size: int, write: Callable[[], object]) -> None:
-        """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back."""
+    def _submit(self, size: int, write: Callable[[], object]) -> bool:
+        """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.
+
+        Returns False where too much waits already.
+        """
         with self._lock:
             if self._pending + size > _MOST_PENDING:
                 self._say(f"{self.name}: more waits to be written than is kept; some is not shared")
-                return
+                return False
             self._pending += size
         self._worker.submit(partial(self._do, _Task(write, size)))
+        return True
 
     def _do(self, task: _Task) -> None:
         left = None

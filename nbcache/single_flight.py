@@ -23,6 +23,8 @@ _LEASE_SECONDS = 10.0
 _BEAT_SECONDS = 3.0
 _LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
 """A compile that takes so many times what was expected, and so long, is given up: the next may begin."""
+_MOST_FRUITLESS = 2
+"""After so many have let go of a graph without a result it seems to have none: nobody waits for it."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 """Seconds between two looks whether the result is there."""
 _LONGEST_NAME = 60
@@ -102,16 +104,24 @@ class SingleFlight:
                 return None
         deadline, pause = time.monotonic() + expected, _FIRST_PAUSE
         waited = False
+        last: bytes | None = None
+        fruitless = 0
         try:
             while True:
                 mine = Holder(self._user, self._host, time.time()).encode()
                 claim = self._coordinator.claim(name, mine, _LEASE_SECONDS)
                 if claim.lease is not None:
                     self._begin(claim.lease, expected)
+                at_it = mine if claim.lease is not None else claim.holder
+                fruitless += last is not None and at_it != last
+                last = at_it
                 # After the claim: what another has published before it let the lease go is seen here.
                 if (found := arrived()) is not None:
                     self.done(name)
                     return found
+                if fruitless == _MOST_FRUITLESS:
+                    self.done(name)
+                    return None
                 if claim.lease is not None or time.monotonic() >= deadline:
                     return None
                 tell(Holder.decode(claim.holder) if claim.holder is not None else None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nbcache.errors import FormatError, NbcacheError
+from nbcache.errors import CorruptEntry, FormatError, NbcacheError
 from nbcache.format import decode_manifest, unpack
 from nbcache.shared import LIVE, NOTEBOOK, PUBLISHERS, slot_of
 from nbcache.shared_format import Statement, decode_shared
@@ -19,7 +19,7 @@ MAX_AGE_SECONDS = 30 * 86400.0
 """How long after its last use in any notebook an artifact is kept."""
 _FRESH_SECONDS = 86400.0
 """What was put within this time may belong to a cell that still runs, and is published after it."""
-_BATCH = 64
+_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,9 @@ def sweep(store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[],
     for key, value in _values(store, list(store.keys(NOTEBOOK))):
         try:
             used = set(_used(value, since=now - max_age))
+        except CorruptEntry:  # it names nothing to anybody
+            old.append(key)
+            continue
         except FormatError as error:
             error.where = f"{key} in {store.name}"
             problems.append(error)

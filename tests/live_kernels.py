@@ -76,7 +76,7 @@ class Kernel:
         peer = Peer(lambda: self.keyring, lambda: session.settings.trust, self.user, "engine")
         seconds = session.settings.shared_timeout
         shared = SharedLevel(open_shared(session.settings), peer, wait_seconds=seconds, say=session.notice)
-        session.connect(shared)
+        session.join(shared)
         self.settle()
 
     def settle(self) -> None:

@@ -56,6 +56,22 @@ def test_it_is_off_after_a_failure_until_it_answers_again() -> None:
     assert store.availability.failure is None and store.said == [error, None]
 
 
+def test_who_wants_to_know_asks_at_once() -> None:
+    store = Store()
+    store.availability._pause = SECONDS = 600.0
+    store.availability._back_at = float("inf")  # or it would begin with a short pause
+    store.availability.ask()
+    assert store.asked == 0  # it is not off
+    store.availability.failed(StoreUnavailable("gone"))
+    store.availability.ask()
+    assert store.asked == 1 and store.availability.failure is not None
+    store.error = None
+    store.availability.ask()
+    assert store.availability.failure is None and store.said[-1] is None
+    assert store.availability._pause == SECONDS
+    store.availability.close()
+
+
 def test_pauses_double_up_to_five_minutes() -> None:
     store = Store()
     pauses = Pauses(store).seconds

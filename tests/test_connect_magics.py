@@ -205,3 +205,24 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path)
         assert seconds < 5.0
         assert "not all is shared with redis://" in flushed and "off for now: Redis did not" in flushed
         assert time.monotonic() - began < 60.0
+
+
+def test_python_connects_as_the_magic_does(in_shell: Any, redis_server: RedisServer) -> None:
+    connected, name, left, error = in_shell(
+        "session.connect(os.environ['URL'])\n"
+        "value = [session.shares, session.exchange.shared.name]\n"
+        "session.disconnect()\n"
+        "value.append(session.shares)\n"
+        "try:\n    session.connect('nothing://host')\n"
+        "except Exception as error:\n    value.append(type(error).__name__)",
+        URL=redis_server.url,
+    )
+    assert (connected, name, left, error) == (True, redis_server.url, False, "ConfigError")
+
+
+def test_an_empty_url_connects_to_none_whatever_torchs_variables_say(
+    in_shell: Any, redis_server: RedisServer
+) -> None:
+    torchs = {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    assert in_shell("value = session.shares", **torchs) is True
+    assert in_shell("value = session.shares", **torchs, NBCACHE_SHARED_URL="") is False

@@ -147,7 +147,7 @@ def test_of_a_shared_store_that_fails_each_report_says_it_once(store: DirectoryS
     peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
     gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it cannot be reached"))
     kernel = Kernel(store)
-    kernel.session.connect(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.join(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
     kernel.session.provide_shared("inductor", "k")
 
     for number in range(3):

@@ -400,3 +400,30 @@ def test_a_holder_is_named_in_one_short_line() -> None:
     assert Holder.decode(holder.encode()) == holder
     assert str(holder).isprintable() and len(str(holder)) == 60
     assert str(Holder("", "engine", 0.0)) == "engine"
+
+
+def test_a_graph_that_two_have_let_go_of_without_a_result_is_waited_for_no_more(
+    redis_server: RedisServer,
+) -> None:
+    with closing(RedisStore(redis_server.url)) as store:
+        flights = [SingleFlight(RedisCoordinator(store), name, "") for name in ("ada", "bob", "eve", "kim")]
+        ada, *others = flights
+        told: list[str] = []
+        ended: dict[str, bool] = {}
+
+        def compile_in_vain(flight: SingleFlight) -> None:
+            flight.wait(KEY, lambda: None, SECONDS, lambda holder: told.append(str(holder)))
+            ended[flight._user] = KEY in flight._flights
+            flight.done(KEY)  # it has compiled, and has nothing to publish
+
+        ada.wait(KEY, lambda: None, SECONDS, lambda holder: None)
+        threads = [threading.Thread(target=compile_in_vain, args=(each,)) for each in others]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(told) >= 3, "all wait")
+        ada.done(KEY)
+        for thread in threads:
+            thread.join(SECONDS)
+        assert sorted(ended) == ["bob", "eve", "kim"]
+        assert sum(ended.values()) <= 2  # the last one waits for nobody, and nobody for it
+        assert free(redis_server)

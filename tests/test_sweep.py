@@ -96,3 +96,13 @@ def test_nothing_goes_where_a_publication_cannot_be_read(store: Store, level: Sh
     assert swept.removed == 0
     assert "upgrade nbcache" in str(swept.problems[0].next_step)
     assert count(store, LIVE) == 1
+
+
+def test_a_publication_that_is_damaged_names_nothing_and_goes(store: Store, level: SharedLevel) -> None:
+    share(level, "a")
+    (key,) = store.keys(NOTEBOOK)
+    store.put(key, b"no publication")
+    share(level, "b", notebook="other.ipynb")
+    swept = sweep(store, clock=lambda: time.time() + 2 * DAY)
+    assert (swept.removed, swept.kept, swept.publishers, swept.problems) == (1, 1, 1, ())
+    assert level.find(HERE, "inductor", "b") and not level.find(HERE, "inductor", "a")
