@@ -15,8 +15,9 @@ from nbcache.errors import ConfigError, NbcacheError, StoreError
 from nbcache.exchange import Exchange
 from nbcache.kernel_session import Session
 from nbcache.notebook.wording import DOT, ago, counted, duration, one_line
+from nbcache.peer import Peer
 from nbcache.settings import Settings, torchs_url
-from nbcache.shared import Peer, Publication, SharedLevel
+from nbcache.shared import Publication, SharedLevel
 from nbcache.sharing import origin
 from nbcache.stores.base import Store
 from nbcache.stores.url import open_bounded, public

@@ -13,7 +13,8 @@ from nbcache.artifact_store import union
 from nbcache.errors import FormatError
 from nbcache.forks import renew_in_children
 from nbcache.model import BUNDLED, FAILED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
-from nbcache.shared import Found, Publication, SharedLevel
+from nbcache.peer import Found
+from nbcache.shared import Publication, SharedLevel
 from nbcache.single_flight import Holder
 from nbcache.snapshot import fitting
 from nbcache.supply import Source

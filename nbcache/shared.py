@@ -1,14 +1,6 @@
 """The shared level: artifacts that kernels everywhere publish and find, on a store that others use too.
 
-Keys of the store, each value as in `nbcache.shared_format`::
-
-    live/<digest of scope, type, key>                             up to 8 variants of an artifact
-    notebook/<digest of the file's name>/<digest of publisher>    what one publisher has of a notebook: its
-                                                                  content is a manifest (`nbcache.format`)
-    publishers/<digest of the file's name>                        digests of publishers, one a line: so that
-                                                                  nobody lists all keys of the store
-
-The scope is what an artifact of that type depends on (`nbcache.snapshot.scope`). What is read passes, in
+What is read passes, in
 this order: length, digest, signature, policy, and that the statement is of the key that was asked for. Only
 then is it decompressed. What fails is not there, and is said once.
 """
@@ -19,16 +11,16 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from nbcache import key as keys
+from nbcache import shared_keys
 from nbcache.artifact_store import GROWING_TYPES, union
 from nbcache.availability import Availability
 from nbcache.errors import (
     BadSignature,
-    CorruptEntry,
     FormatError,
     NbcacheError,
     StoreError,
@@ -39,32 +31,22 @@ from nbcache.errors import (
     UntrustedSigner,
 )
 from nbcache.forks import renew_in_children
-from nbcache.format import decode_manifest, encode_manifest, is_bomb, pack, unpack
+from nbcache.format import decode_manifest, encode_manifest, pack
 from nbcache.key import sha256
-from nbcache.model import ArtifactRef, Environment, Manifest, Packed
-from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
+from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.peer import Found, Peer
+from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.shared_keys import slot_of
 from nbcache.single_flight import Holder, SingleFlight
 from nbcache.snapshot import scope
 from nbcache.stores.base import Store, is_key
 from nbcache.stores.coordination import Listener, coordinator
-from nbcache.trust import Keyring, Policy, Signature, Standing, admit
 from nbcache.worker import Worker
 
-__all__ = [
-    "LIVE",
-    "NOTEBOOK",
-    "PUBLISHERS",
-    "Found",
-    "Peer",
-    "Publication",
-    "SharedFigures",
-    "SharedLevel",
-    "slot_of",
-]
+__all__ = ["Publication", "SharedFigures", "SharedLevel"]
 
 T = TypeVar("T")
 
-LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PENDING = 256 << 20
@@ -98,32 +80,6 @@ class _Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """Who does the work of this kernel, as others see it."""
-
-    keyring: Callable[[], Keyring]
-    policy: Callable[[], Policy]
-    user: str = ""
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An artifact of the shared level, checked and admitted, and not unpacked yet."""
-
-    statement: Statement
-    signer: str
-    """Fingerprint."""
-    standing: Standing
-    packed: bytes = field(repr=False)
-
-    def unpack(self) -> bytes:
-        """Return the content; CorruptEntry where it is another than was signed."""
-        ref = self.statement.ref
-        return unpack(self.packed, size=ref.size, digest=ref.digest)
-
-
-@dataclass(frozen=True, slots=True)
 class Publication:
     """What one publisher has of a notebook."""
 
@@ -142,12 +98,6 @@ class Publication:
     def published(self) -> float:
         """Unix seconds, by the publisher's clock."""
         return self.found.statement.ref.used
-
-
-def slot_of(environment: Environment, type: str, key: str) -> str:
-    """Return the store's key for what torch has under `key`."""
-    parts = keys.components({"scope": scope(environment, type), "type": type, "key": key})
-    return LIVE + keys.digest(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +273,7 @@ class SharedLevel:
             return
         for variant in variants:
             try:
-                yield self._checked(variant)
+                yield self._peer.checked(variant)
             except (BadSignature, FormatError) as error:
                 self._say(f"{self.name}: an entry was refused: {error}")
             except UntrustedSigner as error:
@@ -338,19 +288,6 @@ class SharedLevel:
             return
         self._strangers.add(error.what)
         self._say(f"{self.name}: an entry is not used: {error}. Next: {error.next_step}")
-
-    def _checked(self, variant: Variant) -> Found:
-        statement = Statement.decode(variant.statement)
-        packed = statement.packed
-        if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
-            raise CorruptEntry("it is not as long as its statement says, or would be much longer")
-        if sha256(variant.packed) != packed.packed_digest:
-            raise CorruptEntry("it does not have the digest that its statement says")
-        signature = Signature.decode(variant.signature)
-        signature.verify(variant.statement)
-        standing = self._peer.keyring().standing(signature.fingerprint)
-        admit(self._peer.policy(), standing, signature.fingerprint)
-        return Found(statement, signature.fingerprint, standing, variant.packed)
 
     # --- one compile for many kernels -----------------------------------------------------------
 
@@ -426,8 +363,9 @@ class SharedLevel:
         self._known.add((slot, ref.digest))
         if (content := packed()) is None:
             return
-        statement = self._statement(scope(environment, ref.type), ref, content)
-        if not self._submit(len(content), partial(self._write, slot, statement, content)):
+        if not self._submit(
+            len(content), partial(self._write, slot, scope(environment, ref.type), ref, content)
+        ):
             self._known.discard((slot, ref.digest))
 
     def publish_manifest(self, manifest: Manifest) -> None:
@@ -442,12 +380,12 @@ class SharedLevel:
     def publications(self, notebook: str) -> list[Publication]:
         """Return what may be used of what was published of a notebook, newest first; of very many, some."""
         names = self._access(partial(self._listed, notebook)) or []
-        prefix = _notebook_prefix(notebook)
+        prefix = shared_keys.publications(notebook)
         return self._publications([prefix + name for name in names[:_MOST_PUBLICATIONS]], notebook)
 
     def publication(self, slot: str, notebook: str) -> list[Publication]:
         """Return the publication that was announced under `slot`, if it may be used; that of others only."""
-        if slot == self._own or not (is_key(slot) and slot.startswith(_notebook_prefix(notebook))):
+        if slot == self._own or not (is_key(slot) and slot.startswith(shared_keys.publications(notebook))):
             return []
         return self._publications([slot], notebook)
 
@@ -475,11 +413,7 @@ class SharedLevel:
             if said == (_PUBLICATION, notebook, manifest.environment.digest):
                 yield Publication(found, manifest)
 
-    def _statement(self, environment: str, ref: ArtifactRef, packed: bytes) -> Statement:
-        held = Packed(ref.size, len(packed), sha256(packed))
-        return Statement(environment, ref, held, self._peer.user, self._peer.host)
-
-    def _write(self, slot: str, statement: Statement, packed: bytes) -> None:
+    def _write(self, slot: str, within: str, ref: ArtifactRef, packed: bytes) -> None:
         if self._flights is not None and not self._flights.may_publish(slot):
             return
         others: list[Variant] = []
@@ -490,19 +424,19 @@ class SharedLevel:
                 return  # a newer nbcache's: it is left alone
             except FormatError:
                 pass
-        if statement.ref.type in GROWING_TYPES:
+        if ref.type in GROWING_TYPES:
             others = []
         kept = []
         for each in others:
             try:
-                if self._checked(each).statement.ref.digest == statement.ref.digest:
+                if self._peer.checked(each).statement.ref.digest == ref.digest:
                     return  # it is there already, and may be used
                 kept.append(each)
             except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
                 kept.append(each)
             except (BadSignature, FormatError):
                 continue
-        self._put(slot, statement, packed, kept)
+        self._put(slot, self._peer.signed(within, ref, packed), kept)
         self._published_here += 1
 
     def _write_manifest(self, manifest: Manifest) -> None:
@@ -510,10 +444,10 @@ class SharedLevel:
 
         Nothing is written, nor announced, where all of it is there and was used within a day.
         """
-        notebook, signer = manifest.notebook, self._peer.keyring().sign(b"").fingerprint
+        notebook, signer = manifest.notebook, self._peer.fingerprint()
         publisher = {"environment": manifest.environment.digest, "host": self._peer.host, "signer": signer}
         name = keys.digest(keys.components(publisher))
-        self._own = slot = _notebook_prefix(notebook) + name
+        self._own = slot = shared_keys.publications(notebook) + name
         value = self.store.get(slot)
         published = [] if value is None else list(self._published(value, notebook))
         there = [each for each in published if each.found.signer == signer]
@@ -525,11 +459,11 @@ class SharedLevel:
         content = encode_manifest(whole)
         packed = pack(content)
         ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
-        self._put(slot, self._statement(manifest.environment.digest, ref, packed), packed, [])
+        self._put(slot, self._peer.signed(manifest.environment.digest, ref, packed), [])
         self._list(notebook, name)
         # All who listen read it: not from each of a thousand kernels that only hit.
         if self._coordinator is not None and self._published_here != self._announced:
-            self._coordinator.announce(_channel(notebook), slot.encode())
+            self._coordinator.announce(shared_keys.channel(notebook), slot.encode())
             self._announced = self._published_here
 
     def _list(self, notebook: str, publisher: str) -> None:
@@ -540,18 +474,16 @@ class SharedLevel:
         listed = self._listed(notebook)
         if publisher not in listed:
             named = [publisher, *listed][:_MOST_PUBLICATIONS]
-            self.store.put(_index(notebook), "\n".join(named).encode())
+            self.store.put(shared_keys.publishers(notebook), "\n".join(named).encode())
 
     def _listed(self, notebook: str) -> list[str]:
         """Return the publishers in a notebook's list, which is signed by nobody, and promises nothing."""
-        value = self.store.get(_index(notebook)) or b""
+        value = self.store.get(shared_keys.publishers(notebook)) or b""
         return [
             line for line in value.decode("ascii", errors="replace").split("\n") if _HEX64.fullmatch(line)
         ]
 
-    def _put(self, slot: str, statement: Statement, packed: bytes, others: Sequence[Variant]) -> None:
-        said = statement.encode()
-        ours = Variant(said, self._peer.keyring().sign(said).encode(), packed)
+    def _put(self, slot: str, ours: Variant, others: Sequence[Variant]) -> None:
         self.store.put(slot, encode_shared([ours, *others][:MAX_VARIANTS]))
 
     def _submit(self, size: int, write: Callable[[], object]) -> bool:
@@ -609,7 +541,9 @@ class SharedLevel:
             if self._coordinator is None or self._listening_to == notebook or self._closed:
                 return
             before, self._listening_to = self._listener, notebook
-            self._listener = self._coordinator.listen(_channel(notebook), lambda slot: heard(slot.decode()))
+            self._listener = self._coordinator.listen(
+                shared_keys.channel(notebook), lambda slot: heard(slot.decode())
+            )
         if before is not None:
             before.close()
 
@@ -664,14 +598,6 @@ class SharedLevel:
             self._say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
 
 
-def _notebook_prefix(notebook: str) -> str:
-    return f"{NOTEBOOK}{sha256(notebook.encode(errors='surrogatepass'))}/"
-
-
-def _index(notebook: str) -> str:
-    return PUBLISHERS + _notebook_prefix(notebook).removeprefix(NOTEBOOK).rstrip("/")
-
-
 def _named(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
     """Return what a manifest names, whenever it was used."""
     return {ref.identity for ref in manifest.artifacts}, {graph.identity for graph in manifest.graphs}
@@ -679,7 +605,3 @@ def _named(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str
 
 def _last_used(manifest: Manifest) -> float:
     return max((ref.used for ref in manifest.artifacts), default=0.0)
-
-
-def _channel(notebook: str) -> str:
-    return _notebook_prefix(notebook).rstrip("/")

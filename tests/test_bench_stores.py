@@ -28,7 +28,8 @@ from nbcache.errors import NbcacheError
 from nbcache.format import pack
 from nbcache.key import Component
 from nbcache.model import Artifact, ArtifactRef, Environment
-from nbcache.shared import Peer, SharedLevel
+from nbcache.peer import Peer
+from nbcache.shared import SharedLevel
 from nbcache.stores.redis import RedisStore
 from nbcache.trust import Keyring, Policy
 

@@ -13,8 +13,9 @@ from nbcache.errors import StoreFull, StoreUnavailable
 from nbcache.kernel_session import Session
 from nbcache.key import components
 from nbcache.model import Cell, Environment, Level, Outcome
+from nbcache.peer import Peer
 from nbcache.settings import Settings
-from nbcache.shared import Peer, SharedLevel
+from nbcache.shared import SharedLevel
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore

@@ -13,7 +13,7 @@ from live_kernels import HERE, HIT, MISS, SECONDS, TIMEOUT, Kernel, impatient, k
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, wait_until
 
 from nbcache.model import CellReport, Level
-from nbcache.shared import slot_of
+from nbcache.shared_keys import slot_of
 from nbcache.stores.redis import RedisStore
 
 Make = Callable[..., Kernel]

@@ -16,8 +16,8 @@ from redis_servers import HOST, RedisServer, wait_until
 from nbcache import exchange as exchange_module
 from nbcache.key import components, sha256
 from nbcache.model import FAILED, Artifact, Environment, Level
-from nbcache.shared import LIVE, slot_of
 from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
+from nbcache.shared_keys import LIVE, slot_of
 from nbcache.stores.redis import RedisStore
 from nbcache.trust import Keyring, Policy
 

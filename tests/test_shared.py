@@ -20,7 +20,8 @@ from nbcache.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.format import pack
 from nbcache.key import sha256
 from nbcache.model import ArtifactRef, Manifest
-from nbcache.shared import Peer, SharedLevel
+from nbcache.peer import Peer
+from nbcache.shared import SharedLevel
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore

@@ -15,7 +15,8 @@ from nbcache.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.format import pack
 from nbcache.key import components, sha256
 from nbcache.model import ArtifactRef, Environment, Packed
-from nbcache.shared import Peer, SharedLevel
+from nbcache.peer import Peer
+from nbcache.shared import SharedLevel
 from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
 from nbcache.stores.memory import MemoryStore
 from nbcache.trust import Keyring, Policy

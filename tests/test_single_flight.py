@@ -18,8 +18,8 @@ from redis_servers import RedisServer, wait_until
 
 from nbcache import exchange, single_flight
 from nbcache.model import Level
-from nbcache.shared import slot_of
 from nbcache.shared_format import decode_shared
+from nbcache.shared_keys import slot_of
 from nbcache.single_flight import Holder, SingleFlight
 from nbcache.stores.coordination import coordinator
 from nbcache.stores.redis import RedisStore

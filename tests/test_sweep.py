@@ -12,7 +12,9 @@ from redis_servers import RedisServer
 from nbcache.format import pack
 from nbcache.key import components, sha256
 from nbcache.model import ArtifactRef, Environment, Manifest
-from nbcache.shared import LIVE, NOTEBOOK, Peer, SharedLevel
+from nbcache.peer import Peer
+from nbcache.shared import SharedLevel
+from nbcache.shared_keys import LIVE, NOTEBOOK
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis import RedisStore

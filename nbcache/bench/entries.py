@@ -25,7 +25,9 @@ from nbcache.key import components, sha256
 from nbcache.model import Artifact, ArtifactRef, Environment, Manifest
 from nbcache.named_snapshots import NamedSnapshots
 from nbcache.notebook.wording import aligned, size
-from nbcache.shared import LIVE, Peer, SharedLevel
+from nbcache.peer import Peer
+from nbcache.shared import SharedLevel
+from nbcache.shared_keys import LIVE
 from nbcache.snapshot import Origin, take
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis import RedisStore
