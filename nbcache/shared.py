@@ -151,7 +151,6 @@ class SharedLevel:
         self._listening_to = ""
         self._own = ""
         """Where this kernel publishes what it has of its notebook."""
-        """When it made what it has published there, in Unix seconds."""
         self._closed = False
         renew_in_children(self)
 
