@@ -475,7 +475,7 @@ def test_a_statement_too_long_to_be_read_is_not_written(redis_server: RedisServe
 
 def test_a_password_is_shown_nowhere(tmp_path: Path, kernel: Make) -> None:
     with RedisServer(tmp_path / "redis", password="hunter2") as server:
-        url = f"redis://:hunter2@{HOST}:{server.port}/0?prefix=hunter3"
+        url = f"redis://:hunter2@{HOST}:{server.port}/0?ttl=86400"
         ada = kernel(url)
         ada.publish("one")
         bob = kernel(url, "bob")

@@ -65,7 +65,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
 def test_where_nobody_listens(scheme: str) -> None:
-    with store_on(f"{scheme}://ada:secret@{HOST}:{free_port()}?prefix=secret") as store:
+    with store_on(f"{scheme}://ada:secret@{HOST}:{free_port()}?ttl=86400") as store:
         every_operation_raises(store, StoreUnavailable, bound=0.25)
 
 

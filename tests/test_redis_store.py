@@ -357,7 +357,7 @@ def test_sentinels_lead_to_the_primary_and_to_the_next_one(tmp_path: Path) -> No
                 store.put("artifact/b", b"two")  # by the connection to what was the primary
                 with second.client() as primary:
                     assert primary.get("nbcache:v1:artifact/b") == b"two"
-                assert store.name == f"redis+sentinel://{HOST}:1,{HOST}:{sentinel.port}/0"
+                assert store.name == url
             with (
                 closing(RedisStore(url.replace("mine", "other"))) as store,
                 pytest.raises(StoreUnavailable, match="No master found for 'other'"),
@@ -428,10 +428,15 @@ def connected(servers: list[RedisServer]) -> int:
         ("unix:///run/redis%20a.sock", "unix:///run/redis a.sock"),
         ("unix://:secret@/run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
         ("redis+cluster://ada:secret@a,b:2", "redis+cluster://a:6379,b:2"),
-        ("rediss+sentinel://a,b:2/3?service=x&sentinel_password=secret", "rediss+sentinel://a:26379,b:2/3"),
+        ("redis+sentinel://a,b:2/3?sentinel_password=secret", "redis+sentinel://a:26379,b:2/3"),
+        (
+            "rediss+sentinel://a?service=x%26y&prefix=team",
+            "rediss+sentinel://a:26379/0?prefix=team&service=x%26y",
+        ),
+        ("unix://:secret@/run/redis.sock?prefix=team&ttl=1", "unix:///run/redis.sock?prefix=team"),
     ],
 )
-def test_a_store_is_named_by_its_url_without_user_password_and_options(url: str, name: str) -> None:
+def test_a_store_is_named_by_what_of_its_url_says_where_it_is(url: str, name: str) -> None:
     store = RedisStore(url)
     assert store.name == name
     assert Address.parse(store.name).name == name

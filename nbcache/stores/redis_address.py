@@ -30,11 +30,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from nbcache.errors import ConfigError
 
-__all__ = ["PREFIX", "SCHEMES", "Address"]
+__all__ = ["SCHEMES", "Address"]
 
 SCHEMES = (
     "redis",
@@ -48,6 +48,8 @@ SCHEMES = (
 
 PREFIX = "nbcache"
 """What keys begin with, unless a URL says otherwise."""
+SERVICE = "mymaster"
+"""What Sentinels call the Redis, unless a URL says otherwise."""
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _OPTIONS = ("prefix", "ttl", "db", "service", "sentinel_username", "sentinel_password")
@@ -72,7 +74,7 @@ class Address:
     prefix: str = PREFIX
     ttl: int | None = None
     """Seconds."""
-    service: str = "mymaster"
+    service: str = SERVICE
     sentinel_username: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     tls_files: Mapping[str, str] = field(default_factory=dict)
@@ -91,11 +93,17 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The URL again, without user, password and options."""
-        if self.scheme == "unix":
-            return f"unix://{self.path}" + (f"?db={self.database}" if self.database else "")
+        """The URL again, with those options that say where: without user, password, files and times."""
+        socket = self.scheme == "unix"
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-        return f"{self.scheme}://{hosts}" + ("" if self.cluster else f"/{self.database}")
+        path = self.path if socket else "" if self.cluster else f"/{self.database}"
+        options = {
+            "db": self.database if socket and self.database else "",
+            "prefix": "" if self.prefix == PREFIX else self.prefix,
+            "service": "" if self.service == SERVICE else self.service,
+        }
+        query = "&".join(f"{name}={quote(str(value))}" for name, value in options.items() if value)
+        return f"{self.scheme}://{hosts}{path}" + (f"?{query}" if query else "")
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -123,7 +131,7 @@ class Address:
             password=unquote(password) or None,
             prefix=options.get("prefix", PREFIX),
             ttl=_number(url, "ttl", options["ttl"]) if "ttl" in options else None,
-            service=options.get("service", "mymaster"),
+            service=options.get("service", SERVICE),
             sentinel_username=options.get("sentinel_username"),
             sentinel_password=options.get("sentinel_password"),
             tls_files={name: options[name] for name in _TLS_OPTIONS if name in options},

@@ -9,7 +9,7 @@ from nbcache.stores.base import Store
 from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis import RedisStore
-from nbcache.stores.redis_address import PREFIX, SCHEMES, Address
+from nbcache.stores.redis_address import SCHEMES, Address
 from nbcache.urls import redacted
 
 __all__ = ["open_bounded", "open_store", "public"]
@@ -49,8 +49,7 @@ def public(url: str) -> str:
         return os.path.abspath(os.path.expanduser(url))
     if url.partition(":")[0] not in SCHEMES:
         return redacted(url)
-    address = Address.parse(url)
-    return address.name + ("" if address.prefix == PREFIX else f"?prefix={address.prefix}")
+    return Address.parse(url).name
 
 
 def _folder(text: str) -> str:
