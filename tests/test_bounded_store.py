@@ -107,11 +107,13 @@ def test_a_forked_child_has_threads_of_its_own(
 
 
 def test_an_interrupt_ends_it(hanging: HangingStore) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever another test has left
     interrupting = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         BoundedStore(hanging, SECONDS).get("a")
     interrupting.join()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_kernel_on_a_store_that_hangs_compiles(
