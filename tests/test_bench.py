@@ -487,6 +487,7 @@ def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> No
     assert not any(is_running(process) for process in processes)
 
 
+@pytest.mark.compile
 def test_a_kernel_that_dies_says_so(tmp_path: Path) -> None:
     home = Home(tmp_path / "here")
     home.empty()

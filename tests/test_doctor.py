@@ -480,6 +480,7 @@ def by_name(text: str) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in json.loads(text)["checks"]}
 
 
+@pytest.mark.compile
 def test_in_a_kernel_it_says_how_the_notebook_was_found_and_imports_no_torch(
     run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
 ) -> None:
@@ -551,6 +552,7 @@ def with_metadata_of_torch(version: str, folder: Path) -> str:
     return str(information.parent)
 
 
+@pytest.mark.compile
 def test_a_torch_that_is_too_old_is_a_problem(
     run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
 ) -> None:

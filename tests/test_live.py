@@ -350,6 +350,7 @@ def outputs(cell):
     return seen
 
 
+@pytest.mark.compile
 def test_in_a_kernel_the_report_takes_the_place_of_the_line(executed):
     cell = executed["slow"]
     assert outputs(cell) == ["before\n", "report", "after\n"]
@@ -361,26 +362,32 @@ def test_in_a_kernel_the_report_takes_the_place_of_the_line(executed):
     assert updates[-1][1] == "report"
 
 
+@pytest.mark.compile
 def test_in_a_kernel_a_quick_cell_gets_its_report_last(executed):
     assert outputs(executed["quick"]) == ["quick\n", "report"]
 
 
+@pytest.mark.compile
 def test_in_a_kernel_a_cell_that_compiles_nothing_is_left_alone(executed):
     assert outputs(executed["silent"]) == ["silent\n"]
     assert outputs(executed["next"]) == ["next\n"]
 
 
+@pytest.mark.compile
 def test_in_a_kernel_a_cell_that_raises_still_gets_its_report(executed):
     assert outputs(executed["fails"]) == ["report", "ZeroDivisionError"]
 
 
+@pytest.mark.compile
 def test_in_a_kernel_a_cell_that_awaits_gets_its_own_line(executed):
     assert outputs(executed["async"]) == ["report", "awaited\n"]
 
 
+@pytest.mark.compile
 def test_in_a_kernel_a_report_survives_clear_output(executed):
     assert sorted(outputs(executed["clears"])) == ["cleared\n", "report"]
 
 
+@pytest.mark.compile
 def test_in_a_kernel_a_captured_cell_shows_its_report(executed):
     assert outputs(executed["captured"]) == ["report"]

@@ -390,6 +390,7 @@ def doctor_in(client):
     return literal_eval(reply["content"]["user_expressions"]["told"]["data"]["text/plain"])
 
 
+@pytest.mark.compile
 def test_a_kernel_finds_its_notebook_on_a_real_server_and_again_when_it_is_renamed(jupyter, isolated):
     (jupyter.root / "folder" / "first.ipynb").touch()
     described = {"name": "first.ipynb", "path": "folder/first.ipynb", "type": "notebook"}

@@ -58,9 +58,8 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
     assert "500MB" in line and "%nbcache config" in line
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> None:
+    cases = [
         ("%nbcache stats", "did you mean `status`? Usage: %nbcache"),
         ("%nbcache status --jsn", "`--jsn` is not understood"),
         ("%nbcache doctor model.ipynb", "doctor: `model.ipynb` is not understood. Usage: %nbcache"),
@@ -72,15 +71,13 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
         ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
         ("%nbcache clear everything", "takes nothing more"),
         ("%nbcache bench nanogtp", "did you mean nanogpt?"),
-    ],
-)
-def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any, line: str, said: str) -> None:
-    ran = in_shell(f"run({line!r})")
-
-    assert not ran["success"]
-    assert said in ran["text"]
-    assert "Traceback" not in ran["text"]
-    assert "s3cret" not in ran["text"]
+    ]
+    everything = in_shell(f"[run(line) for line, _ in {cases!r}]")
+    for (line, said), ran in zip(cases, everything, strict=True):
+        assert not ran["success"], line
+        assert said in ran["text"]
+        assert "Traceback" not in ran["text"]
+        assert "s3cret" not in ran["text"]
 
 
 def test_an_empty_session_has_a_status(in_shell: Any) -> None:
@@ -91,15 +88,20 @@ def test_an_empty_session_has_a_status(in_shell: Any) -> None:
 
 
 def test_completion_offers_our_words_and_nothing_else(in_shell: Any) -> None:
-    assert in_shell('complete("%%compile_cached --mo")') == ["--mode"]
-    assert set(in_shell('complete("%%compile_cached --")')) >= {"--mode", "--quiet", "--require-hit"}
-    assert all(word.startswith("--") for word in in_shell('complete("%%compile_cached --")'))
-    assert in_shell('complete("%nbcache st")') == ["status"]
-    assert in_shell('complete("%nbcache doc")') == ["doctor"]
-    assert in_shell('complete("%nbcache doctor --")') == ["--json"]
-    assert in_shell('complete("%nbcache config max")') == ["max_bytes="]
-    assert in_shell('complete("%nbcache config TORCHINDUCTOR_FO")') == ["TORCHINDUCTOR_FORCE_DISABLE_CACHES="]
-    assert "print" in in_shell('complete("%%compile_cached f\\nprin")')
+    cases = {
+        "%%compile_cached --mo": ["--mode"],
+        "%nbcache st": ["status"],
+        "%nbcache doc": ["doctor"],
+        "%nbcache doctor --": ["--json"],
+        "%nbcache config max": ["max_bytes="],
+        "%nbcache config TORCHINDUCTOR_FO": ["TORCHINDUCTOR_FORCE_DISABLE_CACHES="],
+    }
+    more = ["%%compile_cached --", "%%compile_cached f\nprin"]
+    *found, options, names = in_shell(f"[complete(line) for line in {[*cases, *more]!r}]")
+    assert found == list(cases.values())
+    assert set(options) >= {"--mode", "--quiet", "--require-hit"}
+    assert all(word.startswith("--") for word in options)
+    assert "print" in names
 
 
 def test_help_shows_every_option(in_shell: Any) -> None:

@@ -415,6 +415,7 @@ while True:
 """
 
 
+@pytest.mark.compile
 def test_a_kernel_killed_while_it_puts_leaves_every_key_whole(tmp_path: Path) -> None:
     chance = random.Random(0)
     for _ in range(25):
