@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import shlex
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
@@ -28,8 +26,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display as _display
 
 from nbcache.connect_magics import ConnectMagics
-from nbcache.doctor import in_kernel, store_figures
-from nbcache.errors import ConfigError, HitRequired, NbcacheError, StoreError
+from nbcache.errors import HitRequired, NbcacheError, StoreError
 from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Cell, CellReport, Outcome
@@ -41,14 +38,11 @@ from nbcache.notebook.live import LiveLine
 from nbcache.notebook.locate import Location, locate
 from nbcache.notebook.render import (
     Rendered,
-    SettingRow,
-    render_checks,
     render_notices,
     render_report,
-    render_settings,
-    render_status,
 )
 from nbcache.prewarming import Pause
+from nbcache.session_magics import USAGE, SessionMagics
 from nbcache.settings import Settings
 from nbcache.share_magics import ShareMagics
 from nbcache.stores.base import Store
@@ -61,31 +55,10 @@ __all__ = ["Extension", "current_session", "load", "unload"]
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
 _FLUSH_SECONDS = 5.0
-_WAIT_SECONDS = 60.0
-"""How long `%nbcache flush` waits."""
 _USERS_THREADS = "Thread-"
 """Beginning of the names that Python gives threads which are given none, as people's are."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
-_COMMANDS = (
-    "status",
-    "config",
-    "doctor",
-    "snapshot",
-    "restore",
-    "connect",
-    "disconnect",
-    "share",
-    "trust",
-    "flush",
-    "clear",
-    "bench",
-)
-_USAGE = (
-    "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
-    "share [NAME] | trust [--yes] | clear | flush | bench …]"
-)
 
 _extension: Extension | None = None
 
@@ -142,6 +115,21 @@ class Extension:
         self._snapshots = ShareMagics(self.session, self._locate, self._bridge.foreseen)
         self._live = ConnectMagics(self.session, self._locate)
         self._problem = problem
+        own = SessionMagics(self.session, self._bridge, self._snapshots, self._location, problem)
+        self._verbs: dict[str, Callable[[list[str]], object]] = {
+            "status": own.status,
+            "config": own.config,
+            "doctor": own.doctor,
+            "snapshot": self._snapshots.snapshot,
+            "restore": self._snapshots.restore,
+            "connect": self._live.connect,
+            "disconnect": self._live.disconnect,
+            "share": self._live.share,
+            "trust": self._snapshots.trust,
+            "flush": own.flush,
+            "clear": own.clear,
+            "bench": _bench,
+        }
         self._undo: list[Callable[[], None]] = []
         self._line: LiveLine | None = None
         self._idle: IdleTime | None = None
@@ -249,7 +237,7 @@ class Extension:
         if not line.lstrip().startswith("%nbcache "):
             return None
         if len(words) == 1 + bool(symbol):
-            candidates = list(_COMMANDS)
+            candidates = list(self._verbs)
         else:
             candidates = ["--json"] if words[1] in ("status", "config", "doctor") else []
             candidates += ["--yes"] if words[1] == "trust" else []
@@ -475,122 +463,20 @@ class Extension:
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {_USAGE}") from None
+            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {USAGE}") from None
         command, arguments = (words[0], words[1:]) if words else ("status", [])
         if command.startswith("-"):
             command, arguments = "status", words
-        if command not in _COMMANDS:
-            hint = compile_cell.nearest(command, _COMMANDS) or "."
-            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {_USAGE}")
-        return getattr(self, f"_{command}")(arguments)
+        if command not in self._verbs:
+            hint = compile_cell.nearest(command, list(self._verbs)) or "."
+            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {USAGE}")
+        return self._verbs[command](arguments)
 
-    def _status(self, arguments: list[str]) -> None:
-        as_json = _only_json("status", arguments)
-        store = self.session.artifacts.store
-        figures = []
-        try:
-            figures.append(store_figures(store, self.session.settings.max_bytes))
-        except StoreError as error:
-            self.session.notice(str(error))
-        reports = self.session.reports
-        told = {id(graph) for report in reports for graph in report.graphs}
-        if outside := tuple(graph for graph in self.session.graphs if id(graph) not in told):
-            reports.append(CellReport(None, outside, seconds=0.0))
-        exchange = self.session.exchange
-        shared = None if exchange is None else exchange.shared.figures()
-        _show(render_status(reports, figures, self.session.prewarm, shared), as_json)
 
-    def _config(self, arguments: list[str]) -> None:
-        changes = [word for word in arguments if "=" in word]
-        as_json = _only_json("config", [word for word in arguments if "=" not in word])
-        settings = self.session.settings
-        of_torch: dict[str, str] = {}
-        for change in changes:
-            name, _, value = change.partition("=")
-            if name == "dir":
-                raise ConfigError(
-                    "the folder of the local store is read when the extension loads",
-                    where="%nbcache config",
-                    next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
-                )
-            if name in cache_settings.NAMES:
-                of_torch[name] = value
-                continue
-            settings = settings.with_value(name, value, origin="%nbcache config", others=cache_settings.NAMES)
-        for name, value in of_torch.items():
-            self._bridge.switch_cache(name, value)
-        self.session.configure(settings)
-        if not settings.prewarm:
-            self.session.prewarm.stop()
-        if any(change.startswith("notebook=") for change in changes):
-            self.session.relocate()
-            self._snapshots.look_again()
-        if not changes or as_json:
-            rows = [
-                SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
-                for name in settings.names()
-                if name != "notebook"
-            ]
-            found = self._location()
-            rows.append(SettingRow("notebook", found.path, found.found_by, settings.help("notebook")))
-            torch_rows = [
-                SettingRow(each.name, each.value, each.origin, each.help, each.note)
-                for each in self._bridge.cache_settings()
-            ]
-            _show(render_settings(rows, torch_rows), as_json)
-            return
-        for each in self._bridge.cache_settings():
-            if each.name in of_torch and each.note:
-                print(f"nbcache: {each.name} is {each.value}: {each.note}")
+def _bench(arguments: list[str]) -> None:
+    from nbcache.bench.command import run_in_notebook
 
-    def _doctor(self, arguments: list[str]) -> None:
-        as_json = _only_json("doctor", arguments)
-        found = in_kernel(self.session, self._bridge, self._snapshots.sharing, self._location, self._problem)
-        _show(render_checks(found), as_json)
-
-    def _snapshot(self, arguments: list[str]) -> None:
-        self._snapshots.snapshot(arguments)
-
-    def _restore(self, arguments: list[str]) -> None:
-        self._snapshots.restore(arguments)
-
-    def _connect(self, arguments: list[str]) -> None:
-        self._live.connect(arguments)
-
-    def _disconnect(self, arguments: list[str]) -> None:
-        self._live.disconnect(arguments)
-
-    def _share(self, arguments: list[str]) -> None:
-        self._live.share(arguments)
-
-    def _trust(self, arguments: list[str]) -> None:
-        self._snapshots.trust(arguments)
-
-    def _clear(self, arguments: list[str]) -> None:
-        _nothing("clear", arguments)
-        self._snapshots.forget()
-        removed = self.session.clear()
-        exchange = self.session.exchange
-        stays = f"; what is shared stays on {exchange.shared.name}" if exchange else ""
-        print(f"nbcache: removed {removed} entries from the {self.session.artifacts.store.name}{stays}")
-
-    def _bench(self, arguments: list[str]) -> None:
-        from nbcache.bench.command import run_in_notebook
-
-        run_in_notebook(arguments)
-
-    def _flush(self, arguments: list[str]) -> None:
-        _nothing("flush", arguments)
-        began = time.perf_counter()
-        whole = self.session.flush(_WAIT_SECONDS)
-        exchange, seconds = self.session.exchange, f"{time.perf_counter() - began:.2f} s"
-        if whole:
-            print(f"nbcache: all is stored{' and shared' if exchange else ''} ({seconds})")
-        else:
-            what = f"shared with {exchange.shared.name}" if exchange else "stored"
-            failure = exchange.shared.failure if exchange else None
-            why = f": off for now: {failure.what}" if failure else ""
-            print(f"nbcache: not all is {what} yet ({seconds}){why}")
+    run_in_notebook(arguments)
 
 
 def _open_store(settings: Settings) -> tuple[Store, StoreError | None]:
@@ -613,22 +499,3 @@ def _hit_required(report: CellReport) -> HitRequired | None:
         f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{listed}",
         next_step="run the cell without --require-hit once, so that its graphs are stored",
     )
-
-
-def _show(rendered: Rendered, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(rendered.data, indent=2))
-    else:
-        _display(rendered)  # type: ignore[no-untyped-call]
-
-
-def _only_json(command: str, arguments: Iterable[str]) -> bool:
-    unknown = [word for word in arguments if word != "--json"]
-    if unknown:
-        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. Usage: {_USAGE}")
-    return "--json" in arguments
-
-
-def _nothing(command: str, arguments: list[str]) -> None:
-    if arguments:
-        raise UsageError(f"%nbcache {command} takes nothing more. Usage: {_USAGE}")

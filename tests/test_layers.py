@@ -54,6 +54,7 @@ HIGH = {
     "doctor",
     "magics",
     "notebook",
+    "session_magics",
     "share_magics",
     "sharing",
     "testing",
