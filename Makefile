@@ -22,10 +22,10 @@ check: .venv/installed
 	$(BIN)/lint-imports
 
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile"
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile and not faults"
 
 test-compile: .venv/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m compile --durations=10
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "compile or faults" --durations=10
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nbcache needs Python 3.11 or newer; name one with make PYTHON=...")'

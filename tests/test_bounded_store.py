@@ -19,6 +19,8 @@ from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import OPERATIONS, FailingStore, StoreContract
 
+pytestmark = pytest.mark.faults
+
 
 class TestBoundedStore(StoreContract):
     @pytest.fixture

@@ -12,6 +12,8 @@ from conftest import RunPython
 from redis_servers import HOST, RedisServer, free_port
 from test_magics import SHELL
 
+pytestmark = pytest.mark.faults
+
 MORE = """
 import os, signal, time, nbcache
 from nbcache.key import components

@@ -18,6 +18,8 @@ from nbcache.stores.redis import RedisStore
 
 Make = Callable[..., Kernel]
 
+pytestmark = pytest.mark.faults
+
 CONNECT = 0.25
 BOUND = CONNECT + TIMEOUT
 """Seconds that a cell may wait because of Redis, once."""

@@ -31,6 +31,8 @@ from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis import RedisStore
 from nbcache.stores.redis_coordination import RedisCoordinator
 
+pytestmark = pytest.mark.faults
+
 NAME = "graph/a"
 KEY = f"nbcache:lease:{NAME}"
 FORKS = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")

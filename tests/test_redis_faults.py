@@ -15,6 +15,8 @@ from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port
 from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.stores.redis import RedisStore
 
+pytestmark = pytest.mark.faults
+
 SLACK = 0.5
 """Seconds that a busy machine may add to a bound."""
 

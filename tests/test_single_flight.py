@@ -25,6 +25,8 @@ from nbcache.stores.coordination import coordinator
 from nbcache.stores.redis import RedisStore
 from nbcache.stores.redis_coordination import RedisCoordinator
 
+pytestmark = pytest.mark.faults
+
 Make = Callable[..., Kernel]
 KEY = slot_of(HERE, "inductor", "one")
 
