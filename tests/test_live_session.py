@@ -26,8 +26,9 @@ Make = Callable[..., Kernel]
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Make]:
+    patient = {"shared_timeout": SECONDS, "shared_connect_timeout": SECONDS}  # nothing fails here
     with kernels(tmp_path) as make:
-        yield make
+        yield lambda *args, **options: make(*args, **{**patient, **options})
 
 
 def stored(server: RedisServer, key: str, type: str = "inductor") -> list[Variant]:
