@@ -128,8 +128,7 @@ class ArtifactStore:
         The content is not unpacked here: `find` and `get` check it against the reference. FormatError where
         the artifact's key is no text, or its type is empty.
         """
-        now = self._clock()  # another clock may be ahead, or lie
-        ref = replace(ref, created=min(ref.created, now), used=min(ref.used, now))
+        ref = ref.not_after(self._clock())
         return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
 
     def refresh(

@@ -330,11 +330,8 @@ def restore(source: str, settings: Settings) -> Shown:
             except NbcacheError as error:
                 problems.append(error)
                 continue
-            now = time.time()  # whoever wrote it may have had another clock
-            refs = [
-                replace(ref, created=min(ref.created, now), used=min(ref.used, now))
-                for ref in manifest.artifacts
-            ]
+            now = time.time()
+            refs = [ref.not_after(now) for ref in manifest.artifacts]
             for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
             artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))

@@ -18,26 +18,13 @@ from nbcache.notebook.wording import DOT, ago, counted, duration, one_line
 from nbcache.peer import Peer
 from nbcache.settings import Settings, torchs_url
 from nbcache.shared import Publication, SharedLevel
-from nbcache.sharing import origin
+from nbcache.sharing import open_shared, origin
 from nbcache.stores.base import Store
-from nbcache.stores.url import open_bounded, public
 from nbcache.trust import Keyring, short
 
-__all__ = ["ConnectMagics", "open_shared", "publication_lines"]
+__all__ = ["ConnectMagics", "publication_lines"]
 
 _MOST_SHOWN = 5
-
-
-def open_shared(settings: Settings) -> Store:
-    """Return the store that `settings.shared_url` names, each of its operations bounded in time.
-
-    ConfigError where the URL cannot be used. Nothing is asked of it yet.
-    """
-    return open_bounded(
-        settings.shared_url,
-        connect_timeout=settings.shared_connect_timeout,
-        timeout=settings.shared_timeout,
-    )
 
 
 class ConnectMagics:
@@ -56,7 +43,7 @@ class ConnectMagics:
         settings = self._session.settings
         if settings.shared_url:
             try:
-                self._connect(settings)
+                self._connect(settings, open_shared(settings))
             except NbcacheError as error:
                 named = settings.origin("shared_url")
                 step = f". Next: {error.next_step}" if error.next_step else ""
@@ -95,8 +82,7 @@ class ConnectMagics:
         except StoreError:
             store.close()
             raise
-        store.close()
-        return self._connect(settings)
+        return self._connect(settings, store)
 
     def disconnect(self, arguments: list[str]) -> None:
         """Leave the shared level."""
@@ -137,7 +123,7 @@ class ConnectMagics:
         else:
             url = (self._used or session.settings).shared_url
             taken = session.snapshot(f"{url}#{name}")
-            source = f"{public(url)}#{name}"
+            source = taken.where
             how = "pastes, with a user and password in the URL where it needs them"
         signer = Keyring(session.settings.trust_dir).own() or ""
         graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
@@ -154,9 +140,8 @@ class ConnectMagics:
         for line in lines or ["nobody whom you trust has published anything of this notebook there"]:
             print(f"  {line}")
 
-    def _connect(self, settings: Settings) -> Exchange:
+    def _connect(self, settings: Settings, store: Store) -> Exchange:
         session = self._session
-        store = open_shared(settings)
         told = origin("", settings)
         peer = Peer(
             lambda: Keyring(session.settings.trust_dir),

@@ -38,11 +38,10 @@ from nbcache.notebook.snapshot_report import arrival
 from nbcache.notebook.wording import DOT, counted, size
 from nbcache.prewarming import Prewarming
 from nbcache.settings import Settings
-from nbcache.sharing import Sharing
+from nbcache.sharing import Sharing, open_shared
 from nbcache.snapshot import Received, fitting
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
-from nbcache.stores.url import open_bounded
 from nbcache.torch_bridge import TorchBridge, cpp_kernels, environment
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.portable import chosen
@@ -222,13 +221,7 @@ def _reachable(settings: Settings) -> _Checks:
     if not settings.shared_url:
         return
     try:
-        with closing(
-            open_bounded(
-                settings.shared_url,
-                connect_timeout=settings.shared_connect_timeout,
-                timeout=settings.shared_timeout,
-            )
-        ) as store:
+        with closing(open_shared(settings)) as store:
             store.present(["probe"])
             yield _ok("shared store", f"{store.name} answers ({settings.origin('shared_url')})")
     except (ConfigError, StoreError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -109,6 +109,10 @@ class ArtifactRef:
     """Digest of the source of the cell that made or hit it last; empty outside a notebook."""
     function: str = ""
     """The compiled function that it belongs to; empty where it belongs to none."""
+
+    def not_after(self, now: float) -> ArtifactRef:
+        """Return the reference with no time later than `now`: whoever wrote it may have had another clock."""
+        return replace(self, created=min(self.created, now), used=min(self.used, now))
 
     @property
     def identity(self) -> tuple[str, str, str]:

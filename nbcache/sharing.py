@@ -41,6 +41,8 @@ from nbcache.snapshot import (
     signed,
     take,
 )
+from nbcache.stores.base import Store
+from nbcache.stores.url import open_bounded
 from nbcache.trust import Keyring
 from nbcache.urls import redacted
 
@@ -51,6 +53,7 @@ __all__ = [
     "beside",
     "destination",
     "mismatch",
+    "open_shared",
     "origin",
     "sources",
     "write",
@@ -447,6 +450,18 @@ def _path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:  # `~somebody` who is nobody here
         raise SnapshotError(f"the path cannot be used: {error}", where=text) from error
+
+
+def open_shared(settings: Settings) -> Store:
+    """Return the store that `settings.shared_url` names, each of its operations bounded in time.
+
+    ConfigError where the URL cannot be used. Nothing is asked of it yet.
+    """
+    return open_bounded(
+        settings.shared_url,
+        connect_timeout=settings.shared_connect_timeout,
+        timeout=settings.shared_timeout,
+    )
 
 
 def origin(notebook: str, settings: Settings) -> Origin:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from nbcache import availability
-from nbcache.connect_magics import open_shared
 from nbcache.kernel_session import Session
 from nbcache.key import components
 from nbcache.model import Cell, CellReport, Environment, Level, Outcome
 from nbcache.peer import Peer
 from nbcache.settings import Settings
 from nbcache.shared import SharedLevel
+from nbcache.sharing import open_shared
 from nbcache.stores import redis_coordination
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore

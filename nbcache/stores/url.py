@@ -9,10 +9,9 @@ from nbcache.stores.base import Store
 from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis import RedisStore
-from nbcache.stores.redis_address import SCHEMES, Address
-from nbcache.urls import redacted
+from nbcache.stores.redis_address import SCHEMES
 
-__all__ = ["open_bounded", "open_store", "public"]
+__all__ = ["open_bounded", "open_store"]
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
@@ -41,15 +40,6 @@ def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
     """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind."""
     store = open_store(url, connect_timeout=connect_timeout, timeout=timeout)
     return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
-
-
-def public(url: str) -> str:
-    """Return the URL of a store without user, password and what only holds here, as others may use it."""
-    if "://" not in url:
-        return os.path.abspath(os.path.expanduser(url))
-    if url.partition(":")[0] not in SCHEMES:
-        return redacted(url)
-    return Address.parse(url).name
 
 
 def _folder(text: str) -> str:
