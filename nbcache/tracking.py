@@ -98,7 +98,11 @@ class KernelUsed(Event):
     type: str = "cpp_kernel"
     size: int = 0
     name: str = ""
-    """As `KernelTuned` names it; empty for a kernel that is not tuned."""
+    """As `KernelTuned` names it; empty for a kernel that is not tuned.
+
+    A graph has one kernel of a name, and may tell of it twice: torch hands it to a worker while it still
+    generates code, if the workers are up by then, and asks for it when it loads that code.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +396,7 @@ class Tracker:
             compile.autograd = event
         elif isinstance(event, KernelUsed):
             target = compile.open or (compile.graphs[-1] if compile.graphs else None)
-            if target is not None:
+            if target is not None and not (event.name and event.name in target.names):
                 target.kernels.append(event.compiled)
                 target.names.add(event.name)
                 if event.size:

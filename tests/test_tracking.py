@@ -288,6 +288,15 @@ def test_a_hit_whose_kernels_are_benchmarked_all_the_same_is_re_tuned() -> None:
     assert graph.reason == "re-tuned: 2 kernels were benchmarked again"
 
 
+def test_a_kernel_that_a_worker_got_before_its_code_is_loaded_counts_once() -> None:
+    script = Script()
+    hit_with_kernels(script, "a", "b", "a", "b", hit=False)
+
+    (graph,) = script.tracker.records
+
+    assert (graph.kernels, graph.kernels_compiled) == (2, 2)
+
+
 def test_what_is_tuned_counts_for_the_last_graph_of_its_compile_that_runs_it() -> None:
     script = Script()
     hit_with_kernels(script, "a")
