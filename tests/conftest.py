@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 import pytest
@@ -26,6 +26,9 @@ from nbclient import NotebookClient
 from redis_servers import RedisCluster, RedisServer
 
 import nbcache
+
+if TYPE_CHECKING:
+    from gpu_machines import Card, Machines
 
 pytest.register_assert_rewrite("nbcache.testing")
 
@@ -419,3 +422,27 @@ def redis_cluster(redis_nodes: RedisCluster) -> RedisCluster:
     """Return a running Cluster that holds nothing."""
     redis_nodes.flush()
     return redis_nodes
+
+
+# --- GPU ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def card(pytestconfig: pytest.Config) -> Card:
+    """Return the card. Without one, tests are skipped; where `-m gpu` asks for them, they fail."""
+    from gpu_machines import find_card
+
+    found = find_card()
+    if isinstance(found, str):
+        if "gpu" in pytestconfig.getoption("markexpr").replace("not gpu", ""):
+            pytest.fail(found, pytrace=False)
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture
+def machines(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    """Return what makes machines that have this card."""
+    from gpu_machines import Machines
+
+    return Machines(tmp_path, monkeypatch)

@@ -36,21 +36,23 @@ if TYPE_CHECKING:
 _THREADS_IN_KEYS = (2, 13)
 """Since when torch's keys hold the number of threads."""
 _WORKS = b"1"
-_CLOCK_TICK = 0.01
+CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
 
 KERNELS = "nbcache_kernels"
-"""Folder in torch's cache folder for restored kernels."""
+"""Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""
 
 CLEARED = "cleared"
 """File in there whose time says when the user last cleared all."""
 
 __all__ = [
     "CLEARED",
+    "CLOCK_TICK",
     "KERNELS",
     "compiler",
     "compiler_identity",
     "kernel_key",
+    "place",
     "provide_kernels",
     "provide_probes",
 ]
@@ -156,7 +158,7 @@ def provide_kernels(
         """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
         path = Path(getattr(library, "__file__", None) or library._name)
         status = path.stat()
-        compiled = status.st_mtime >= began - _CLOCK_TICK
+        compiled = status.st_mtime >= began - CLOCK_TICK
         session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
         if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
             trusted[ours] = path
@@ -198,7 +200,7 @@ def provide_kernels(
         if library is None:
             return None
         ours = slot(artifact.key)
-        trusted[ours] = _path(codecache, artifact)
+        trusted[ours] = _path(codecache.cache_dir(), artifact)
         load: Callable[[], Any] = cls.cache.setdefault(ours, partial(_same, library))
         return load
 
@@ -249,11 +251,7 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
     """Write a stored kernel into torch's folder and load it; None where the loader will not have it."""
     session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
     try:
-        path = _path(codecache, artifact)
-        if path.exists() and sha256(path.read_bytes()) == artifact.digest:
-            os.utime(path)
-        else:
-            _write(path, artifact.content)
+        path = place(codecache.cache_dir(), artifact)
         library = cls._load_library(str(path), artifact.key)
         session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
         session.record("cpp_kernel", artifact.key, artifact.content, made=False)
@@ -265,21 +263,31 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
         session.emit(SpanEnded(**stamp(), name="nbcache.restore"))
 
 
-def _path(codecache: ModuleType, artifact: Artifact) -> Path:
-    return _folder(codecache, artifact.key) / f"{artifact.key}-{artifact.digest}.so"
+def place(cache_folder: str, artifact: Artifact) -> Path:
+    """Write a shared object into torch's cache folder, if it is not there, and return its path."""
+    path = _path(cache_folder, artifact)
+    if path.exists() and sha256(path.read_bytes()) == artifact.digest:
+        os.utime(path)
+    else:
+        _write(path, artifact.content)
+    return path
 
 
-def _folder(codecache: ModuleType, key: str) -> Path:
-    return Path(codecache.cache_dir(), KERNELS, key[:2])
+def _path(cache_folder: str, artifact: Artifact) -> Path:
+    return _folder(cache_folder, artifact.key) / f"{artifact.key}-{artifact.digest}.so"
+
+
+def _folder(cache_folder: str, key: str) -> Path:
+    return Path(cache_folder, KERNELS, key[:2])
 
 
 def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
     """Yield a key's kernels that are in torch's folder, as they were restored since it was last cleared."""
     cleared = Path(codecache.cache_dir(), KERNELS, CLEARED)
     oldest = cleared.stat().st_mtime if cleared.exists() else 0.0
-    for path in _folder(codecache, key).glob(f"{key}-*.so"):
+    for path in _folder(codecache.cache_dir(), key).glob(f"{key}-*.so"):
         artifact = Artifact("cpp_kernel", key, path.read_bytes())
-        if path == _path(codecache, artifact) and path.stat().st_mtime > oldest:
+        if path == _path(codecache.cache_dir(), artifact) and path.stat().st_mtime > oldest:
             yield artifact
 
 

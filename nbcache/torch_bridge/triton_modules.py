@@ -1,0 +1,108 @@
+"""C modules that Triton compiles as artifacts: what Mega-Cache leaves out on a GPU.
+
+Triton talks to the driver through a module, `cuda_utils`, which it compiles on each new machine, and so
+does every launcher of a kernel that Inductor's static launcher does not launch. On a fresh machine that takes
+the C compiler, Python's headers and tenths of a second each. They are kept by their source, in the session's
+environment, which adds Triton's version, the Python ABI and the C library's.
+
+Tested on Triton 3.6.0 (torch 2.11.0) and 3.7.1 (torch 2.13.0).
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.key import components, digest
+from nbcache.torch_bridge.cpp_kernels import CLOCK_TICK, place
+from nbcache.torch_bridge.events import stamp
+from nbcache.tracking import ArtifactSeen
+
+if TYPE_CHECKING:
+    from nbcache.kernel_session import Session
+    from nbcache.model import Artifact
+    from nbcache.torch_bridge.hooks import Patches
+
+__all__ = ["MODULE", "module_key", "provide_modules"]
+
+MODULE = "triton_module"
+"""The type of these artifacts."""
+
+
+def module_key(src: str, name: str, options: dict[str, Any]) -> str:
+    """Return the key of a module, 64 hexadecimal digits; folders of headers and libraries are not in it.
+
+    `options` are those of Triton's `compile_module_from_src`.
+    """
+    parts = {
+        "source": src,
+        "name": name,
+        "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
+        "libraries": options.get("libraries") or [],
+        "flags": options.get("ccflags") or [],
+    }
+    return digest(components(parts))
+
+
+def provide_modules(
+    driver: ModuleType,
+    session: Session,
+    patches: Patches,
+    serving: Callable[[], bool],
+    owned: Callable[[], bool],
+) -> None:
+    """Stand in for `compile_module_from_src`, as Triton's `driver` calls it: load what is stored, or compile."""
+    original = driver.compile_module_from_src
+
+    def compile_module_from_src(src: str, name: str, *args: Any, **options: Any) -> Any:
+        if args:  # not as Triton calls it, as far as we know
+            return original(src, name, *args, **options)
+        key = session.attempt("restoring a module of Triton", partial(key_if_served, src, name, options))
+        if key is None:
+            return original(src, name, **options)
+        module = session.attempt("restoring a module of Triton", partial(restored, key, name))
+        if module is None:
+            began = time.time()
+            module = original(src, name, **options)
+            session.attempt("recording a module of Triton", partial(note, key, module, began))
+        return module
+
+    def key_if_served(src: str, name: str, options: dict[str, Any]) -> str | None:
+        return module_key(src, name, options) if serving() else None
+
+    def restored(key: str, name: str) -> Any:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+        from triton.runtime.build import _load_module_from_path
+
+        for artifact in session.provide(MODULE, key)[:1]:
+            try:
+                module = _load_module_from_path(name, str(place(cache_dir(), artifact)))
+            except (OSError, ImportError, RuntimeError) as error:
+                session.rejected(MODULE, key, error)
+                continue
+            session.populated(MODULE, key)
+            told(artifact)
+            session.record(MODULE, key, artifact.content, made=False)
+            return module
+        return None
+
+    def note(key: str, module: ModuleType, began: float) -> None:
+        """Record a module that was compiled since `began` (Unix time), or that the user has had compiled before."""
+        path = Path(str(module.__file__))
+        status = path.stat()
+        compiled = status.st_mtime >= began - CLOCK_TICK
+        made = compiled or (owned() and status.st_uid == os.getuid())
+        content = path.read_bytes()
+        session.emit(ArtifactSeen(**stamp(), type=MODULE, size=len(content)))
+        session.record(MODULE, key, content, made=made)
+
+    def told(artifact: Artifact) -> None:
+        session.emit(ArtifactSeen(**stamp(), type=MODULE, size=len(artifact.content)))
+
+    patches.set(driver, "compile_module_from_src", compile_module_from_src)
