@@ -41,10 +41,11 @@ __all__ = ["GROWING_TYPES", "MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", 
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
-GROWING_TYPES = frozenset({"pgo", "remote_autotune"})
+GROWING_TYPES = frozenset({"autotune", "pgo", "remote_autotune"})
 """Types whose content grows, or is replaced, under one key: only the newest counts.
 
-torch's profile of dynamic shapes, and what its remote autotune caches hold.
+torch's profile of dynamic shapes, and the best configurations that its autotune caches hold: coordinate
+descent, which `max-autotune` turns on, replaces what the benchmark of a kernel's own configurations found.
 """
 
 _MAX_REF_BYTES = 1 << 20

@@ -337,6 +337,27 @@ redis.Redis.from_url(os.environ["TORCHINDUCTOR_REDIS_URL"]).set(key, json.dumps(
     assert told(printed(sharing, 5)) == [[None, {}], []]
 
 
+def test_a_snapshot_restores_what_was_tuned_last(
+    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
+) -> None:
+    """`max-autotune` tunes a kernel twice: what its own configurations are worth, then coordinate descent."""
+    there = str(tmp_path / "tuned.nbcache")
+    local = "local = dict(autotune_local_cache=True, autotune_remote_cache=False, coordinate_descent_tuning=True)"
+    save = """\
+cache(**local).save(configs[1], 5_000_000)
+cache(**local).save(Config({"XBLOCK": 96}, num_warps=2, num_stages=1), 9_000_000, found_by_coordesc=True)
+"""
+    run_cells([LOAD, APART, TUNE, local, save, f"session.snapshot({there!r})"], isolated)
+    wipe(isolated)
+
+    notebook = run_cells(
+        [LOAD, f"%nbcache restore {there}", APART, TUNE, local, tell("best(cache(**local), **local)")],
+        {**isolated, "NBCACHE_DIR": str(tmp_path / "another")},
+    )
+
+    assert told(printed(notebook, 5)) == [{"XBLOCK": 96}, 2, True]
+
+
 FAKE = '''\
 """Stands for a Triton kernel: what torch's worker and its parent do with one, it takes."""
 
