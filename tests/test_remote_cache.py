@@ -342,7 +342,7 @@ def test_a_snapshot_restores_what_was_tuned_last(
 ) -> None:
     """`max-autotune` tunes a kernel twice: what its own configurations are worth, then coordinate descent."""
     there = str(tmp_path / "tuned.nbcache")
-    local = "local = dict(autotune_local_cache=True, autotune_remote_cache=False, coordinate_descent_tuning=True)"
+    local = "local = dict(autotune_local_cache=True, autotune_remote_cache=False)"
     save = """\
 cache(**local).save(configs[1], 5_000_000)
 cache(**local).save(Config({"XBLOCK": 96}, num_warps=2, num_stages=1), 9_000_000, found_by_coordesc=True)
@@ -351,7 +351,14 @@ cache(**local).save(Config({"XBLOCK": 96}, num_warps=2, num_stages=1), 9_000_000
     wipe(isolated)
 
     notebook = run_cells(
-        [LOAD, f"%nbcache restore {there}", APART, TUNE, local, tell("best(cache(**local), **local)")],
+        [
+            LOAD,
+            f"%nbcache restore {there}",
+            APART,
+            TUNE,
+            local,
+            tell("best(cache(**local), coordinate_descent_tuning=True)"),
+        ],
         {**isolated, "NBCACHE_DIR": str(tmp_path / "another")},
     )
 
@@ -467,20 +474,26 @@ with compile_context(CompileContext(CompileId(frame_id=3, frame_compile_id=1))):
     session.emit(SpanStarted(**stamp(), name="dynamo", function="f"))
     session.emit(LookupStarted(**stamp(), key="key", backward=False))
     for name, each in tuners.items():
-        CompiledTritonKernels.save(name, StaticAutotunerFuture(each))
-        AsyncCompile().triton(name, name)
+        source = f"def {name[:6]}(): {{'kernel_name': '{name}'}}"
+        CompiledTritonKernels.save(source, StaticAutotunerFuture(each))
+        AsyncCompile().triton(name[:6], source)  # as a user's function is called, if it is one
+    candidate = "inductor_meta={'kernel_name': 'Placeholder.DESCRIPTIVE_NAME'}"
+    CompiledTritonKernels.save(candidate, StaticAutotunerFuture(tuner("triton_mm")))
+    AsyncCompile().triton("triton_mm", candidate)
     session.emit(GraphLookup(**stamp(), key="key", backward=False, hit=True))
     session.emit(SpanEnded(**stamp(), name="dynamo"))
 """
     reason = tell("session.graphs[0].reason")
+    kernels = tell("session.graphs[0].kernels")
     one = "CachingAutotuner.benchmark_all_configs(tuners['triton_a'])"
     other = """\
 CachingAutotuner.benchmark_all_configs(tuners["triton_b"])
 CachingAutotuner.coordinate_descent_tuning(tuners["triton_b"], None)
 """
     imports = SHARE + ", torch._inductor.config, json"
-    notebook = run_cells([LOAD, imports, hit, reason, one, reason, other, reason], isolated)
+    notebook = run_cells([LOAD, imports, hit, reason, one, reason, other, reason, kernels], isolated)
 
     assert told(printed(notebook, 3)) is None
     assert told(printed(notebook, 5)) == "re-tuned: 1 kernel was benchmarked again"
     assert told(printed(notebook, 7)) == "re-tuned: 2 kernels were benchmarked again"
+    assert told(printed(notebook, 8)) == 2

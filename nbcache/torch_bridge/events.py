@@ -69,6 +69,10 @@ _TUNING = frozenset(
     for way in ("benchmark_all_configs", "combo_sequential_autotune", "coordinate_descent_tuning")
 )
 """Spans in which configurations of a Triton kernel are benchmarked."""
+_KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
+"""Where the source of a Triton kernel says what torch calls it."""
+_CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
+"""What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
@@ -355,7 +359,11 @@ def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches
     triton = async_compile.AsyncCompile.triton
 
     def loaded(kernel_name: str, source_code: str) -> None:
-        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=kernel_name))
+        match = _KERNEL_NAME.search(source_code)
+        name = kernel_name if match is None else match[1]  # of a user's kernel the function's name is another
+        if name == _CANDIDATE:
+            return
+        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
         # A kernel that came with its graph has kept the id of the compile that made it, in another process.
         tuner = getattr(async_compile.CompiledTritonKernels.get(source_code), "static_autotuner", None)
         if tuner is not None:
