@@ -32,6 +32,7 @@ from nbcache.torch_bridge import (
     prewarm,
     remote,
     triton_modules,
+    tuned_kernels,
 )
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
@@ -102,6 +103,7 @@ class TorchBridge:
                 "torch._inductor.remote_cache": self._remote_cache_module,
                 "torch._functorch._aot_autograd.autograd_cache": when(remote.renew_autograd_cache),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
+                "torch._inductor.runtime.triton_heuristics": when(tuned_kernels.keep_tuned),
                 "torch._inductor.async_compile": self._async_compile_module,
                 "triton.backends.nvidia.driver": when(triton_modules.provide_modules, serving, self._owned),
             },
