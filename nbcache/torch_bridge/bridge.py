@@ -227,6 +227,7 @@ class TorchBridge:
         self._hook(remote.replace_backends, module, self._serving)
 
     def _async_compile_module(self, module: ModuleType) -> None:
+        self._hook(events.settle_assembler, module)
         self._hook(events.follow_kernels, module)
         self._hook(artifacts.provide_tuning_to_workers, module, self._serving)
         self._hook(remote.keep_workers_apart, module)
