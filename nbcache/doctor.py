@@ -13,7 +13,8 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from nbcache.sharing import Sharing, open_shared
 from nbcache.snapshot import Received, fitting
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
-from nbcache.torch_bridge import TorchBridge, cpp_kernels, environment
+from nbcache.torch_bridge import TorchBridge, cpp_kernels, environment, gpus
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy, short
@@ -56,6 +57,7 @@ _LOOK_SECONDS = 0.5
 _REPORT = "please report this line"
 _MINIMUM = ".".join(map(str, environment.MINIMUM_TORCH))
 _INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
+_HEADERS = "install them (on Debian: apt install python3-dev)"
 _TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
 """Instruction sets that tell one CPU from another, of the hundred that it has."""
 
@@ -271,7 +273,7 @@ def _torch(here: Environment | None, failure: Exception | None = None) -> _Check
 
 def _machine(here: Environment | None) -> _Checks:
     known = environment.without_torch() if here is None else here.values
-    yield _gpu(known["device"], known["triton.version"], known.get("torch.cuda"))
+    yield from _gpu(known["device"], known["triton.version"], known.get("torch.cuda"))
     instructions = set(known["cpu.features"].split())
     parts = [known["cpu.machine"], " ".join(each for each in _TELLING if each in instructions)]
     if "cpu.capability" in known:
@@ -284,17 +286,57 @@ def _machine(here: Environment | None) -> _Checks:
     yield _ok("environment", "known once torch is imported" if here is None else here.digest[:16])
 
 
-def _gpu(device: str, triton: str, cuda: str | None) -> Check:
-    """Check GPU and Triton; `cuda` is what torch is built for, None before it is imported."""
+def _gpu(device: str, triton: str, cuda: str | None) -> _Checks:
+    """Check GPU and Triton; `device` is what compiled code is kept for.
+
+    `cuda` is what torch is built for, None before it is imported.
+    """
+    found = gpus.found()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
-    if device == "cpu":
-        return _ok("GPU", f"no NVIDIA GPU found, {with_triton}: what compiles is kept for the CPU")
-    if cuda == "none":
-        return _note("GPU", f"{device}, and torch is built without CUDA", "install torch's build for CUDA")
-    if triton == "none":
-        found = f"{device}, without Triton: nothing can be compiled for it"
-        return _note("GPU", found, "install torch's build for CUDA, which brings the Triton that fits")
-    return _ok("GPU", f"{device}, {with_triton}")
+    on_cpu = "what compiles is kept for the CPU"
+    said = ", ".join(_cards(found.gpus))
+    if not found.gpus:
+        yield _ok("GPU", f"no NVIDIA GPU found, {with_triton}: {on_cpu}")
+    elif cuda == "none":
+        yield _note("GPU", f"{said}, and torch is built without CUDA", "install torch's build for CUDA")
+    elif found.failure:
+        remedy = "nvidia-smi says more; after an update of the driver, restart the machine"
+        yield _note("GPU", f"{said}, and its driver cannot be asked: {found.failure}", remedy)
+    elif device == "cpu":
+        hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+        yield _ok("GPU", f"{said}, hidden by {hidden}: {on_cpu}")
+    elif triton == "none":
+        without = f"{said}, without Triton: nothing can be compiled for it"
+        yield _note("GPU", without, "install torch's build for CUDA, which brings the Triton that fits")
+    elif cuda is not None and found.cuda is not None and found.cuda[0] < environment.release(cuda)[0]:
+        newest = f"{found.cuda[0]}.{found.cuda[1]}"
+        old = f"{said}, whose driver {found.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
+        yield _note("GPU", old, f"update the driver, or install torch's build for CUDA {found.cuda[0]}")
+    else:
+        driver, built = found.driver and f"driver {found.driver}", cuda and f"torch for CUDA {cuda}"
+        yield _ok("GPU", DOT.join(filter(None, (said, driver, built, with_triton))))
+        yield from _compiler_for_triton()
+
+
+def _cards(found: Sequence[gpus.Gpu]) -> list[str]:
+    counts = Counter(gpu.name for gpu in found)
+    return [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]
+
+
+def _compiler_for_triton() -> _Checks:
+    """Check what Triton builds its launchers with at the first use of a GPU, once in a folder of its own."""
+    name, path = gpus.c_compiler()
+    consequence = "no new graph compiles for the GPU"
+    if path is None:
+        remedy = "install one (on Debian: apt install gcc), or set CC to one that is there"
+        yield _note("C compiler", f"{name} is not there: {consequence}", remedy)
+    elif not _has_headers():
+        yield _note("C compiler", f"{path}, without Python's headers: {consequence}", _HEADERS)
+    elif not gpus.driver_is_found_by_triton():
+        found = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
+        yield _note("C compiler", found, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel")
+    else:
+        yield _ok("C compiler", f"{path}, for Triton")
 
 
 def _caches(switched: Collection[str] = ()) -> _Checks:
@@ -335,14 +377,14 @@ def _compiler() -> _Checks:
             f"{name} is not there: {consequence}",
             "install one (on Debian: apt install g++), or set CXX to one that is there",
         )
-    elif not Path(sysconfig.get_path("include"), "Python.h").exists():
-        yield _note(
-            "C++ compiler",
-            f"{path}, without Python's headers: {consequence}",
-            "install them (on Debian: apt install python3-dev)",
-        )
+    elif not _has_headers():
+        yield _note("C++ compiler", f"{path}, without Python's headers: {consequence}", _HEADERS)
     else:
         yield _ok("C++ compiler", path)
+
+
+def _has_headers() -> bool:
+    return Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
 def _portable(settings: Settings) -> _Checks:

@@ -34,7 +34,8 @@ from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FailingStore, FakeBridge
-from nbcache.torch_bridge import TorchBridge, environment
+from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.trust import Keyring, Policy, short
 
 OK, NOTE, PROBLEM = CheckState
@@ -129,30 +130,72 @@ def test_a_notebook_that_is_not_found_says_what_that_means(kernel: Kernel) -> No
 # --- torch and the machine ----------------------------------------------------------------------
 
 
+H200 = Found((Gpu("NVIDIA H200"),), driver="580.95.05", cuda=(13, 0))
+ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13.0"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "state", "found"),
+    ("found", "changes", "state", "said"),
     [
-        ({}, OK, "no NVIDIA GPU found, no Triton"),
-        ({"triton_version": "3.5.0"}, OK, "no NVIDIA GPU found, Triton 3.5.0"),
-        (
-            {"device": "NVIDIA H200", "triton_version": "3.5.0", "torch_cuda": "13.0"},
-            OK,
-            "H200, Triton 3.5.0",
-        ),
-        ({"device": "NVIDIA H200", "torch_cuda": "13.0"}, NOTE, "without Triton"),
-        ({"device": "NVIDIA H200", "triton_version": "3.5.0"}, NOTE, "torch is built without CUDA"),
+        (Found(), {}, OK, "no NVIDIA GPU found, no Triton"),
+        (Found(), {"triton_version": "3.6.0"}, OK, "no NVIDIA GPU found, Triton 3.6.0"),
+        (H200, ON_H200, OK, "NVIDIA H200 · driver 580.95.05 · torch for CUDA 13.0 · Triton 3.6.0"),
+        (replace(H200, gpus=H200.gpus * 8), ON_H200, OK, "8 x NVIDIA H200 · driver"),
+        (H200, ON_H200 | {"device": "cpu"}, OK, "hidden by CUDA_VISIBLE_DEVICES=: what compiles is kept for"),
+        (H200, ON_H200 | {"triton_version": "none"}, NOTE, "without Triton"),
+        (H200, ON_H200 | {"torch_cuda": "none"}, NOTE, "torch is built without CUDA"),
+        (replace(H200, cuda=(12, 4)), ON_H200, NOTE, "runs CUDA up to 12.4, and torch is built for 13.0"),
+        (replace(H200, cuda=(12, 4)), ON_H200 | {"torch_cuda": "12.8"}, OK, "torch for CUDA 12.8"),
+        (Found(H200.gpus, failure="versions differ"), ON_H200, NOTE, "cannot be asked: versions differ"),
     ],
 )
-def test_a_gpu_needs_triton_and_a_torch_for_it(
-    kernel: Kernel, changes: dict[str, str], state: CheckState, found: str
+def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+    found: Found,
+    changes: dict[str, str],
+    state: CheckState,
+    said: str,
 ) -> None:
+    monkeypatch.setattr(gpus, "found", lambda: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     kernel.bridge.environment = machine(**({"triton_version": "none"} | changes))
     kernel.start()
 
     row = kernel.row("GPU")
 
     assert (row.state, bool(row.next_step)) == (state, state is not OK)
-    assert found in row.found
+    assert said in row.found
+
+
+def test_triton_needs_a_c_compiler_and_the_drivers_library(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpus, "found", lambda: H200)
+    kernel.bridge.environment = machine(**ON_H200)
+    kernel.start()
+
+    (tmp_path / "libcuda.so.1").touch()
+    monkeypatch.setenv("CC", sys.executable)
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(tmp_path))
+    assert kernel.row("C compiler") == Check("C compiler", OK, f"{sys.executable}, for Triton")
+
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(tmp_path / "nowhere"))
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "libcuda.so.1" in row.found and "TRITON_LIBCUDA_PATH" in row.next_step
+
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "include"))
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "without Python's headers: no new graph compiles for the GPU" in row.found
+
+    monkeypatch.setenv("CC", "no-such-compiler")
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "no-such-compiler is not there" in row.found
+
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "gcc is not there" in row.found
 
 
 def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel: Kernel) -> None:

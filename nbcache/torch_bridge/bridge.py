@@ -66,7 +66,7 @@ class TorchBridge:
         self._chosen: str | None = None
         """The cache folder that the user has chosen through us."""
         self._expected: str | None = None
-        self._capability: str | None = None
+        self._requested: tuple[str | None, ...] = ()
         self._before: dict[str, str | None] = {}
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
@@ -258,7 +258,7 @@ class TorchBridge:
         self._environment_changed(session)
 
     def _environment_changed(self, session: Session) -> None:
-        self._capability = os.environ.get("ATEN_CPU_CAPABILITY")
+        self._requested = environment.requested()
         self._tag.set(self._baseline)
         current = environment.current(self._baseline)
         self._give_folder(session, current)
@@ -324,7 +324,7 @@ class TorchBridge:
         """Tell whether torch uses its caches as we found them: not within `fresh_cache()`, not disabled."""
         import torch
 
-        if os.environ.get("ATEN_CPU_CAPABILITY") != self._capability and self._session is not None:
+        if environment.requested() != self._requested and self._session is not None:
             self._environment_changed(self._session)
         if torch.compiler.config.force_disable_caches:
             return False

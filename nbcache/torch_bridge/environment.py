@@ -11,14 +11,15 @@ from pathlib import Path
 from nbcache.baseline import Baseline
 from nbcache.key import components
 from nbcache.model import Environment
+from nbcache.torch_bridge import gpus
 
 __all__ = [
     "MINIMUM_TORCH",
     "current",
     "foreseen",
-    "gpu_names",
     "lacking",
     "release",
+    "requested",
     "torch_release",
     "torch_version",
     "without_torch",
@@ -105,6 +106,14 @@ def foreseen(baseline: Baseline | None = None) -> Environment | None:
     return _environment({"torch.version": version}, baseline)
 
 
+def requested() -> tuple[str | None, ...]:
+    """Return the values of those environment variables that change the environment while a process runs.
+
+    Those for the GPU count until CUDA is used first, which is most often after torch was imported.
+    """
+    return tuple(map(os.environ.get, ("ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")))
+
+
 def lacking(baseline: Baseline) -> list[str]:
     """Return which features of `baseline` this CPU has not, sorted."""
     return baseline.lacking(platform.machine(), frozenset(_cpu_features().split()))
@@ -120,7 +129,7 @@ def without_torch() -> dict[str, str]:
     return {
         "triton.version": _triton_version(),
         "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
-        "device": ", ".join(gpu_names()) or "cpu",
+        "device": gpus.device(),
         "cpu.machine": platform.machine(),
         "cpu.requested": os.environ.get("ATEN_CPU_CAPABILITY", "default"),
         "cpu.features": _cpu_features(),
@@ -148,18 +157,6 @@ def _compiler_abi() -> str:
     libc, version = platform.libc_ver()
     cxx11 = "cxx11" if torch.compiled_with_cxx11_abi() else "pre-cxx11"
     return f"{libc or sys.platform} {version} {cxx11}"
-
-
-def gpu_names() -> list[str]:
-    """Return the names of the NVIDIA GPUs, as the driver lists them: no CUDA context is made for that."""
-    names = []
-    for information in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        try:
-            lines = information.read_text().splitlines()
-        except OSError:
-            continue
-        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return sorted(set(names))
 
 
 def _cpu_features() -> str:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.key import components, digest
 from nbcache.model import FAILED
 from nbcache.prewarming import Pause, Slice, Steps
-from nbcache.torch_bridge import environment, garbage
+from nbcache.torch_bridge import garbage, gpus
 from nbcache.torch_bridge.cpp_kernels import compiler_identity
 from nbcache.torch_bridge.events import NotStored, restoring_only
 
@@ -454,17 +454,19 @@ def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
     Where there is a GPU, any compile makes a CUDA context, also one for the CPU. That takes memory there,
     the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and children that are forked later cannot use
     it. So it is not made on a mere guess, and CUDA is not even asked: a cell must have begun to use it, or
-    have imported torch in a notebook that used it before.
+    have imported torch, in a notebook that used it before or where no GPU is shown to it.
     """
     import torch
 
-    if not (environment.gpu_names() or torch.version.hip):
+    if not (torch.version.hip or (torch.version.cuda and gpus.found().gpus)):
         return "cpu"
     if torch.cuda.is_initialized():
         return "cuda"
-    if user_has_torch() and _sample_key("cuda") in session.named("probe", timeout=0.0):
-        return "cuda"
-    return None
+    if not user_has_torch():
+        return None
+    if not torch.version.hip and gpus.device() == "cpu":
+        return "cpu"
+    return "cuda" if _sample_key("cuda") in session.named("probe", timeout=0.0) else None
 
 
 def _cuda_context() -> None:

@@ -1,0 +1,247 @@
+"""Which NVIDIA GPUs are here, and what Triton needs beside them; neither torch nor CUDA is asked.
+
+Asking CUDA takes tenths of a second and memory on the GPU, fixes what CUDA_VISIBLE_DEVICES says, and keeps
+children that are forked later from using it. So the driver's own library, NVML, is asked, which does none of
+that (torch counts devices so, too), and lets go of the GPUs again. It names them as CUDA does, so as torch's
+keys do: both ask the driver for the same string, while /proc/driver/nvidia has a table of its own, and is not
+there in sandboxes (gVisor) nor on WSL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Found", "Gpu", "c_compiler", "device", "driver_is_found_by_triton", "found"]
+
+_LIBRARIES = (
+    "libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+)
+"""Where NVML may be: most often where the dynamic linker looks."""
+_PROC = Path("/proc/driver/nvidia/gpus")
+_SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
+"""What is there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
+_ROOT = Path("/")
+_NO_NAME = "NVIDIA GPU"
+"""What to call one whose name nobody tells."""
+_LONGEST_NAME = 96
+_VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or a slice of one (MIG)."""
+
+    name: str
+    uuid: str = ""
+    """Empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the driver told."""
+
+    gpus: tuple[Gpu, ...] = ()
+    """Those that this process may open, whatever CUDA_VISIBLE_DEVICES says, in the order of the PCI bus."""
+    driver: str = ""
+    """The driver's version; empty where it is not known."""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver runs programs of; None where it is not known."""
+    failure: str = ""
+    """Why the driver's library did not answer, though there is a GPU."""
+
+
+@functools.cache
+def found() -> Found:
+    """Return what is here, found out once in a process and its children."""
+    failure = ""
+    if (library := _library()) is not None:
+        try:
+            return _asked(library)
+        except _NvmlError as error:
+            failure = str(error)
+    gpus = tuple(_listed()) or tuple(_signs())
+    return Found(gpus, failure=(failure or "its library, libnvidia-ml.so.1, is not there") if gpus else "")
+
+
+def device(environ: Mapping[str, str] | None = None) -> str:
+    """Return the name of the GPU that CUDA shows to this process, of several kinds a list; else `cpu`.
+
+    torch's keys hold the name of one GPU, the current one, and of others the index only (2.11, 2.13). So the
+    list tells which GPU has which index; where only CUDA knows that, it tells what CUDA goes by.
+    """
+    environ = os.environ if environ is None else environ
+    gpus, chosen = found().gpus, environ.get(_VISIBLE)
+    seen, by_number = _visible(gpus, chosen)
+    if not seen:
+        return "cpu"
+    certain = not by_number or environ.get(_ORDER) == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) == 1
+    names = [gpu.name for gpu in (seen if certain else gpus)]
+    if len(set(names)) == 1:
+        return names[0]
+    if certain:
+        return ", ".join(names)
+    which = "" if chosen is None else f", of these {chosen}"
+    return f"{', '.join(names)} (fastest first{which})"
+
+
+def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
+    """Return which GPUs CUDA shows, and whether they are counted in its order, which need not be this one.
+
+    `chosen` is the value of CUDA_VISIBLE_DEVICES; as CUDA does, what comes after a wrong number is left out.
+    """
+    if chosen is None:
+        return list(gpus), True
+    numbers: list[int] = []
+    by_number = False
+    for token in map(str.strip, chosen.split(",")):
+        if token.startswith(("GPU-", "MIG-")):
+            named = [number for number, gpu in enumerate(gpus) if gpu.uuid.startswith(token)]
+            if len(named) != 1:
+                return list(gpus), True  # written in a way that is not known here: it may be any of them
+        elif token.isdecimal() and int(token) < len(gpus):
+            by_number, named = True, [int(token)]
+        else:
+            break
+        numbers += named
+    if len(set(numbers)) < len(numbers):  # CUDA shows none then
+        numbers = []
+    return [gpus[number] for number in numbers], by_number
+
+
+# --- the driver's library -----------------------------------------------------------------------
+
+
+class _NvmlError(Exception):
+    """NVML did not do what it was asked; the message is its own."""
+
+
+def _library() -> ctypes.CDLL | None:
+    for name in _LIBRARIES:
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
+
+
+def _asked(nvml: ctypes.CDLL) -> Found:
+    """Ask NVML; its functions return 0 where they could. Forked children may use it and CUDA afterwards."""
+    _call(nvml, "nvmlInit_v2")  # initializes no GPU yet
+    try:
+        count = ctypes.c_uint()
+        _call(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count))
+        gpus: list[Gpu] = []
+        for number in range(count.value):
+            handle = ctypes.c_void_p()
+            with suppress(_NvmlError):  # one that fell off the bus, or that this container may not open
+                _call(nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(handle))
+                gpus += _slices(nvml, handle) or [_gpu(nvml, handle)]
+        version = ctypes.c_int()
+        with suppress(_NvmlError):
+            _call(nvml, "nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
+        cuda = divmod(version.value // 10, 100) if version.value else None  # 13000 is 13.0
+        return Found(tuple(gpus), _text(nvml, "nvmlSystemGetDriverVersion"), cuda)
+    finally:
+        with suppress(_NvmlError):
+            _call(nvml, "nvmlShutdown")
+
+
+def _gpu(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> Gpu:
+    return Gpu(_text(nvml, "nvmlDeviceGetName", handle) or _NO_NAME, _text(nvml, "nvmlDeviceGetUUID", handle))
+
+
+def _slices(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> list[Gpu]:
+    """Return the slices that a GPU is cut into; CUDA shows those in its place, and they have other names."""
+    current, pending, most = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
+    slices = []
+    with suppress(_NvmlError):  # most GPUs cannot be cut
+        _call(nvml, "nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
+        if current.value:
+            _call(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle, ctypes.byref(most))
+    for number in range(most.value):
+        part = ctypes.c_void_p()
+        with suppress(_NvmlError):  # there are fewer than there could be
+            arguments = (handle, ctypes.c_uint(number), ctypes.byref(part))
+            _call(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", *arguments)
+            slices.append(_gpu(nvml, part))
+    return slices
+
+
+def _text(nvml: ctypes.CDLL, function: str, *arguments: Any) -> str:
+    buffer = ctypes.create_string_buffer(_LONGEST_NAME)
+    with suppress(_NvmlError):
+        _call(nvml, function, *arguments, buffer, ctypes.c_uint(len(buffer)))
+    return buffer.value.decode(errors="replace").strip()
+
+
+def _call(nvml: ctypes.CDLL, name: str, *arguments: Any) -> None:
+    function = getattr(nvml, name, None)
+    if function is None:  # an old driver's
+        raise _NvmlError(f"{name} is not there")
+    if (code := function(*arguments)) != 0:
+        message = getattr(nvml, "nvmlErrorString", None)
+        if message is None:
+            raise _NvmlError(f"error {code}")
+        message.restype = ctypes.c_char_p
+        raise _NvmlError(f"{message(code).decode(errors='replace')} (error {code})")
+
+
+# --- without it ---------------------------------------------------------------------------------
+
+
+def _listed() -> Iterator[Gpu]:
+    """Yield the GPUs that the kernel's driver lists, in the order of the PCI bus."""
+    for information in sorted(_PROC.glob("*/information")):
+        with suppress(OSError):
+            lines = [line.partition(":") for line in information.read_text().splitlines()]
+            values = {label.strip(): value.strip() for label, _, value in lines}
+            name = values.get("Model", "Unknown")
+            yield Gpu(_NO_NAME if name == "Unknown" else name, values.get("GPU UUID", ""))
+
+
+def _signs() -> Iterator[Gpu]:
+    """Yield a GPU for each sign of one, nameless."""
+    for sign in _SIGNS:
+        if count := len(list(_ROOT.glob(sign))):
+            yield from [Gpu(_NO_NAME)] * count
+            return
+
+
+# --- what Triton needs --------------------------------------------------------------------------
+
+
+def c_compiler() -> tuple[str, str | None]:
+    """Return the name of the compiler that Triton builds its launchers with, and its path if it is there.
+
+    It is what Triton chooses (3.6, 3.7): CC, as it stands there, else gcc, else clang.
+    """
+    if (chosen := os.environ.get("CC")) is not None:
+        return chosen, shutil.which(chosen)
+    path = shutil.which("gcc") or shutil.which("clang")
+    return (Path(path).name if path else "gcc"), path
+
+
+def driver_is_found_by_triton() -> bool:
+    """Tell whether Triton finds the driver's library to link with, where it looks for it (3.6, 3.7)."""
+    name = "libcuda.so.1"
+    if folder := os.environ.get("TRITON_LIBCUDA_PATH"):
+        return Path(folder, name).exists()
+    try:
+        listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    folders = [line.split()[-1] for line in listed.splitlines() if name in line]
+    if folders:
+        return any(Path(path).parent.joinpath(name).exists() for path in folders)
+    return any(
+        Path(folder, name).exists() for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    )
