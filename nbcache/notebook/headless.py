@@ -76,9 +76,15 @@ def run(
         client.execute_cell(cell, len(notebook.cells) - 1)
         return cell
 
+    def tell_arrivals(cell: Any) -> None:
+        """Say what loading printed: which snapshots came along, and what keeps them from being used."""
+        for line in _text(cell).splitlines():
+            if line.startswith("nbcache: "):
+                say(one_line(line))
+
     def load() -> None:
         try:
-            added(_LOAD)
+            tell_arrivals(added(_LOAD))
         except CellExecutionError as error:
             raise SnapshotError(
                 f"its kernel cannot load nbcache: {error.ename}: {one_line(error.evalue)}",
@@ -111,6 +117,8 @@ def run(
                         at = f"cell {number}"
                         say(f"{at} of {len(cells)}")
                         client.execute_cell(cell, number - 1)
+                        if any(word in cell.source for word in _LOADS):
+                            tell_arrivals(cell)
                 if snapshot is not None:
                     at = "the snapshot"
                     said = _text(added(f"%nbcache snapshot {shlex.quote(snapshot)}"))

@@ -32,7 +32,6 @@ _REMEDIES = {
     "triton": "install that Triton here, or take a snapshot with this one",
     "python": "use that Python here, or take a snapshot with this one",
     "compiler": "it was made on another Linux: C++ kernels are compiled again",
-    "device": "it was made for another device: take a snapshot on one like this",
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
 }
 """What to do where a component differs, by the first part of its label."""
@@ -110,7 +109,7 @@ def arrival(
     ]
     hindrances = []
     if differing:
-        labels = ", ".join(map(one_line, differing[:4]))
+        labels = ", ".join(map(_differing, differing[:4]))
         hindrances.append((f"not all fits here: {labels} differ", "nbcache inspect"))
     try:
         admit(policy, received.standing, received.signer)
@@ -126,16 +125,27 @@ def arrival(
     return DOT.join(parts), hindrances
 
 
-def _nearest(manifests: Sequence[Manifest], here: Environment | None) -> tuple[Manifest | None, list[str]]:
-    """Return the manifest whose environment is nearest to `here`, and the labels in which it differs."""
+def _nearest(
+    manifests: Sequence[Manifest], here: Environment | None
+) -> tuple[Manifest | None, list[Difference]]:
+    """Return the manifest whose environment is nearest to `here`, and in what it differs."""
     if here is None:
         return (manifests[0] if manifests else None), []
-    differing = [[each.label for each in foreseen_differences(manifest, here)] for manifest in manifests]
-    order = [(len(labels), _for_any(manifest)) for labels, manifest in zip(differing, manifests, strict=True)]
+    differing = [foreseen_differences(manifest, here) for manifest in manifests]
+    order = [
+        (len(found), [each.label for each in found], _for_any(manifest))
+        for found, manifest in zip(differing, manifests, strict=True)
+    ]
     if not order:
         return None, []
     nearest = order.index(min(order))
     return manifests[nearest], differing[nearest]
+
+
+def _differing(each: Difference) -> str:
+    """Name a component that differs; of the device, which people know by name, its values too."""
+    values = f" ({_value(each.old)} there, {_value(each.new)} here)" if each.label == "device" else ""
+    return one_line(each.label) + values
 
 
 def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
@@ -150,9 +160,18 @@ def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]
     rows = [("differs", "there", "here", "what to do")]
     for each in found:
         remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
+        if each.label == "device":
+            remedy = _remedy_for_device(each)
         there, here = _telling(each)
         rows.append((_value(each.label), _value(there), _value(here), remedy))
     return aligned(rows, right=())
+
+
+def _remedy_for_device(each: Difference) -> str:
+    if each.new == "cpu":
+        return "it was made for a GPU, and none is seen here (`nbcache doctor`): take a snapshot here"
+    made = "without a GPU" if each.old == "cpu" else "for another GPU"
+    return f"it was made {made}: take a snapshot here, or use it where the device is that"
 
 
 def _telling(each: Difference) -> tuple[str | None, str | None]:
