@@ -85,6 +85,7 @@ class Kernel:
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     for name in ("CXX", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(gpus, "found", Found)  # no GPU, whatever this machine has
     kernel = Kernel(tmp_path)
     yield kernel
     kernel.session.close()

@@ -12,9 +12,11 @@ from typing import Any
 
 import nvidia_driver
 import pytest
+import torch
+from test_sharing_session import Person
 
 import nbcache
-from nbcache.torch_bridge import environment, gpus
+from nbcache.torch_bridge import environment, gpus, prewarm
 from nbcache.torch_bridge.gpus import Found, Gpu
 
 H100, H200, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "Tesla T4"
@@ -207,3 +209,47 @@ def test_a_variable_that_is_set_while_torch_is_there_is_noticed(
     monkeypatch.setenv(name, "another")
 
     assert environment.requested() != before
+
+
+# --- what is prewarmed for ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "variables", "built_for", "imported", "used_before", "device"),
+    [
+        ((), {}, "13.0", False, False, "cpu"),
+        ((H200,), {}, None, False, False, "cpu"),
+        ((H200,), {}, "13.0", False, True, None),
+        ((H200,), {}, "13.0", True, False, None),
+        ((H200,), {}, "13.0", True, True, "cuda"),
+        ((H200,), {"CUDA_VISIBLE_DEVICES": ""}, "13.0", False, False, None),
+        ((H200,), {"CUDA_VISIBLE_DEVICES": ""}, "13.0", True, True, "cpu"),
+    ],
+)
+def test_nothing_is_prewarmed_for_a_gpu_on_a_guess(
+    present: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    names: tuple[str, ...],
+    variables: dict[str, str],
+    built_for: str | None,
+    imported: bool,
+    used_before: bool,
+    device: str | None,
+) -> None:
+    present(*names)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    person = Person(tmp_path / "person")
+    if used_before:
+        earlier, _, _ = person.session()
+        earlier.record("probe", prewarm._sample_key("cuda"), b"1", made=True)
+        earlier.end_cell()
+        earlier.close()
+    session, _, _ = person.session()
+    session.named("probe", 10)
+
+    assert prewarm._device(session, lambda: imported) == device
+    session.close()
