@@ -66,6 +66,7 @@ _BOUND_TO = {
     "remote_autotune": frozenset({"torch", "triton", "device"}),
     "pgo": frozenset({"torch", "python"}),
     "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
+    "triton_kernel": frozenset({"torch", "triton", "device"}),
     "triton_module": frozenset({"torch", "triton", "python", "compiler"}),
 }
 """What artifacts depend on, by the first part of the environment's labels; other types on all of it."""

@@ -80,9 +80,8 @@ class Machine:
         return execute(cells, self.environ, self.folder, allow_errors=allow_errors)
 
     def _wrapper(self, path: Path, real: str) -> Path:
-        path.write_text(
-            f'#!/bin/sh\necho "{path.name} $*" >>{shlex.quote(str(self._log))}\nexec {shlex.quote(real)} "$@"\n'
-        )
+        log, program = shlex.quote(str(self._log)), shlex.quote(real)
+        path.write_text(f'#!/bin/sh\necho "{path.name} $*" >>{log}\nexec {program} "$@"\n')
         path.chmod(0o755)
         return path
 

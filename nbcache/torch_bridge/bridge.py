@@ -31,8 +31,8 @@ from nbcache.torch_bridge import (
     portable,
     prewarm,
     remote,
+    triton_kernels,
     triton_modules,
-    tuned_kernels,
 )
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
@@ -103,7 +103,7 @@ class TorchBridge:
                 "torch._inductor.remote_cache": self._remote_cache_module,
                 "torch._functorch._aot_autograd.autograd_cache": when(remote.renew_autograd_cache),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
-                "torch._inductor.runtime.triton_heuristics": when(tuned_kernels.keep_tuned),
+                "torch._inductor.runtime.triton_heuristics": self._heuristics_module,
                 "torch._inductor.async_compile": self._async_compile_module,
                 "triton.backends.nvidia.driver": when(triton_modules.provide_modules, serving, self._owned),
             },
@@ -227,10 +227,14 @@ class TorchBridge:
         self._hook(remote.replace_backends, module, self._serving)
 
     def _async_compile_module(self, module: ModuleType) -> None:
-        self._hook(events.settle_assembler, module)
+        self._hook(triton_kernels.settle_assembler, module)
         self._hook(events.follow_kernels, module)
         self._hook(artifacts.provide_tuning_to_workers, module, self._serving)
         self._hook(remote.keep_workers_apart, module)
+
+    def _heuristics_module(self, module: ModuleType) -> None:
+        self._hook(triton_kernels.keep_tuned, module)
+        self._hook(triton_kernels.provide_tuned, module, self._serving)
 
     def _instructions_module(self, module: ModuleType) -> None:
         self._restrict(portable.restrict_features, module)

@@ -6,7 +6,6 @@ Tested on torch 2.13.0 and 2.11.0.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 import threading
@@ -42,7 +41,6 @@ __all__ = [
     "is_restoring_only",
     "must_be_stored",
     "restoring_only",
-    "settle_assembler",
     "stamp",
 ]
 
@@ -376,25 +374,6 @@ def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches
         return triton(self, kernel_name, source_code, *args, **kwargs)
 
     patches.set(async_compile.AsyncCompile, "triton", counted)
-
-
-def settle_assembler(async_compile: ModuleType, session: Session, patches: Patches) -> None:
-    """Choose ptxas before anything asks for its version, which each key of Triton's holds.
-
-    torch chooses its own when it first compiles a kernel here: after it has made keys where a graph is
-    compiled, before that where one hits. A user's kernel then has another key, and is compiled again.
-    """
-    name = "TRITON_PTXAS_PATH"
-    before = os.environ.get(name)
-    async_compile._set_triton_ptxas_path()
-    ours = os.environ.get(name)
-
-    def undo() -> None:
-        if before is None and ours is not None and os.environ.get(name) == ours:
-            del os.environ[name]
-            async_compile._set_triton_ptxas_path.cache_clear()
-
-    patches.undo(undo)
 
 
 def _scaled(value: Any, unit: float) -> float | None:

@@ -10,6 +10,7 @@ Tested on Triton 3.6.0 (torch 2.11.0) and 3.7.1 (torch 2.13.0).
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sysconfig
 import time
@@ -57,7 +58,10 @@ def provide_modules(
     serving: Callable[[], bool],
     owned: Callable[[], bool],
 ) -> None:
-    """Stand in for `compile_module_from_src`, as Triton's `driver` calls it: load what is stored, or compile."""
+    """Stand in for `compile_module_from_src`, as Triton's `driver` calls it: load what is stored, or compile.
+
+    What Triton finds in its own cache, below the user's home, is not looked at where it is stored.
+    """
     original = driver.compile_module_from_src
 
     def compile_module_from_src(src: str, name: str, *args: Any, **options: Any) -> Any:
@@ -78,12 +82,11 @@ def provide_modules(
 
     def restored(key: str, name: str) -> Any:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
-        from triton.runtime.build import _load_module_from_path
 
         for artifact in session.provide(MODULE, key)[:1]:
             try:
-                module = _load_module_from_path(name, str(place(cache_dir(), artifact)))
-            except (OSError, ImportError, RuntimeError) as error:
+                module = _loaded(name, place(cache_dir(), artifact))
+            except (OSError, ImportError) as error:
                 session.rejected(MODULE, key, error)
                 continue
             session.populated(MODULE, key)
@@ -93,7 +96,7 @@ def provide_modules(
         return None
 
     def note(key: str, module: ModuleType, began: float) -> None:
-        """Record a module that was compiled since `began` (Unix time), or that the user has had compiled before."""
+        """Record a module that was compiled since `began` (Unix time), or by this user before."""
         path = Path(str(module.__file__))
         status = path.stat()
         compiled = status.st_mtime >= began - CLOCK_TICK
@@ -106,3 +109,13 @@ def provide_modules(
         session.emit(ArtifactSeen(**stamp(), type=MODULE, size=len(artifact.content)))
 
     patches.set(driver, "compile_module_from_src", compile_module_from_src)
+
+
+def _loaded(name: str, path: Path) -> ModuleType:
+    """Return a module of Triton's, which is in no `sys.modules`, loaded from a file."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -7,16 +7,13 @@ by torch's own counters.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from conftest import LOAD, graphs, outcomes, printed, shown
-from gpu_machines import Card, Machine, Machines
+from conftest import LOAD, printed
+from gpu_machines import Card, Machines
 
 pytestmark = pytest.mark.gpu
 
@@ -38,7 +35,12 @@ result = [f(x) for x in inputs]
 sum(each.float().square().sum() for each in result).backward()
 result += [each.grad.clone() for each in model.parameters()]
 """
-AMP = f"with torch.autocast('cuda', torch.bfloat16):\n    result = [f(x) for x in inputs]\n{TRAINING.partition(chr(10))[2]}"
+AMP = """\
+with torch.autocast("cuda", torch.bfloat16):
+    result = [f(x) for x in inputs]
+sum(each.float().square().sum() for each in result).backward()
+result += [each.grad.clone() for each in model.parameters()]
+"""
 OWN_KERNEL = """\
 import pathlib, sys, torch
 pathlib.Path("own_kernels.py").write_text('''
@@ -85,17 +87,36 @@ inputs = [torch.randn(4, 3, 32, 32).cuda()]
 def f(x):
     return model(x).mean((2, 3))
 """
+REPLAYED = """\
+for _ in range(2):
+    with torch.no_grad():
+        result = [f(x).clone() for x in inputs]
+"""
 SEVERAL = "inputs = [torch.randn(rows, 256).cuda() for rows in (64, 48, 33)]\n"
 AGAIN = "inputs = [inputs[0]] * 4\n"
+WATCH = """\
+import json, os, pathlib
+from torch._inductor.runtime import benchmarking
+benchmarks = []
+def watch(name):
+    run = getattr(benchmarking.benchmarker, name)
+    def watched(*args, **kwargs):
+        benchmarks.append(name)
+        return run(*args, **kwargs)
+    setattr(benchmarking.benchmarker, name, watched)
+for name in ("benchmark", "benchmark_gpu"):
+    watch(name)
+"""
 TELL = """\
-import json, nbcache, os, pathlib
-from torch._dynamo.utils import counters
-inductor, TUNING = counters["inductor"], ("_autotune", "_autotune_bench", "_tuning_bench")
+session = __import__("nbcache").session()
 log = pathlib.Path(os.environ["COMPILERS_LOG"])
 print(json.dumps({
-    "reports": [each.to_json() for each in nbcache.session().reports],
-    "compilers": [each for each in log.read_text().splitlines() if "--version" not in each] if log.exists() else [],
-    "benchmarks": {name: count for name, count in inductor.items() if name.endswith(TUNING) or "benchmarking." in name},
+    "reports": [each.to_json() for each in session.reports],
+    "notices": session.notices,
+    "compilers": [
+        each for each in (log.read_text().splitlines() if log.exists() else []) if "--version" not in each
+    ],
+    "benchmarks": len(benchmarks),
 }))
 """
 COMPARE = """\
@@ -133,12 +154,12 @@ SAMPLES = {
     "shapes become dynamic": Sample(MODEL.format(more="") + SEVERAL, TRAINING),
     "reduce-overhead": Sample(
         MODEL.format(more="") + AGAIN,
-        "for _ in range(2):\n    with torch.no_grad():\n        result = [f(x).clone() for x in inputs]\n",
+        REPLAYED,
         "--mode reduce-overhead",
     ),
     "max-autotune": Sample(
         MODEL.format(more=", torch.bfloat16"),
-        "for _ in range(3):\n    with torch.no_grad():\n        result = [f(x).clone() for x in inputs]\n",
+        REPLAYED,
         "--mode max-autotune",
         tolerance=2e-2,
     ),
@@ -164,11 +185,15 @@ SAMPLES = {
 
 
 def cells(sample: Sample, *after: str) -> list[str]:
-    return [LOAD, sample.set_up, f"%%compile_cached f {sample.flags}\n{sample.call}", *after]
+    return [LOAD, sample.set_up, WATCH, f"%%compile_cached f {sample.flags}\n{sample.call}", *after]
 
 
 def told(notebook: nbformat.NotebookNode, index: int = -1) -> Any:
     return json.loads(printed(notebook, index).splitlines()[-1])
+
+
+def graphs_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for report in found["reports"] for each in report["graphs"]]
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -181,18 +206,19 @@ def test_a_fresh_machine_compiles_and_tunes_nothing(name: str, card: Card, machi
     first = machines.make("first", **sample.environ)
     snapshot = first.folder / "model.nbcache"
     cold = first.run(*cells(sample, TELL, f"%nbcache snapshot {snapshot}"))
-    assert {each["outcome"] for report in told(cold, 3)["reports"] for each in report["graphs"]} == {"miss"}
-    assert told(cold, 3)["compilers"]
+    before = told(cold, 4)
+    assert {each["outcome"] for each in graphs_of(before)} == {"miss"}
+    assert before["compilers"] and not before["notices"]
 
     fresh = machines.make("fresh", **sample.environ)
     compare = COMPARE.format(call="".join(f"    {line}\n" for line in sample.call.splitlines()))
-    setup, *rest = cells(sample, TELL, compare)
-    notebook = fresh.run(setup, f"%nbcache restore {snapshot}", *rest)
+    load, *rest = cells(sample, TELL, compare)
+    notebook = fresh.run(load, f"%nbcache restore {snapshot}", *rest)
 
-    found = told(notebook, 4)
-    hits = [each for report in found["reports"] for each in report["graphs"]]
+    found = told(notebook, 5)
+    hits = graphs_of(found)
     assert [(each["outcome"], each["reason"]) for each in hits] == [("hit", None)] * len(hits) and hits
-    assert found["compilers"] == []
-    assert found["benchmarks"] == {}
-    difference, largest = told(notebook, 5)
+    assert (found["compilers"], found["benchmarks"], found["notices"]) == ([], 0, [])
+    assert [each["kernels"] for each in hits] == [each["kernels"] for each in graphs_of(before)]
+    difference, largest = told(notebook, 6)
     assert not card.computes or difference <= sample.tolerance * largest

@@ -1,0 +1,216 @@
+"""Triton kernels of a restored graph: none is compiled or tuned again.
+
+A graph brings the machine code of all configurations of its kernels that were compiled with it. Coordinate
+descent, which `max-autotune` turns on, tries others when the graph first runs: the one that it finds is in no
+bundle of torch's, and is an artifact of its own here.
+
+Tested on torch 2.13.0 (Triton 3.7.1) and 2.11.0 (3.6.0).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.torch_bridge.environment import torch_release
+from nbcache.torch_bridge.events import stamp
+from nbcache.tracking import ArtifactSeen
+
+if TYPE_CHECKING:
+    from nbcache.kernel_session import Session
+    from nbcache.torch_bridge.hooks import Patches
+
+__all__ = ["KERNEL", "keep_tuned", "provide_tuned", "settle_assembler"]
+
+KERNEL = "triton_kernel"
+"""The type of these artifacts."""
+_KEY = re.compile(r"[A-Z2-7]{52}")
+"""Triton's hash of a kernel, which is the name of its folder."""
+_KEPT = (".json", ".cubin")
+"""The endings of those files of a kernel that running it takes."""
+_FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
+_FOLDER = b"[nbcache folder]"
+"""Stands for a kernel's folder in the JSON that is stored."""
+_MENDED = (2, 13)
+"""Since when torch uses what coordinate descent has found earlier."""
+
+
+def settle_assembler(async_compile: ModuleType, session: Session, patches: Patches) -> None:
+    """Choose ptxas before anything asks for its version, which each key of Triton's holds.
+
+    torch chooses its own when it first compiles a kernel here: after it has made keys where a graph is
+    compiled, before that where one hits. A user's kernel then has another key, and is compiled again.
+    """
+    name = "TRITON_PTXAS_PATH"
+    before = os.environ.get(name)
+    async_compile._set_triton_ptxas_path()
+    ours = os.environ.get(name)
+
+    def undo() -> None:
+        if before is None and ours is not None and os.environ.get(name) == ours:
+            del os.environ[name]
+            async_compile._set_triton_ptxas_path.cache_clear()
+
+    patches.undo(undo)
+
+
+def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> None:
+    """Have torch 2.11 take a best configuration that is found for what it is: the result of all tuning.
+
+    That release compares it with the configurations that the graph has, and forgets that coordinate descent
+    has found it: such kernels are tuned again in each process, with a compile for each configuration that is
+    tried. 2.13 does what is done here (`recheck_autotune_cache`, and `_dynamic_scale_rblock`, which adds no
+    configuration to one that was tuned).
+    """
+    if torch_release() >= _MENDED:
+        return
+    tuner, hashed = heuristics.CachingAutotuner, heuristics.triton_config_to_hashable
+    check, recheck, scale = (
+        heuristics.check_autotune_cache,
+        tuner.recheck_autotune_cache,
+        tuner._dynamic_scale_rblock,
+    )
+    found = threading.local()
+
+    def check_autotune_cache(*args: Any, **kwargs: Any) -> Any:
+        found.configs, *_ = checked = check(*args, **kwargs)
+        return checked
+
+    def recheck_autotune_cache(self: Any, reload_kernel_from_src: Any) -> None:
+        recheck(self, reload_kernel_from_src=reload_kernel_from_src)
+        if not _was_tuned(self):
+            return
+        (best,) = found.configs
+        for result in self.compile_results:
+            if hashed(result.config) == hashed(best):
+                result.config.found_by_coordesc = getattr(best, "found_by_coordesc", False)
+                self.compile_results = [result]
+                return
+        if self.fn.fn is None:
+            self.fn = reload_kernel_from_src().fn
+        self.compile_results = [self._precompile_config(best)]
+
+    def _dynamic_scale_rblock(self: Any) -> None:
+        if not _was_tuned(self):
+            scale(self)
+
+    patches.set(heuristics, "check_autotune_cache", check_autotune_cache)
+    patches.set(tuner, "recheck_autotune_cache", recheck_autotune_cache)
+    patches.set(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock)
+
+
+def _was_tuned(tuner: Any) -> bool:
+    return bool((tuner.autotune_cache_info or {}).get("autotune_cache_state") == "hit")
+
+
+def provide_tuned(
+    heuristics: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+) -> None:
+    """Record the machine code that coordinate descent ends with; make it present before torch compiles it.
+
+    Within `CachingAutotuner._precompile_config` of a configuration that was found so, Triton looks for a
+    folder that is named by the kernel's hash: `FileCacheManager.get_group`.
+    """
+    if find_spec("triton") is None:
+        return
+    from triton.runtime.cache import FileCacheManager
+
+    tuner, looking = heuristics.CachingAutotuner, threading.local()
+    descend, precompile, get_group = (
+        tuner.coordinate_descent_tuning,
+        tuner._precompile_config,
+        FileCacheManager.get_group,
+    )
+
+    def note(self: Any, launcher: Any) -> None:
+        compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
+        if heuristics.triton_config_to_hashable(launcher.config) in compiled:
+            return  # the graph has it
+        folder = Path(heuristics.triton_cache_dir(self.device_props.index), launcher.cache_hash)
+        content = _packed(folder)
+        session.emit(ArtifactSeen(**stamp(), type=KERNEL, size=len(content)))
+        session.record(KERNEL, launcher.cache_hash, content, made=True)
+
+    def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+        best = descend(self, launcher, *args, **kwargs)
+        if getattr(best.config, "found_by_coordesc", False):
+            session.attempt("recording a tuned kernel", partial(note, self, best))
+        return best
+
+    def _precompile_config(self: Any, config: Any) -> Any:
+        looking.now = getattr(config, "found_by_coordesc", False)
+        try:
+            return precompile(self, config)
+        finally:
+            looking.now = False
+
+    def make_present(manager: Any) -> bool:
+        if not serving() or not _KEY.fullmatch(manager.key):
+            return False
+        for artifact in session.provide(KERNEL, manager.key)[:1]:
+            try:
+                _unpack(artifact.content, Path(manager.cache_dir))
+            except (OSError, ValueError) as error:
+                session.rejected(KERNEL, manager.key, error)
+                continue
+            session.populated(KERNEL, manager.key)
+            session.record(KERNEL, manager.key, artifact.content, made=False)
+            session.emit(ArtifactSeen(**stamp(), type=KERNEL, size=len(artifact.content)))
+            return True
+        return False
+
+    def group(self: Any, filename: str) -> Any:
+        found = get_group(self, filename)
+        if found is None and getattr(looking, "now", False):
+            looking.now = False
+            if session.attempt("restoring a tuned kernel", partial(make_present, self)):
+                found = get_group(self, filename)
+        return found
+
+    patches.set(tuner, "coordinate_descent_tuning", coordinate_descent_tuning)
+    patches.set(tuner, "_precompile_config", _precompile_config)
+    patches.set(FileCacheManager, "get_group", group)
+
+
+def _packed(folder: Path) -> bytes:
+    """Return what a kernel's folder has of the files that running it takes: names and contents, as JSON."""
+    files = {}
+    for each in folder.iterdir():
+        if each.suffix in _KEPT:
+            content = each.read_bytes()
+            if each.suffix == ".json":
+                content = content.replace(os.fsencode(folder), _FOLDER)
+            files[each.name] = base64.b64encode(content).decode()
+    return json.dumps(files, sort_keys=True).encode()
+
+
+def _unpack(content: bytes, folder: Path) -> None:
+    """Write what `_packed` gave as a folder of Triton's; ValueError for anything else."""
+    files = json.loads(content)
+    if not isinstance(files, dict) or not all(
+        _FILE.fullmatch(name) and name.endswith(_KEPT) and isinstance(text, str)
+        for name, text in files.items()
+    ):
+        raise ValueError("these are no files of a kernel")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="tmp.") as temporary:
+        made = Path(temporary, folder.name)
+        made.mkdir()
+        for name, text in files.items():
+            written = base64.b64decode(str(text), validate=True)
+            if name.endswith(".json"):
+                written = written.replace(_FOLDER, os.fsencode(folder))
+            (made / name).write_bytes(written)
+        shutil.rmtree(folder, ignore_errors=True)  # empty: Triton makes it before it looks
+        made.replace(folder)
