@@ -20,13 +20,23 @@ from conftest import RunPython, run_interpreter
 
 from nbcache import cli
 from nbcache.artifact_store import ArtifactStore
-from nbcache.bench import command, options, runner
+from nbcache.bench import command, kept, options, runner
 from nbcache.bench.chart import bars_of, draw
 from nbcache.bench.kernels import BenchError, CellFailed, Home, environment, kernel, link_package
-from nbcache.bench.options import FULL, MODELS, WITHOUT_SERVER, Idle, Mode, Options, Variant
+from nbcache.bench.options import (
+    COMPILE_MODES,
+    FULL,
+    MODELS,
+    WITHOUT_SERVER,
+    Idle,
+    Mode,
+    Options,
+    Precision,
+    Variant,
+)
 from nbcache.bench.populations import Population, populations_json, populations_text
 from nbcache.bench.report import report_json, report_text, times
-from nbcache.bench.results import Result, Run, Sizes, median, ratio, rows_of
+from nbcache.bench.results import Held, Result, Run, Sizes, Traffic, median, ratio, rows_of
 from nbcache.bench.runner import Runner, prewarmed, sizes_of
 from nbcache.bench.variants import Subject, measured_cell, schedule, setup_cell, subjects
 from nbcache.errors import ConfigError, NbcacheError
@@ -79,6 +89,13 @@ def a_run(variant: Variant, cell: float, number: int = 1, idle: Idle | None = No
 
 def hit(*, load: float = 0.1, dynamo: float = 0.2) -> dict[str, Any]:
     return {"graphs": [graph("hit", load=load, dynamo=dynamo)], "notices": []}
+
+
+def doubtful_hit() -> dict[str, Any]:
+    """Return the report of a hit that did not save all there was to save."""
+    reason = "1 of 12 kernels compiled again; re-tuned: 2 kernels were benchmarked again"
+    found = graph("hit", load=0.1) | {"kernels": 12, "kernels_compiled": 1, "reason": reason}
+    return {"graphs": [found], "notices": []}
 
 
 @pytest.fixture
@@ -134,9 +151,43 @@ def test_what_is_given_is_what_is_measured() -> None:
     assert (found.runs, found.idle) == (5, (2.5, FULL))
     assert found.variants == (Variant.COLD, Variant.FRESH)
     assert [subject.label for subject in subjects(found)] == [
-        "gpt2 · inference · full · cuda · dynamic shapes",
+        "gpt2 · inference · full · cuda · bfloat16 · dynamic shapes",
         "my.package:model · inference · cuda · dynamic shapes",
     ]
+
+
+def test_each_mode_of_torch_compile_is_a_subject_in_a_folder_of_its_own() -> None:
+    line = "nanogpt my.package:model --training --inference --mode max-autotune,default --precision amp"
+    found = subjects(parsed(*line.split()))
+
+    assert [(each.mode, each.compile_mode) for each in found[:4]] == [
+        (Mode.INFERENCE, "default"),
+        (Mode.INFERENCE, "max-autotune"),
+        (Mode.TRAINING, "default"),
+        (Mode.TRAINING, "max-autotune"),
+    ]
+    assert found[1].label == "nanogpt · inference · small · cpu · amp · max-autotune"
+    assert found[-1].folder == "my.package-model-training-cpu-amp-max-autotune"
+    assert len({each.folder for each in found}) == len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "inference", "training"),
+    [
+        ("", Precision.FLOAT32, Precision.FLOAT32),
+        ("--size full", Precision.FLOAT32, Precision.FLOAT32),
+        ("--device cuda", Precision.FLOAT32, Precision.FLOAT32),
+        ("--device cuda --size full", Precision.BFLOAT16, Precision.AMP),
+        ("--device cuda --size full --precision float32", Precision.FLOAT32, Precision.FLOAT32),
+        ("--precision bfloat16", Precision.BFLOAT16, Precision.BFLOAT16),
+    ],
+)
+def test_what_is_of_full_size_on_a_gpu_is_measured_in_bfloat16_unless_asked_otherwise(
+    line: str, inference: Precision, training: Precision
+) -> None:
+    found = subjects(parsed("bert", "--training", "--inference", *line.split()))
+
+    assert [each.precision for each in found] == [inference, training]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +198,8 @@ def test_what_is_given_is_what_is_measured() -> None:
         ("my module:f", "there is no model 'my'"),
         ("--runs 0", "--runs 0 is not a number"),
         ("--runs many", "--runs many"),
+        ("--mode max-autotun", "did you mean max-autotune"),
+        ("--mode ,", "--mode names none"),
         ("--idle soon", "--idle soon is no time"),
         ("--idle -1", "--idle -1 is no time"),
         ("--idle nan", "--idle nan is no time"),
@@ -156,7 +209,9 @@ def test_what_is_given_is_what_is_measured() -> None:
         ("--plot no/such/folder/chart.svg", "does not exist"),
         ("--json nanogpt", "put MODEL before --json"),
         ("--python /no/such/python", "cannot be run"),
-        ("--stores --variants cold", "--stores draws no chart and has no variants"),
+        ("--stores --variants cold", "--stores draws no chart, has no variants"),
+        ("--stores --keep here", "keeps nothing"),
+        ("--keep no/such/folder/kept", "does not exist"),
         ("--parts redis", "--parts are those of --stores"),
         ("--stores --parts procesess", "did you mean processes"),
         ("--stores --parts ,", "--parts names none"),
@@ -207,6 +262,7 @@ def test_help_explains_variants_and_options(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     assert all(variant.value in text for variant in Variant)
     assert all(model in text for model in MODELS)
+    assert all(mode in text for mode in COMPILE_MODES)
 
 
 # --- what is measured -------------------------------------------------------------------------------
@@ -239,13 +295,28 @@ def test_all_variants_measure_the_same_cell_but_for_what_they_are() -> None:
     assert "dynamic=True" in cells[Variant.COLD]
     assert "backward()" in cells[Variant.COLD]
     assert cells[Variant.COLD].endswith("torch.cuda.synchronize()")
+    assert setup_cell(training).endswith("torch.cuda.synchronize()")  # or the next cell would wait for it
     for cell in (*cells.values(), setup_cell(training)):
         compile(cell, "cell", "exec")
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_amp_is_around_the_forward_alone_also_of_eager(mode: Mode) -> None:
+    subject = replace(SUBJECT, mode=mode, compile_mode="reduce-overhead", precision=Precision.AMP)
+    cell, eager = (measured_cell(subject, variant).splitlines() for variant in (Variant.COLD, Variant.EAGER))
+
+    assert cell[0] == "compiled = torch.compile(model, mode='reduce-overhead')"
+    assert cell[1:] == eager[1:]
+    assert cell[1].startswith("with ")
+    assert cell[1].endswith("torch.autocast('cpu', dtype=torch.bfloat16):")
+    assert cell[2] == "    output = compiled(*args, **kwargs)"
+    assert cell[3:] == (["total(output).backward()"] if mode is Mode.TRAINING else [])
 
 
 def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_path: Path) -> None:
     caller = {
         "ATEN_CPU_CAPABILITY": "avx2",
+        "CUDA_CACHE_PATH": "/cuda",
         "CUDA_VISIBLE_DEVICES": "1",
         "HOME": "/home/user",
         "JPY_SESSION_NAME": "mine.ipynb",
@@ -255,6 +326,7 @@ def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_p
         "TORCHINDUCTOR_CACHE_DIR": "/cache",
         "TORCH_LOGS": "all",
         "TRITON_CACHE_DIR": "/triton",
+        "TRITON_PTXAS_PATH": "/opt/ptxas",
         "XDG_CACHE_HOME": "/xdg",
     }
     found = environment(Home(tmp_path / "here"), caller, tmp_path / "path")
@@ -263,9 +335,9 @@ def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_p
     assert found["LD_LIBRARY_PATH"] == "/opt/lib"
     assert found["PYTHONPATH"] == f"{tmp_path}/path:/mine"
     assert found["HF_HOME"] == "/xdg/huggingface"
-    assert not found.keys() & (
-        caller.keys() - {"CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH"}
-    )
+    assert found["TRITON_PTXAS_PATH"] == "/opt/ptxas"
+    passed_on = {"CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "TRITON_PTXAS_PATH"}
+    assert not found.keys() & (caller.keys() - passed_on)
     for name in ("HOME", "TMPDIR", "NBCACHE_DIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         assert found[name].startswith(str(tmp_path / "here"))
 
@@ -280,13 +352,14 @@ def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path: Path) -> No
     for folder in (home.temporary, home.store, home.root / "home"):
         (folder / "left").touch()
 
-    home.empty(keep_temporary=True, store=stored)
+    home.empty(keep_caches=True, store=stored)
     assert [each.name for each in home.temporary.iterdir()] == ["left"]
+    assert [each.name for each in (home.root / "home").iterdir()] == ["left"]
     assert [each.name for each in home.store.iterdir()] == ["entry"]
-    assert not list((home.root / "home").iterdir())
 
     home.empty()
     assert not list(home.temporary.iterdir())
+    assert not list((home.root / "home").iterdir())
     assert not home.store.exists()
 
 
@@ -353,6 +426,55 @@ def test_a_row_shows_the_run_with_the_fewest_hits_and_any_disagreement(result: R
 
     assert row.outcomes == {"miss": 1}
     assert not row.agrees
+
+
+def test_a_kernel_compiled_or_tuned_again_shows_in_table_and_json(result: Result) -> None:
+    tuned = {
+        "benchmarking.InductorBenchmarker.benchmark": 7,  # each counts again as what it calls
+        "benchmarking.InductorBenchmarker.benchmark_gpu": 9,
+        "async_compile_cache_miss": 12,
+    }
+    fresh = [each for each in result.runs if (each.variant, each.idle) == (Variant.FRESH, FULL)]
+    result.runs[result.runs.index(fresh[1])] = replace(fresh[1], report=doubtful_hit(), counters=tuned)
+
+    lines = report_text([result], MACHINE, Options(runs=3)).splitlines()
+    (said,) = [line for line in lines if "a hit, but" in line]
+    assert said.startswith(
+        "  ! nbcache fresh, idle full: a hit, but 1 of 12 kernels compiled again; re-tuned"
+    )
+    (counted,) = [line for line in lines if "benchmarks by torch" in line]
+    assert counted.endswith("0 nbcache restart, 9 nbcache fresh") and "eager" not in counted
+    assert [line for line in lines if line.startswith("  nbcache fresh") and line.endswith("1 of 12")]
+    (subject,) = report_json([result], MACHINE, Options(), interrupted=False)["subjects"]
+    (row,) = [row for row in subject["medians"] if (row["variant"], row["idle"]) == ("fresh", FULL)]
+    assert (row["kernels"], row["kernels_compiled"], row["benchmarks"]) == (12, 1, 9)
+
+
+def test_the_calls_before_the_hot_ones_are_medians_too() -> None:
+    runs = [a_run(Variant.COLD, 1.0, number, next_seconds=(3.0 * number, 0.2, 0.1)) for number in (1, 2, 3)]
+
+    assert rows_of(runs)[0].next_seconds == [6.0, 0.2, 0.1]
+
+
+def test_what_is_kept_comes_back_as_it_was(result: Result, tmp_path: Path) -> None:
+    traffic = Traffic({"get": 3}, 2)
+    torchs = {"next_seconds": [0.3, 0.2], "counters": {"fxgraph_cache_hit": 1}}
+    result.runs.append(a_run(Variant.SHARED, 1.0, 1, 2.5, asked_before=traffic, asked=traffic, **torchs))
+    result.held[Variant.SHARED] = Held(3, 30, 40, 20, {"inductor": 20}, asked=traffic)
+    result.notes.append("it was hot that day")
+    result.uncounted_seconds = 60.0
+    here = kept.identity(Options())
+
+    kept.save(tmp_path, result, MACHINE, here)
+    assert kept.load(tmp_path, SUBJECT, here) == (result, MACHINE)
+    assert kept.load(tmp_path / "nothing", SUBJECT, here) == (Result(SUBJECT), {})
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+
+    with pytest.raises(BenchError, match=r"torch\.version was .*, is 9\.9"):
+        kept.load(tmp_path, SUBJECT, here | {"torch.version": "9.9"})
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(BenchError, match="cannot be read"):
+        kept.load(tmp_path, SUBJECT, here)
 
 
 def test_without_the_reference_variants_there_are_no_ratios(result: Result) -> None:
@@ -546,6 +668,64 @@ def test_every_variant_of_the_users_own_model_is_measured(own: Path, isolated: d
 
 
 @pytest.mark.compile
+def test_one_compile_can_do_for_torchs_caches_and_nbcaches(own: Path, isolated: dict[str, str]) -> None:
+    line = "bench_own:make --compile-once --runs=1 --idle=0 --json out.json --training --precision=amp"
+    done = bench(own, isolated, *line.split(), "--variants=cold,torch-warm,mega-cache,restart")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (subject,) = json.loads((own / "out.json").read_text())["subjects"]
+    runs = {run["variant"]: run for run in subject["runs"]}
+    assert subject["uncounted_seconds"] is None
+    assert {graph["outcome"] for graph in runs["cold"]["report"]["graphs"]} == {"miss"}
+    assert {graph["outcome"] for graph in runs["restart"]["report"]["graphs"]} == {"hit"}
+    for name in ("torch-warm", "mega-cache"):
+        assert runs[name]["counters"]["fxgraph_cache_hit"] == 2  # forward and backward
+        assert "fxgraph_cache_miss" not in runs[name]["counters"]
+    assert all(run["agrees"] for run in runs.values())
+
+
+@pytest.mark.compile
+def test_a_command_that_was_killed_goes_on_where_it_was(own: Path, isolated: dict[str, str]) -> None:
+    line = "bench_own:make --variants=cold,restart --runs=1 --idle=0 --keep kept --json out.json"
+    arguments = [*line.split(), "--mode=max-autotune-no-cudagraphs", "--precision=bfloat16"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nbcache", "bench", *arguments],
+        cwd=own,
+        env=isolated,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for each in process.stderr:
+        if "cold: " in each:
+            break
+    process.kill()
+    process.communicate()
+    left = json.loads((own / "out.json").read_text())
+    assert left["interrupted"]
+    assert [run["variant"] for run in left["subjects"][0]["runs"]] == ["cold"]
+
+    done = bench(own, isolated, *arguments)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 2 runs are kept" in done.stderr and "preparing" not in done.stderr
+    values = json.loads((own / "out.json").read_text())
+    (subject,) = values["subjects"]
+    assert not values["interrupted"]
+    assert (subject["compile_mode"], subject["precision"]) == ("max-autotune-no-cudagraphs", "bfloat16")
+    assert subject["runs"][0] == left["subjects"][0]["runs"][0]
+    outcomes = {
+        run["variant"]: [each["outcome"] for each in run["report"]["graphs"]] for run in subject["runs"]
+    }
+    assert outcomes == {"cold": ["miss"], "restart": ["hit"]}
+    assert all(run["agrees"] and run["tolerance"] == 0.01 for run in subject["runs"])
+    assert [str(each.relative_to(own / "kept")) for each in (own / "kept").rglob("*") if each.is_file()] == [
+        "bench_own-make-inference-cpu-bfloat16-max-autotune-no-cudagraphs/result.json"
+    ]
+
+
+@pytest.mark.compile
 def test_a_subject_that_fails_is_told_and_the_next_one_is_measured(
     own: Path, isolated: dict[str, str]
 ) -> None:
@@ -688,7 +868,7 @@ def test_a_standard_model_has_its_real_depth_trains_and_is_the_same_each_time(
 
 AGREEMENT = """\
 import torch
-from nbcache.bench.measured import _agreement
+from nbcache.bench.measured import _agreement, _copies, _results
 from nbcache.bench.models import Case
 
 class Rounding(torch.nn.Module):  # twice its input, but for what float64 does not have
@@ -697,11 +877,11 @@ class Rounding(torch.nn.Module):  # twice its input, but for what float64 does n
 
 def found(compiled, eager, training=False):
     x = torch.linspace(0, 1, 5, requires_grad=training)
-    case = Case(eager, (x,))
+    case = Case(eager, (x,), training=training)
     output = compiled(x)
     if training:
         output.sum().backward()
-    return _agreement(case, output, training)["agrees"]
+    return _agreement(case, _copies(_results(case, output)))["agrees"]
 
 nan = float("nan")
 print(
@@ -726,6 +906,39 @@ def test_agreement_is_of_all_results_and_gradients_within_tolerance(run_python: 
     assert run_python(AGREEMENT).stdout.split() == [
         "True", "False", "True", "False", "False", "False", "True", "True", "True", "False", "True", "False",
     ]  # fmt: skip
+
+
+PRECISION = """\
+import copy, torch
+from nbcache.bench.measured import _agreement, _called, _copies
+from nbcache.bench.models import Case, build
+
+for training in (False, True):
+    for precision in ("bfloat16", "amp"):
+        case = build("nanogpt", training=training, precision=precision)
+        parameters = {each.dtype for each in case.model.parameters()}
+        assert parameters == {torch.bfloat16 if precision == "bfloat16" else torch.float32}
+        own = _copies(_called(case, case.model))
+        assert own.outputs[0].dtype == torch.bfloat16
+        assert len(own.gradients) == (len(list(case.model.parameters())) if training else 0)
+
+        finer = copy.deepcopy(case.model).float()  # rounds less than eager does: what compiled code may do
+        finer = _copies(_called(Case(finer, case.args, {}, training), finer))
+        for group, like in zip(finer.groups, own.groups):
+            group[:] = [each.to(other.dtype) for each, other in zip(group, like)]
+        wrong = copy.deepcopy(case.model)
+        with torch.no_grad():
+            wrong.blocks[3].network[0].weight.zero_()
+        wrong = _copies(_called(Case(wrong, case.args, {}, training, precision=case.precision), wrong))
+        agreements = [_agreement(case, each) for each in (own, finer, wrong)]
+        assert agreements[0]["difference"] == 0.0 < agreements[1]["difference"]
+        print(*(each["agrees"] for each in agreements))
+"""
+
+
+@pytest.mark.compile
+def test_in_bfloat16_what_rounds_otherwise_agrees_and_what_is_wrong_does_not(run_python: RunPython) -> None:
+    assert run_python(PRECISION).stdout.splitlines() == ["True True False"] * 4
 
 
 @pytest.mark.compile

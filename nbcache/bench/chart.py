@@ -119,7 +119,7 @@ def _label(bar: Bar) -> str:
 
 def _name(result: Result) -> str:
     subject = result.subject
-    return f"{subject.model}\n{subject.mode}{', dynamic' if subject.dynamic else ''}"
+    return "\n".join([subject.model, ", ".join([subject.mode.value, *subject.unusual])])
 
 
 def _figure(seconds: float) -> str:

@@ -44,11 +44,20 @@ def run(options: Options) -> int:
 
 
 def _run_models(options: Options, folder: Path) -> int:
+    from nbcache.bench.kept import write_whole
     from nbcache.bench.redis_server import needed_server
     from nbcache.bench.report import report_json, report_text
     from nbcache.bench.runner import Runner
 
-    runner, interrupted = Runner(options, folder, _say), False
+    def values(*, interrupted: bool) -> dict[str, Any]:
+        environment = {**runner.environment, **machine()}
+        return report_json(runner.results, environment, options, interrupted=interrupted)
+
+    def measured() -> None:
+        if options.json not in (None, "-"):
+            write_whole(Path(options.json), _text(values(interrupted=True)))
+
+    runner, interrupted = Runner(options, folder, _say, measured=measured), False
     try:
         with contextlib.ExitStack() as ending:
             if options.needs_server:
@@ -60,7 +69,7 @@ def _run_models(options: Options, folder: Path) -> int:
     environment = {**runner.environment, **machine()}
     if options.json != "-":
         print(report_text(runner.results, environment, options), flush=True)
-    write_json(options, report_json(runner.results, environment, options, interrupted=interrupted))
+    write_json(options, values(interrupted=interrupted))
     if options.plot is not None and any(result.runs for result in runner.results):
         from nbcache.bench.chart import draw
 
@@ -75,12 +84,18 @@ def write_json(options: Options, values: Mapping[str, Any]) -> None:
     """Write `values` to where `options` want them."""
     if options.json is None:
         return
-    text = json.dumps(values, indent=2)
+    text = _text(values)
     if options.json == "-":
-        print(text, flush=True)
+        print(text, end="", flush=True)
         return
-    Path(options.json).write_text(text + "\n")
+    from nbcache.bench.kept import write_whole
+
+    write_whole(Path(options.json), text)
     _say(f"all runs: {options.json}")
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
 
 
 def machine() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import time
@@ -37,10 +38,12 @@ __all__ = [
 _NAME = "nbcache-bench"
 _START_SECONDS = 120.0
 _DISTURBING = (
-    *("ATEN_", "NBCACHE_", "PYTORCH_", "TORCH", "TRITON_"),
+    *("ATEN_", "CUDA_CACHE_", "NBCACHE_", "PYTORCH_", "TORCH", "TRITON_"),
     *("IPYTHON", "JPY_", "JUPYTER", "VSCODE_", "XDG_"),
 )
 """Beginnings of the caller's environment variables that would leak settings or caches into a kernel."""
+_INSTALLED = re.compile(r"TRITON_\w+_PATH")
+"""Those that tell where something is installed: a driver's library, an assembler."""
 
 
 class BenchError(NbcacheError):
@@ -67,12 +70,14 @@ class Home:
         """The local store of nbcache."""
         return self.root / "store"
 
-    def empty(self, *, keep_temporary: bool = False, store: Path | None = None) -> None:
-        """Make all folders empty ones; `store` is copied to become nbcache's store, where given."""
-        for folder in (self.root / "home", self.root / "jupyter", self.store):
+    def empty(self, *, keep_caches: bool = False, store: Path | None = None) -> None:
+        """Make all folders empty ones; `store` is copied to become nbcache's store, where given.
+
+        With `keep_caches` temp folder and home stay: there are torch's, Triton's and CUDA's caches.
+        """
+        caches = [] if keep_caches else [self.root / "home", self.temporary]
+        for folder in (*caches, self.root / "jupyter", self.store):
             shutil.rmtree(folder, ignore_errors=True)
-        if not keep_temporary:
-            shutil.rmtree(self.temporary, ignore_errors=True)
         for folder in (self.root / "home", self.root / "jupyter", self.temporary):
             folder.mkdir(parents=True, exist_ok=True)
         if store is not None:
@@ -85,7 +90,11 @@ def environment(home: Home, caller: Mapping[str, str], path: Path) -> dict[str, 
     `path` is what `link_package` returned.
     """
     jupyter = home.root / "jupyter"
-    kept = {name: value for name, value in caller.items() if not name.startswith(_DISTURBING)}
+    kept = {
+        name: value
+        for name, value in caller.items()
+        if not name.startswith(_DISTURBING) or _INSTALLED.fullmatch(name)
+    }
     cache = Path(caller.get("XDG_CACHE_HOME") or Path(caller.get("HOME", "/")) / ".cache")
     return {
         **kept,

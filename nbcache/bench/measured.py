@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import datetime
 import importlib.metadata
 import json
 import math
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,18 +21,24 @@ import torch
 from torch import Tensor
 
 import nbcache
-from nbcache.bench.models import Case, converted
+from nbcache.bench.models import Case, moved
+from nbcache.bench.options import Precision
 from nbcache.errors import NbcacheError
 
 __all__ = ["finish", "save_bundle", "total"]
 
-_TOLERANCE = 1e-3
-"""Compiled and eager may differ by this part of the largest value of a tensor, and this much besides."""
+_TOLERANCES = {Precision.FLOAT32: 1e-3, Precision.BFLOAT16: 1e-2, Precision.AMP: 1e-2}
+"""Compiled and eager may differ by this part of the largest value of a tensor, and this much besides.
+
+bfloat16 has 8 bits: one rounding alone is up to 0.004.
+"""
 _TIMES_AS_FAR = 3.0
 """How much farther from float64 than eager compiled may be."""
 _HOT_SECONDS = 1.0
 _HOT_CALLS = (5, 50)
 """Least and most calls of which the median is the hot call's seconds."""
+_CALLS_BEFORE = 3
+"""Calls between the first and the hot ones: of CUDA graphs the second records, and later ones replay."""
 
 
 def total(output: Any) -> Tensor:
@@ -56,8 +65,6 @@ def finish(
     compiled: Callable[..., Any],
     output: Any,
     *,
-    training: bool,
-    device: str,
     execution_count: int,
     recorded: bool,
 ) -> None:
@@ -65,7 +72,10 @@ def finish(
 
     `execution_count` is that of the measured cell; `recorded` tells whether nbcache is loaded.
     """
-    found: dict[str, Any] = {"agreement": _agreement(case, output, training)}
+    # Not imported above: the measured cell is to find torch's compiler as a user's would.
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    found: dict[str, Any] = {"counters": {} if dynamo is None else dict(dynamo.counters["inductor"])}
+    found["agreement"] = _agreement(case, _copies(_results(case, output)))
     if recorded:
         session = nbcache.session()
         report = session.report(execution_count)
@@ -74,14 +84,17 @@ def finish(
         session.flush()  # the hot call is timed without what still goes on for the first one
         found["report"] = report.to_json()
         found["overhead_seconds"] = getattr(session, "overhead_seconds", None)
-    found["hot_seconds"] = _hot_seconds(case, compiled, training, device)
-    found["environment"] = _environment(device)
+    found["next_seconds"] = [_timed(case, compiled) for _ in range(_CALLS_BEFORE)]
+    found["hot_seconds"] = _hot_seconds(case, compiled)
+    if case.device == "cuda" and found["agreement"]["agrees"]:  # and what a CUDA graph replays?
+        found["agreement"] = _worse(found["agreement"], _agreement(case, _copies(_called(case, compiled))))
+    found["environment"] = _environment(case.device)
     Path(path).write_text(json.dumps(found))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Results:
-    """What a call gave: detached copies, an absent gradient as an empty tensor."""
+    """What a call gave, detached; an absent gradient is an empty tensor."""
 
     outputs: list[Tensor]
     gradients: list[Tensor]
@@ -91,64 +104,106 @@ class _Results:
         return self.outputs, self.gradients
 
 
-def _agreement(case: Case, output: Any, training: bool) -> dict[str, Any]:
-    """Return whether the measured cell's results are eager's, and the largest absolute difference.
+def _agreement(case: Case, mine: _Results) -> dict[str, Any]:
+    """Return whether the results are eager's, and the largest absolute difference.
 
     In deep networks rounding alone can change gradients by more than any tolerance, not least where it
     decides on which side of zero a ReLU is: ResNet-50 in float32 and float64 differs by up to 8 %. So
     where the two are apart, they agree if compiled is about as near to float64 as eager is, as in
     PyTorch's own benchmarks (`torch._dynamo.utils.same`), but for all outputs, and all gradients, together.
     """
-    mine = _results(case, output, training)
-    _forget_gradients(case)
-    eager = _eager(case, training)
-    found = {"agrees": False, "difference": None, "tolerance": _TOLERANCE, "compared_with": "eager"}
+    tolerance = _TOLERANCES[case.precision]
+    eager = _called(case, case.model)
+    found = {"agrees": False, "difference": None, "tolerance": tolerance, "compared_with": "eager"}
     if not mine.outputs or [*map(_kinds, mine.groups)] != [*map(_kinds, eager.groups)]:
         return found
-    pairs = list(zip(mine.outputs + mine.gradients, eager.outputs + eager.gradients, strict=True))
-    apart = [_apart(a, b) for a, b in pairs]
-    difference = max((float(each.max()) for each in apart if each.numel()), default=0.0)
+    difference, within = 0.0, True
+    for ours, theirs in zip(mine.outputs + mine.gradients, eager.outputs + eager.gradients, strict=True):
+        if ours.numel():
+            apart = float(_apart(ours, theirs).max())
+            difference = max(difference, apart)
+            within = within and apart <= tolerance * (1.0 + _largest(theirs))
     found["difference"] = difference if math.isfinite(difference) else None
-    found["agrees"] = all(
-        bool((each <= _TOLERANCE * (1.0 + _largest(b))).all())
-        for each, (_, b) in zip(apart, pairs, strict=True)
-    )
-    if not found["agrees"] and (exact := _reference(case, training)) is not None:
+    found["agrees"] = within
+    if not within and (exact := _reference(case)) is not None:
         found["compared_with"] = "float64"
         found["agrees"] = all(
-            _worst(ours, true) <= _TIMES_AS_FAR * _worst(theirs, true) + _TOLERANCE
+            _worst(ours, true) <= _TIMES_AS_FAR * _worst(theirs, true) + tolerance
             for ours, theirs, true in zip(mine.groups, eager.groups, exact.groups, strict=True)
         )
     return found
 
 
-def _eager(case: Case, training: bool) -> _Results:
-    with torch.set_grad_enabled(training):
-        output = case.model(*case.args, **case.kwargs)
-        if training:
-            total(output).backward()
-    return _results(case, output, training)
-
-
-def _results(case: Case, output: Any, training: bool) -> _Results:
-    gradients = [each.grad if each.grad is not None else each.new_empty(0) for each in _leaves(case)]
-    return _Results(
-        [each.detach().clone() for each in _tensors(output)],
-        [each.detach().clone() for each in gradients] if training else [],
+def _worse(agreement: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return that of two which agrees less, or took more to agree."""
+    return max(
+        agreement,
+        other,
+        key=lambda each: (
+            not each["agrees"],
+            each["compared_with"] == "float64",
+            math.inf if each["difference"] is None else each["difference"],
+        ),
     )
 
 
-def _reference(case: Case, training: bool) -> _Results | None:
-    """Return eager's results in float64, or None where the model cannot be had in that."""
+def _called(case: Case, function: Callable[..., Any]) -> _Results:
+    """Return what a call gives; the gradients are this call's alone."""
+    _forget_gradients(case)
+    return _results(case, _call(case, function))
+
+
+def _call(case: Case, function: Callable[..., Any]) -> Any:
+    """Call the model, or what it is compiled to, as the measured cell does; return the output."""
+    if case.device == "cuda":
+        torch.compiler.cudagraph_mark_step_begin()  # nobody needs what the call before returned
+    with torch.set_grad_enabled(case.training):
+        with _autocast(case):
+            output = function(*case.args, **case.kwargs)
+        if case.training:
+            total(output).backward()
+    return output
+
+
+def _autocast(case: Case) -> contextlib.AbstractContextManager[Any]:
+    if case.precision is not Precision.AMP:  # one that is not enabled would be a reason to recompile
+        return contextlib.nullcontext()
+    around: contextlib.AbstractContextManager[Any] = torch.autocast(case.device, dtype=torch.bfloat16)
+    return around
+
+
+def _results(case: Case, output: Any) -> _Results:
+    gradients = [each.grad if each.grad is not None else each.new_empty(0) for each in _leaves(case)]
+    return _Results(
+        [each.detach() for each in _tensors(output)],
+        [each.detach() for each in gradients] if case.training else [],
+    )
+
+
+def _copies(results: _Results) -> _Results:
+    """Return copies, which the next call leaves alone: CUDA graphs write to the same memory again."""
+    outputs, gradients = ([each.clone() for each in group] for group in results.groups)
+    return _Results(outputs, gradients)
+
+
+def _reference(case: Case) -> _Results | None:
+    """Return eager's results in float64, or None where the model cannot be had in that.
+
+    Where a GPU has too little memory for it, the CPU has to do.
+    """
     if not isinstance(case.model, torch.nn.Module):
         return None
-    try:
-        model = copy.deepcopy(case.model).double()
-        model.zero_grad()
-        args, kwargs = _in_float64(case.args), _in_float64(dict(case.kwargs))
-        return _eager(Case(model, args, kwargs), training)
-    except Exception:  # the user's model: it may cast, or hold what cannot be copied
-        return None
+    for device in dict.fromkeys((case.device, "cpu")):
+        try:
+            model = copy.deepcopy(case.model).to(device, torch.float64)
+            model.zero_grad()
+            args, kwargs = (moved(each, device, torch.float64) for each in (case.args, dict(case.kwargs)))
+            return _called(Case(model, args, kwargs, case.training, device), model)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        except Exception:  # the user's model: it may cast, or hold what cannot be copied
+            return None
+    return None
 
 
 def _worst(tensors: list[Tensor], exact: list[Tensor]) -> float:
@@ -163,16 +218,12 @@ def _worst(tensors: list[Tensor], exact: list[Tensor]) -> float:
     least = max(max(sizes, default=0.0) * 1e-3, 1e-30)
     return max(
         (
-            float(_apart(a, b).square().mean().sqrt()) / max(size, least)
+            float(_apart(a, b.to(a.device)).square().mean().sqrt()) / max(size, least)
             for a, b, size in zip(tensors, exact, sizes, strict=True)
             if a.numel()
         ),
         default=0.0,
     )
-
-
-def _in_float64(value: Any) -> Any:
-    return converted(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
 
 
 def _kinds(tensors: list[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
@@ -195,25 +246,27 @@ def _largest(tensor: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def _hot_seconds(case: Case, compiled: Callable[..., Any], training: bool, device: str) -> float:
-    """Return the median seconds of a call after the first, forward and backward where `training`."""
+def _timed(case: Case, compiled: Callable[..., Any]) -> float:
+    """Return the seconds of one call, forward and backward where that is measured."""
+    _forget_gradients(case)
+    _wait(case)
+    began = time.perf_counter()
+    _call(case, compiled)
+    _wait(case)
+    return time.perf_counter() - began
 
-    def call() -> float:
-        _forget_gradients(case)
-        began = time.perf_counter()
-        with torch.set_grad_enabled(training):
-            output = compiled(*case.args, **case.kwargs)
-            if training:
-                total(output).backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
 
-    call()
+def _wait(case: Case) -> None:
+    if case.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _hot_seconds(case: Case, compiled: Callable[..., Any]) -> float:
+    """Return the median seconds of a call once it is warm."""
     taken: list[float] = []
     least, most = _HOT_CALLS
     while len(taken) < least or (len(taken) < most and sum(taken) < _HOT_SECONDS):
-        taken.append(call())
+        taken.append(_timed(case, compiled))
     return statistics.median(taken)
 
 
@@ -244,18 +297,23 @@ def _tensors(value: Any) -> Iterator[Tensor]:
                 yield from _tensors(getattr(value, field.name))
 
 
-def _environment(device: str) -> dict[str, Any]:
+def _version(package: str) -> str | None:
     try:
-        transformers = importlib.metadata.version("transformers")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        transformers = None
+        return None
+
+
+def _environment(device: str) -> dict[str, Any]:
     return {
+        "date": datetime.date.today().isoformat(),
         "nbcache": nbcache.__version__,
         "torch": str(torch.__version__),
-        "transformers": transformers,
+        "transformers": _version("transformers"),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
         "cuda": torch.version.cuda,
+        "triton": _version("triton"),
     }

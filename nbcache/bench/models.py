@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nbcache.bench.options import Precision
 from nbcache.errors import ConfigError
 
-__all__ = ["Case", "build", "converted", "pieces"]
+__all__ = ["Case", "build", "converted", "moved", "pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +27,37 @@ class Case:
     model: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    training: bool = False
+    """Forward and backward; else inference."""
+    device: str = "cpu"
+    precision: Precision = Precision.FLOAT32
 
 
-def build(model: str, *, size: str = "small", device: str = "cpu", training: bool = False) -> Case:
+def build(
+    model: str,
+    *,
+    size: str = "small",
+    device: str = "cpu",
+    training: bool = False,
+    precision: str = Precision.FLOAT32.value,
+) -> Case:
     """Return a standard model or the user's own `module:function`, with example inputs, on `device`.
 
     `size` is `small` or `full`, and is not used for a user's own. ConfigError where the user's function
     cannot be found or returns something else than (model, example inputs).
     """
     torch.manual_seed(0)
-    case = _own(model) if ":" in model else _STANDARD[model](size)
+    if ":" in model:
+        case = _own(model)
+    else:
+        with torch.device(device):  # a billion random numbers take a CPU half a minute
+            case = _STANDARD[model](size)
+    chosen = Precision(precision)
+    dtype = torch.bfloat16 if chosen is Precision.BFLOAT16 else None
     if isinstance(case.model, nn.Module):
-        case.model.to(device).train(training)
-    return Case(case.model, _moved(case.args, device), _moved(dict(case.kwargs), device))
+        case.model.to(device, dtype).train(training)
+    args, kwargs = moved(case.args, device, dtype), moved(dict(case.kwargs), device, dtype)
+    return Case(case.model, args, kwargs, training, device, chosen)
 
 
 def _own(name: str) -> Case:
@@ -76,8 +95,9 @@ def _own(name: str) -> Case:
             )
 
 
-def _moved(value: Any, device: str) -> Any:
-    return converted(value, lambda tensor: tensor.to(device))
+def moved(value: Any, device: str, dtype: torch.dtype | None) -> Any:
+    """Return `value` with its tensors on `device`, the floating-point ones as `dtype` where that is given."""
+    return converted(value, lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None))
 
 
 def converted(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
@@ -280,6 +300,7 @@ def _llama(size: str) -> Case:
             "num_attention_heads": 32,
             "num_hidden_layers": 16,
             "num_key_value_heads": 8,
+            "tie_word_embeddings": True,
             "vocab_size": 128256,
         },
         "small": {

