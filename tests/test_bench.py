@@ -429,25 +429,19 @@ def test_a_row_shows_the_run_with_the_fewest_hits_and_any_disagreement(result: R
 
 
 def test_a_kernel_compiled_or_tuned_again_shows_in_table_and_json(result: Result) -> None:
-    tuned = {
-        "benchmarking.InductorBenchmarker.benchmark": 7,  # each counts again as what it calls
-        "benchmarking.InductorBenchmarker.benchmark_gpu": 9,
-        "async_compile_cache_miss": 12,
-    }
     fresh = [each for each in result.runs if (each.variant, each.idle) == (Variant.FRESH, FULL)]
-    result.runs[result.runs.index(fresh[1])] = replace(fresh[1], report=doubtful_hit(), counters=tuned)
+    result.runs[result.runs.index(fresh[1])] = replace(fresh[1], report=doubtful_hit(), benchmarked=True)
 
     lines = report_text([result], MACHINE, Options(runs=3)).splitlines()
     (said,) = [line for line in lines if "a hit, but" in line]
     assert said.startswith(
         "  ! nbcache fresh, idle full: a hit, but 1 of 12 kernels compiled again; re-tuned"
     )
-    (counted,) = [line for line in lines if "benchmarks by torch" in line]
-    assert counted.endswith("0 nbcache restart, 9 nbcache fresh") and "eager" not in counted
+    assert "  torch benchmarked on the GPU, to choose what is fastest, in: nbcache fresh" in lines
     assert [line for line in lines if line.startswith("  nbcache fresh") and line.endswith("1 of 12")]
     (subject,) = report_json([result], MACHINE, Options(), interrupted=False)["subjects"]
     (row,) = [row for row in subject["medians"] if (row["variant"], row["idle"]) == ("fresh", FULL)]
-    assert (row["kernels"], row["kernels_compiled"], row["benchmarks"]) == (12, 1, 9)
+    assert (row["kernels"], row["kernels_compiled"], row["benchmarked"]) == (12, 1, True)
 
 
 def test_the_calls_before_the_hot_ones_are_medians_too() -> None:
@@ -458,7 +452,7 @@ def test_the_calls_before_the_hot_ones_are_medians_too() -> None:
 
 def test_what_is_kept_comes_back_as_it_was(result: Result, tmp_path: Path) -> None:
     traffic = Traffic({"get": 3}, 2)
-    torchs = {"next_seconds": [0.3, 0.2], "counters": {"fxgraph_cache_hit": 1}}
+    torchs = {"next_seconds": [0.3, 0.2], "counters": {"fxgraph_cache_hit": 1}, "benchmarked": True}
     result.runs.append(a_run(Variant.SHARED, 1.0, 1, 2.5, asked_before=traffic, asked=traffic, **torchs))
     result.held[Variant.SHARED] = Held(3, 30, 40, 20, {"inductor": 20}, asked=traffic)
     result.notes.append("it was hot that day")

@@ -74,7 +74,10 @@ def finish(
     """
     # Not imported above: the measured cell is to find torch's compiler as a user's would.
     dynamo = sys.modules.get("torch._dynamo.utils")
-    found: dict[str, Any] = {"counters": {} if dynamo is None else dict(dynamo.counters["inductor"])}
+    found: dict[str, Any] = {
+        "counters": {} if dynamo is None else dict(dynamo.counters["inductor"]),
+        "benchmarked": _has_benchmarked(),
+    }
     found["agreement"] = _agreement(case, _copies(_results(case, output)))
     if recorded:
         session = nbcache.session()
@@ -90,6 +93,17 @@ def finish(
         found["agreement"] = _worse(found["agreement"], _agreement(case, _copies(_called(case, compiled))))
     found["environment"] = _environment(case.device)
     Path(path).write_text(json.dumps(found))
+
+
+def _has_benchmarked() -> bool:
+    """Tell whether torch has benchmarked anything on a GPU in this process.
+
+    Its counters do not: a graph that hits adds what was counted when it was compiled. What it benchmarks
+    with finds out one of these when it first does. Tested on torch 2.11 and 2.13.
+    """
+    benchmarking = sys.modules.get("torch._inductor.runtime.benchmarking")
+    found_out = vars(getattr(benchmarking, "benchmarker", object)).keys()
+    return not found_out.isdisjoint({"L2_cache_size", "triton_do_bench"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

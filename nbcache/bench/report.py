@@ -157,13 +157,8 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
     if result.uncounted_seconds is not None:
         seconds = duration(result.uncounted_seconds)
         lines.append(f"not counted: {seconds} in the cell of the first kernel, cold and without nbcache")
-    if any(row.benchmarks for row in rows):
-        tuned: dict[Variant, int] = {}
-        for row in rows:
-            if row.variant is not Variant.EAGER:
-                tuned[row.variant] = max(tuned.get(row.variant, 0), row.benchmarks)
-        counts = ", ".join(f"{count} {variant.label}" for variant, count in tuned.items())
-        lines.append(f"benchmarks by torch in the cell: {counts}")
+    if tuned := dict.fromkeys(row.variant.label for row in rows if row.benchmarked):
+        lines.append(f"torch benchmarked on the GPU, to choose what is fastest, in: {', '.join(tuned)}")
     for row in rows:
         if (
             row.overhead_seconds is not None

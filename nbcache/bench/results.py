@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,9 +13,6 @@ from nbcache.bench.variants import Subject
 from nbcache.model import PHASES
 
 __all__ = ["Held", "Result", "Row", "Run", "Sizes", "Traffic", "median", "outcomes_of", "ratio", "rows_of"]
-
-_BENCHMARK = re.compile(r"benchmarking\.\w+\.benchmark_\w+")
-"""Names of torch's counters; `benchmark` itself calls one of the others, which counts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,12 @@ class Run:
     next_seconds: Sequence[float] = field(default_factory=list)
     """Of the calls between the first and the hot ones; with CUDA graphs the first of these records them."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """What torch's Inductor counted until the end of the cell; empty where nothing was compiled."""
+    """What torch's Inductor counted until the end of the cell; empty where nothing was compiled.
+
+    A graph that hits adds what was counted when it was compiled.
+    """
+    benchmarked: bool = False
+    """Whether torch has benchmarked anything on a GPU until then, to choose what is fastest."""
     report: Mapping[str, Any] | None = None
     """nbcache's report of the measured cell (`CellReport.to_json`); None where nbcache is not loaded."""
     overhead_seconds: float | None = None
@@ -79,11 +80,6 @@ class Run:
         return self.report["graphs"] if self.report is not None else ()
 
     @property
-    def benchmarks(self) -> int:
-        """How often torch benchmarked something in the cell, to choose what is fastest."""
-        return sum(count for name, count in self.counters.items() if _BENCHMARK.fullmatch(name))
-
-    @property
     def phases(self) -> dict[str, float]:
         """Seconds by phase, summed over the graphs, and the rest of the cell as `outside`."""
         spent = {phase: sum(graph["seconds"].get(phase, 0.0) for graph in self.graphs) for phase in PHASES}
@@ -97,7 +93,6 @@ class Run:
             "variant": self.variant.value,
             "report": None if self.report is None else dict(self.report),
             "phases": self.phases if self.report is not None else None,
-            "benchmarks": self.benchmarks,
         }
 
     @classmethod
@@ -248,8 +243,8 @@ class Row:
     """C++ and Triton kernels that the graphs run; None where nbcache is not loaded."""
     kernels_compiled: int | None
     """How many of them were compiled, in the run that compiled most."""
-    benchmarks: int
-    """How often torch benchmarked something, in the run that did so most."""
+    benchmarked: bool
+    """Whether torch benchmarked anything on a GPU, in any run."""
     reasons: Sequence[str]
     """What hits had to do all the same, in any run."""
     overhead_seconds: float | None
@@ -348,7 +343,7 @@ def _row(
         next_seconds=[*map(statistics.median, zip(*(run.next_seconds for run in group), strict=True))],
         kernels=max((_sum(graphs, "kernels") for graphs in recorded), default=None),
         kernels_compiled=max((_sum(graphs, "kernels_compiled") for graphs in recorded), default=None),
-        benchmarks=max(run.benchmarks for run in group),
+        benchmarked=any(run.benchmarked for run in group),
         reasons=[*dict.fromkeys(graph["reason"] for graph in hits if graph.get("reason"))],
         overhead_seconds=overhead,
         overhead_share=None if overhead is None else overhead / cell,

@@ -252,6 +252,7 @@ class Runner:
             hot_seconds=found["hot_seconds"],
             next_seconds=found["next_seconds"],
             counters=found["counters"],
+            benchmarked=found["benchmarked"],
             report=found.get("report"),
             overhead_seconds=found.get("overhead_seconds"),
             prewarm=state,
