@@ -219,6 +219,7 @@ def test_a_fresh_machine_compiles_and_tunes_nothing(name: str, card: Card, machi
     hits = graphs_of(found)
     assert [(each["outcome"], each["reason"]) for each in hits] == [("hit", None)] * len(hits) and hits
     assert (found["compilers"], found["benchmarks"], found["notices"]) == ([], 0, [])
-    assert [each["kernels"] for each in hits] == [each["kernels"] for each in graphs_of(before)]
+    compiled = graphs_of(before)  # more of them where torch had yet to learn which shapes are dynamic
+    assert {each["kernels"] for each in hits} <= {each["kernels"] for each in compiled}
     difference, largest = told(notebook, 6)
     assert not card.computes or difference <= sample.tolerance * largest

@@ -1,8 +1,8 @@
 """Run a command with a stand-in for an NVIDIA GPU: `python tests/gpu/stand_in/run.py COMMAND …`.
 
 For machines without a card. This interpreter must have torch's build for CUDA. Everything that compiles,
-tunes and caches is real: Dynamo, Inductor, Triton, ptxas; machine code is loaded, launched and timed. The card
-is not: its memory is the host's, its clock is simulated, and a kernel computes nothing, so results mean
+tunes and caches is real: Dynamo, Inductor, Triton, ptxas; machine code is loaded, launched and timed. The
+card is not: its memory is the host's, its clock is simulated, and a kernel computes nothing, so results mean
 nothing. Convolutions need cuDNN, for which nothing stands in.
 """
 
