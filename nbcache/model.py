@@ -74,7 +74,7 @@ class Artifact:
     """One piece of compiled output, as torch or the C++ kernel hook made it."""
 
     type: str
-    """`inductor`, `aot_autograd`, `autotune`, `pgo`, `cpp_kernel`, `probe`, …"""
+    """`inductor`, `aot_autograd`, `autotune`, `pgo`, `cpp_kernel`, `gemm_autotune`, `probe`, …"""
     key: str
     """torch's key for it; unique within (environment, type), up to variants with other guards."""
     content: bytes = field(repr=False)

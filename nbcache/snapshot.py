@@ -64,12 +64,15 @@ _BOUND_TO = {
     "aot_autograd": frozenset({"torch", "triton", "python", "device"}),
     "autotune": frozenset({"torch", "triton", "device"}),
     "remote_autotune": frozenset({"torch", "triton", "device"}),
+    "gemm_autotune": frozenset({"torch", "triton", "device"}),
     "pgo": frozenset({"torch", "python"}),
     "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
     "triton_kernel": frozenset({"torch", "triton", "device"}),
     "triton_module": frozenset({"torch", "triton", "python", "compiler"}),
 }
 """What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
+_TIMES = "gemm_autotune"
+"""Type of what was timed: where there is no GPU, on the CPU."""
 _FEATURES = "cpu.features"
 
 
@@ -271,10 +274,14 @@ def scope(environment: Environment, type: str) -> str:
     """
     parts = environment.components
     if (bound := _BOUND_TO.get(type)) is not None:
-        if type in _GRAPHS:
+        if type in _GRAPHS or (type == _TIMES and _has_no_gpu(environment)):
             bound = bound | {"cpu"}
         parts = tuple(part for part in parts if part.label.partition(".")[0] in bound)
     return Environment(parts).digest
+
+
+def _has_no_gpu(environment: Environment) -> bool:
+    return environment.values.get("device") == "cpu"
 
 
 def _fitting(manifest: Manifest, here: Environment) -> Manifest:
@@ -282,15 +289,14 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     if not differing:
         return manifest
     # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all count as such.
-    on_cpu = manifest.environment.values.get("device") == "cpu" or any(
-        ref.type == "cpp_kernel" for ref in manifest.artifacts
-    )
+    timed_on_cpu = _has_no_gpu(manifest.environment)
+    on_cpu = timed_on_cpu or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
 
     def fits(ref: ArtifactRef) -> bool:
         bound = _BOUND_TO.get(ref.type)
         if bound is None:
             return False
-        if ref.type in _GRAPHS and on_cpu:
+        if (ref.type in _GRAPHS and on_cpu) or (ref.type == _TIMES and timed_on_cpu):
             bound = bound | {"cpu"}
         return not bound & differing
 

@@ -28,6 +28,7 @@ from nbcache.torch_bridge import (
     environment,
     events,
     garbage,
+    gemm_autotune,
     portable,
     prewarm,
     remote,
@@ -106,6 +107,9 @@ class TorchBridge:
                 "torch._inductor.runtime.triton_heuristics": self._heuristics_module,
                 "torch._inductor.async_compile": self._async_compile_module,
                 "triton.backends.nvidia.driver": when(triton_modules.provide_modules, serving, self._owned),
+                "torch._inductor.fx_passes.pad_mm": when(
+                    gemm_autotune.provide_decisions, serving, self._owned
+                ),
             },
             around=dict.fromkeys(_LARGE, garbage.paused),
         )
@@ -220,6 +224,7 @@ class TorchBridge:
             prewarm.prefetch_keys(module, self._session)
         self._hook(events.follow_lookups, module)
         self._hook(artifacts.provide_graphs, module, self._serving)
+        self._hook(gemm_autotune.provide_times, module, self._serving, self._owned)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
 
     def _remote_cache_module(self, module: ModuleType) -> None:
