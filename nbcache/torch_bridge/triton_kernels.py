@@ -10,7 +10,6 @@ Tested on torch 2.13.0 (Triton 3.7.1) and 2.11.0 (3.6.0).
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import shutil
@@ -23,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbcache.canonical import corrupt, from_json, to_json
+from nbcache.errors import FormatError
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import stamp
 from nbcache.tracking import ArtifactSeen
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["KERNEL", "keep_tuned", "provide_tuned", "settle_assembler"]
+__all__ = ["KERNEL", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
 
 KERNEL = "triton_kernel"
 """The type of these artifacts."""
@@ -138,7 +139,7 @@ def provide_tuned(
         if heuristics.triton_config_to_hashable(launcher.config) in compiled:
             return  # the graph has it
         folder = Path(heuristics.triton_cache_dir(self.device_props.index), launcher.cache_hash)
-        content = _packed(folder)
+        content = pack(folder)
         session.emit(ArtifactSeen(**stamp(), type=KERNEL, size=len(content)))
         session.record(KERNEL, launcher.cache_hash, content, made=True)
 
@@ -160,8 +161,8 @@ def provide_tuned(
             return False
         for artifact in session.provide(KERNEL, manager.key)[:1]:
             try:
-                _unpack(artifact.content, Path(manager.cache_dir))
-            except (OSError, ValueError) as error:
+                unpack(artifact.content, Path(manager.cache_dir))
+            except (OSError, FormatError) as error:
                 session.rejected(KERNEL, manager.key, error)
                 continue
             session.populated(KERNEL, manager.key)
@@ -183,8 +184,11 @@ def provide_tuned(
     patches.set(FileCacheManager, "get_group", group)
 
 
-def _packed(folder: Path) -> bytes:
-    """Return what a kernel's folder has of the files that running it takes: names and contents, as JSON."""
+def pack(folder: Path) -> bytes:
+    """Return as an artifact's content those files of a kernel's folder that running it takes.
+
+    Triton writes absolute paths into its JSON; they are stored relative to the folder.
+    """
     files = {}
     for each in folder.iterdir():
         if each.suffix in _KEPT:
@@ -192,25 +196,26 @@ def _packed(folder: Path) -> bytes:
             if each.suffix == ".json":
                 content = content.replace(os.fsencode(folder), _FOLDER)
             files[each.name] = base64.b64encode(content).decode()
-    return json.dumps(files, sort_keys=True).encode()
+    return to_json(KERNEL, {"files": files})
 
 
-def _unpack(content: bytes, folder: Path) -> None:
-    """Write what `_packed` gave as a folder of Triton's; ValueError for anything else."""
-    files = json.loads(content)
-    if not isinstance(files, dict) or not all(
-        _FILE.fullmatch(name) and name.endswith(_KEPT) and isinstance(text, str)
-        for name, text in files.items()
-    ):
-        raise ValueError("these are no files of a kernel")
+def unpack(content: bytes, folder: Path) -> None:
+    """Write what `pack` gave as `folder`, all of it or nothing; FormatError for anything else."""
+    files = {}
+    for name, text in from_json(content, KERNEL).object("files").items():
+        if not _FILE.fullmatch(name) or not isinstance(text, str):
+            raise corrupt(f"a {KERNEL} holds something else than files of a kernel")
+        try:
+            files[name] = base64.b64decode(text, validate=True)
+        except ValueError as error:
+            raise corrupt(f"a {KERNEL} holds a file that is not base64") from error
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="tmp.") as temporary:
         made = Path(temporary, folder.name)
         made.mkdir()
-        for name, text in files.items():
-            written = base64.b64decode(str(text), validate=True)
+        for name, file in files.items():
             if name.endswith(".json"):
-                written = written.replace(_FOLDER, os.fsencode(folder))
-            (made / name).write_bytes(written)
-        shutil.rmtree(folder, ignore_errors=True)  # empty: Triton makes it before it looks
+                file = file.replace(_FOLDER, os.fsencode(folder))
+            (made / name).write_bytes(file)
+        shutil.rmtree(folder, ignore_errors=True)  # Triton makes it before it looks, and finds nothing whole
         made.replace(folder)
