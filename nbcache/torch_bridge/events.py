@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = [
+    "CANDIDATE",
     "NotStored",
     "being_looked_up",
     "follow_kernels",
@@ -71,7 +72,7 @@ _TUNING = frozenset(
 """Spans in which configurations of a Triton kernel are benchmarked."""
 _KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
 """Where the source of a Triton kernel says what torch calls it."""
-_CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
+CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
 """What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
@@ -361,7 +362,7 @@ def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches
     def loaded(kernel_name: str, source_code: str) -> None:
         match = _KERNEL_NAME.search(source_code)
         name = kernel_name if match is None else match[1]  # of a user's kernel the function's name is another
-        if name == _CANDIDATE:
+        if name == CANDIDATE:
             return
         session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
         # A kernel that came with its graph has kept the id of the compile that made it, in another process.

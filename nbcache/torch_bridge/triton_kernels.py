@@ -1,8 +1,8 @@
 """Triton kernels of a restored graph: none is compiled or tuned again.
 
-A graph brings the machine code of all configurations of its kernels that were compiled with it. Coordinate
-descent, which `max-autotune` turns on, tries others when the graph first runs: the one that it finds is in no
-bundle of torch's, and is an artifact of its own here.
+A graph brings the machine code of all configurations of its kernels that were compiled with it
+(`TritonBundler`). Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs:
+the one that it finds is in no bundle of torch's, and is an artifact of its own here.
 
 Tested on torch 2.13.0 (Triton 3.7.1) and 2.11.0 (3.6.0).
 """
@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from nbcache.canonical import corrupt, from_json, to_json
 from nbcache.errors import FormatError
 from nbcache.torch_bridge.environment import torch_release
-from nbcache.torch_bridge.events import stamp
+from nbcache.torch_bridge.events import CANDIDATE, stamp
 from nbcache.tracking import ArtifactSeen
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
     from nbcache.torch_bridge.hooks import Patches
 
-__all__ = ["KERNEL", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
+__all__ = ["KERNEL", "bundle_what_runs", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
 
 KERNEL = "triton_kernel"
 """The type of these artifacts."""
@@ -113,6 +113,43 @@ def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> No
 
 def _was_tuned(tuner: Any) -> bool:
     return bool((tuner.autotune_cache_info or {}).get("autotune_cache_state") == "hit")
+
+
+def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches) -> None:
+    """Have a graph's bundle hold the kernels that the graph runs, and no candidate of `max-autotune`.
+
+    torch 2.11 puts in all that was compiled meanwhile: for each matrix product dozens of kernels, which every
+    hit elsewhere writes to disk again. 2.13 leaves out what has not run meanwhile, once anything has: the
+    candidates have, and the graph's own kernels have not, so that hits elsewhere compile those again.
+    """
+    bundler, tuner, trying = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
+    put, put_static = bundler.put, bundler.put_static_autotuner
+
+    def within(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            before = getattr(trying, "now", False)
+            trying.now = self.inductor_meta.get("kernel_name") == CANDIDATE
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                trying.now = before
+
+        return followed
+
+    def unless_trying(method: Callable[..., None]) -> Any:
+        def followed(cls: Any, *args: Any, **kwargs: Any) -> None:
+            if not getattr(trying, "now", False):
+                method(*args, **kwargs)
+
+        return classmethod(followed)
+
+    for name in ("precompile", "_precompile_config"):
+        patches.set(tuner, name, within(vars(tuner)[name]))
+    patches.set(bundler, "put", unless_trying(put))
+    patches.set(bundler, "put_static_autotuner", unless_trying(put_static))
+    if hasattr(bundler, "put_winner"):
+        patches.set(bundler, "put_winner", classmethod(lambda cls, kernel_hash: None))
 
 
 def provide_tuned(

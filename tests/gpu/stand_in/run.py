@@ -8,6 +8,7 @@ nothing. Convolutions need cuDNN, for which nothing stands in.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -34,9 +35,8 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *operation, void *a, void 
 
 
 def main() -> None:
-    folder = Path(
-        tempfile.gettempdir(), f"nbcache-stand-in-{os.getuid()}-{'.'.join(map(str, sys.version_info[:2]))}"
-    )
+    of = hashlib.sha256(str(SITE).encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir(), f"nbcache-stand-in-{os.getuid()}-{of}")
     folder.mkdir(mode=0o700, exist_ok=True)
     build(folder)
     names = ("libcudart.so.13", "libcuda.so.1", "libcublas-stand-in.so")

@@ -1,0 +1,86 @@
+"""Best configurations of Triton kernels, and what of max-autotune travels: what runs, no candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import SESSION, Environ
+from gpu_machines import Machine, Machines
+from redis_servers import RedisServer
+from test_gpu_cells import SAMPLES, TELL, cells, graphs_of, told
+
+pytestmark = pytest.mark.gpu
+
+SAMPLE = SAMPLES["coordinate descent"]
+SETTINGS = {
+    "local": {},
+    "remote": {"TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1"},
+    "bundled": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1"},
+}
+WAIT = f"assert {SESSION}.flush(60)"
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_what_is_tuned_on_one_machine_is_tuned_on_all_that_share(
+    kind: str, machines: Machines, redis_server: RedisServer
+) -> None:
+    urls = {"NBCACHE_SHARED_URL": redis_server.url, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    environ = {**SETTINGS[kind], **urls}
+    first = machines.make("first", **environ)
+    before = told(first.run(*cells(SAMPLE, TELL, WAIT)), 4)
+    assert before["benchmarks"] and not before["notices"]
+
+    fresh = machines.make("fresh", **environ)
+    found = told(fresh.run(*cells(SAMPLE, TELL)), 4)
+
+    hits = [(each["outcome"], each["level"], each["reason"]) for each in graphs_of(found)]
+    assert hits == [("hit", "L3", None)]
+    assert (found["compilers"], found["benchmarks"], found["notices"]) == ([], 0, [])
+    with redis_server.client() as client:
+        assert not [key for key in client.scan_iter() if not key.startswith(b"nbcache")]
+
+
+def test_no_candidate_of_a_matrix_product_travels(machines: Machines) -> None:
+    """On plain torch the graph brings all of them: some twenty kernels for one product."""
+    first = machines.make("first")
+    snapshot = first.folder / "model.nbcache"
+    sample = SAMPLES["max-autotune"]
+    compiled = graphs_of(told(first.run(*cells(sample, TELL, f"%nbcache snapshot {snapshot}")), 4))
+    assert kernels_of(first) > 10
+
+    fresh = machines.make("fresh")
+    load, *rest = cells(sample, TELL)
+    hits = graphs_of(told(fresh.run(load, f"%nbcache restore {snapshot}", *rest), 5))
+
+    assert [each["outcome"] for each in hits] == ["hit"]
+    assert kernels_of(fresh) < kernels_of(first) / 3
+    assert compiled[0]["kernels"] == hits[0]["kernels"] < 5
+
+
+def kernels_of(machine: Machine) -> int:
+    """Return how many kernels Triton has in its cache there, each configuration by itself."""
+    return len(list(machine.folder.rglob("*.cubin")))
+
+
+def test_a_kernel_whose_best_configuration_is_lost_is_tuned_again_and_says_so(
+    machines: Machines, wipe: Callable[[Environ], None]
+) -> None:
+    machine = machines.make("machine")
+    forget = """\
+session = __import__("nbcache").session()
+keys = [each.key for each in session.manifest().artifacts if each.type == "autotune"]
+assert session.flush(60) and keys
+for key in keys:
+    session.artifacts.forget(session.environment.digest, "autotune", key)
+for key in list(session.artifacts.store.keys("manifest/")):
+    session.artifacts.store.delete(key)
+"""
+    machine.run(*cells(SAMPLE, forget))
+    wipe(machine.environ)
+
+    found = told(machine.run(*cells(SAMPLE, TELL)), 4)
+
+    assert [each["outcome"] for each in graphs_of(found)] == ["hit"]
+    assert "re-tuned: 1 kernel was benchmarked again" in str(graphs_of(found)[0]["reason"])
+    assert found["benchmarks"]
