@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Tests at once; each runs kernels and compilers of its own.
 JOBS ?= 2
 
-.PHONY: demo test check test-fast test-compile clean
+.PHONY: demo test check test-fast test-compile test-gpu test-gpu-stand-in clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -22,10 +22,18 @@ check: .venv/installed
 	$(BIN)/lint-imports
 
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile and not faults"
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile and not faults and not gpu"
 
 test-compile: .venv/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "compile or faults" --durations=10
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "(compile or faults) and not gpu" --durations=10
+
+# On a machine with an NVIDIA GPU, where pip finds torch's build for CUDA.
+test-gpu: .venv/installed
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m gpu --durations=10
+
+# On one without: everything but the card is real, and results are not looked at. Downloads some 3 GB.
+test-gpu-stand-in: .venv-cuda/installed
+	.venv-cuda/bin/python tests/gpu/stand_in/run.py .venv-cuda/bin/python -m pytest -W error -n $(JOBS) -m gpu
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nbcache needs Python 3.11 or newer; name one with make PYTHON=...")'
@@ -35,5 +43,11 @@ test-compile: .venv/installed
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+.venv-cuda/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install --disable-pip-version-check --quiet --isolated \
+		--index-url https://pypi.org/simple --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
 clean:
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-cuda build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,6 +1,6 @@
-"""A tuned Triton kernel's files: stored without their place, and written whole or not at all.
+"""Triton kernels: what torch bundles with a graph, and a tuned kernel's files, written whole or not at all.
 
-Torch and Triton look for them on a GPU only: tests/gpu/test_gpu_cells.py.
+Kernels are compiled, tuned and restored on a GPU only: tests/gpu/test_gpu_cells.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import LOAD, RunCells, printed
 
 from nbcache.canonical import to_json
 from nbcache.errors import FormatError
@@ -76,3 +77,34 @@ def test_what_is_no_kernel_is_refused_and_leaves_nothing(content: bytes, tmp_pat
         unpack(content, there)
 
     assert not there.exists()
+
+
+BUNDLE = """\
+import json, threading, types
+from torch._inductor.runtime import triton_heuristics
+from torch._inductor.triton_bundler import TritonBundler
+def bundled(name):
+    tuner = object.__new__(triton_heuristics.CachingAutotuner)
+    tuner.inductor_meta, tuner.triton_meta = {"kernel_name": name}, {"device": 0}
+    tuner.compile_results = [types.SimpleNamespace(kernel=types.SimpleNamespace(hash="ab" * 32))]
+    TritonBundler.begin_compile()
+    if hasattr(TritonBundler, "put_winner"):
+        TritonBundler.put_winner("CANDIDATE")
+    tuner.precompile(warm_cache_only=True)
+    found = [len(TritonBundler._entries), len(getattr(TritonBundler, "_winners", ()))]
+    TritonBundler.end_compile()
+    return found
+"""
+TELL = 'print(json.dumps([bundled(each) for each in ("triton_poi_fused_0", "Placeholder.DESCRIPTIVE_NAME")]))'
+
+
+@pytest.mark.compile
+def test_a_graphs_own_kernels_are_bundled_and_candidates_are_not_until_it_is_unloaded(
+    run_cells: RunCells,
+) -> None:
+    notebook = run_cells([LOAD, BUNDLE, TELL, "%unload_ext nbcache", TELL])
+
+    own, candidate = json.loads(printed(notebook, 2))
+    assert (own, candidate) == ([1, 0], [0, 0])
+    own, candidate = json.loads(printed(notebook, 4))
+    assert own[0] == candidate[0] == 1

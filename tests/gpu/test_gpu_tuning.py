@@ -58,6 +58,22 @@ def test_no_candidate_of_a_matrix_product_travels(machines: Machines) -> None:
     assert compiled[0]["kernels"] == hits[0]["kernels"] < 5
 
 
+def test_ones_own_kernel_hits_whichever_assembler_torch_chooses(machines: Machines) -> None:
+    """torch brings a ptxas of its own, and chooses it in the midst of the first compile, or before a hit."""
+    sample = SAMPLES["a Triton kernel of one's own"]
+    first, fresh = machines.make("first"), machines.make("fresh")
+    for machine in (first, fresh):
+        del machine.environ["TRITON_PTXAS_PATH"]
+    snapshot = first.folder / "model.nbcache"
+    first.run(*cells(sample, TELL, f"%nbcache snapshot {snapshot}"))
+
+    load, *rest = cells(sample, TELL)
+    hits = graphs_of(told(fresh.run(load, f"%nbcache restore {snapshot}", *rest), 5))
+
+    assert [(each["outcome"], each["reason"]) for each in hits] == [("hit", None)]
+    assert kernels_of(fresh) == kernels_of(first)
+
+
 def kernels_of(machine: Machine) -> int:
     """Return how many kernels Triton has in its cache there, each configuration by itself."""
     return len(list(machine.folder.rglob("*.cubin")))
