@@ -73,6 +73,8 @@ _BOUND_TO = {
 """What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
 _TIMES = "gemm_autotune"
 """Type of what was timed: where there is no GPU, on the CPU."""
+_OF_LITTLE_USE = frozenset({"pgo", "triton_module"})
+"""Types of artifacts that are worth nothing where no graph can be used."""
 _FEATURES = "cpu.features"
 
 
@@ -263,7 +265,7 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     baseline = here.values.get(LABEL)
     alike = [each for each in manifests if each.environment.values.get(LABEL) == baseline]
     fits = [_fitting(manifest, here) for manifest in alike]
-    found = [each for each in fits if any(ref.type != "pgo" for ref in each.artifacts)]
+    found = [each for each in fits if any(ref.type not in _OF_LITTLE_USE for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 

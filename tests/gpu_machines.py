@@ -62,7 +62,7 @@ class Machine:
     def __init__(self, folder: Path, keys: Path) -> None:
         folder.mkdir()
         self.folder = folder
-        self._log = folder / "compilers.log"
+        self.log = folder / "compilers.log"
         tools = folder / "tools"
         tools.mkdir()
         ptxas = self._wrapper(tools / "ptxas", _ptxas())
@@ -73,14 +73,14 @@ class Machine:
             "NBCACHE_TRUST_DIR": str(keys),
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
             "TRITON_PTXAS_PATH": str(ptxas),
-            "COMPILERS_LOG": str(self._log),
+            "COMPILERS_LOG": str(self.log),
         }
 
     def run(self, *cells: str, allow_errors: bool = False) -> nbformat.NotebookNode:
         return execute(cells, self.environ, self.folder, allow_errors=allow_errors)
 
     def _wrapper(self, path: Path, real: str) -> Path:
-        log, program = shlex.quote(str(self._log)), shlex.quote(real)
+        log, program = shlex.quote(str(self.log)), shlex.quote(real)
         path.write_text(f'#!/bin/sh\necho "{path.name} $*" >>{log}\nexec {program} "$@"\n')
         path.chmod(0o755)
         return path

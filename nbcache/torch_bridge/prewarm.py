@@ -64,6 +64,8 @@ _LAZY = """
 """What is imported only while something is compiled."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
 """Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
+_ROOM_BYTES = 4 << 30
+"""Memory of the card that must be free for another process: a context of CUDA takes half a gigabyte."""
 _FOR_GPU = ("CUDA_", "HIP_", "ROCR_")
 """Beginnings of variables that count until a GPU is used."""
 _NOTICED = (*_FOR_GPU, "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ATEN_", "NPY_")
@@ -228,6 +230,8 @@ def _sample(session: Session, serving: Callable[[], bool], device: str) -> Steps
             return
         if not (may_compile and session.settings.save) or session.provide(FAILED, failed):
             return
+        if device == "cuda" and not _has_room():
+            return
         if not (yield from _compile_elsewhere(session, device)):
             session.record(FAILED, failed, b"1", made=True)
             return
@@ -352,7 +356,9 @@ def _compile_sample(
                 with torch.no_grad():
                     compiled(numbers)
             if training is not False:
-                with torch.enable_grad():
+                # Else autograd compiles a GPU's backward in a thread of its own: which waits for the lock
+                # that is held here, and of which neither `_unnoticed` nor `restoring_only` knows.
+                with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
                     compiled(numbers).backward()
     finally:
         compile_lock.release()
@@ -467,6 +473,14 @@ def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
     if not torch.version.hip and gpus.device() == "cpu":
         return "cpu"
     return "cuda" if _sample_key("cuda") in session.named("probe", timeout=0.0) else None
+
+
+def _has_room() -> bool:
+    """Tell whether another process can compile on the card without taking what the user's needs."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    return bool(free >= _ROOM_BYTES)
 
 
 def _cuda_context() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import LOAD, REPORTS, RunCells, RunPython, errors, graphs, outcomes, printed, run_interpreter
 from doctored import made_on
+from gpu_machines import Card
 
 from nbcache.trust import Keyring
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("card")]
 
 SAMPLE = """\
 import torch
@@ -68,6 +69,7 @@ def test_asking_the_driver_fixes_nothing_and_forked_children_may_use_cuda(run_py
 
 
 def test_another_cards_snapshot_is_refused_and_this_cards_hits(
+    card: Card,
     isolated: dict[str, str],
     run_cells: RunCells,
     run_python: RunPython,
@@ -96,7 +98,7 @@ def test_another_cards_snapshot_is_refused_and_this_cards_hits(
     assert row.search("\n".join(error.traceback)) and row.search(inspected.stdout)
     assert outcomes(made) == outcomes(refused) == ["miss"]
     assert outcomes(restored) == ["hit"], graphs(restored)
-    assert printed(refused, 4) == printed(restored, 4) == "True\n"
+    assert not card.computes or printed(refused, 4) == printed(restored, 4) == "True\n"
 
 
 def test_the_doctor_finds_the_card_in_order(isolated: dict[str, str], tmp_path: Path) -> None:

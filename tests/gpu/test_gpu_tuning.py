@@ -59,7 +59,7 @@ def test_no_candidate_of_a_matrix_product_travels(machines: Machines) -> None:
 
 
 def test_ones_own_kernel_hits_whichever_assembler_torch_chooses(machines: Machines) -> None:
-    """torch brings a ptxas of its own, and chooses it in the midst of the first compile, or before a hit."""
+    """Torch brings a ptxas of its own, and chooses it in the midst of the first compile, or before a hit."""
     sample = SAMPLES["a Triton kernel of one's own"]
     first, fresh = machines.make("first"), machines.make("fresh")
     for machine in (first, fresh):

@@ -10,7 +10,7 @@ typedef char name[96];
 
 static name all[CARDS_MOST], visible[CARDS_MOST];
 static int all_count, visible_count;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t found = PTHREAD_ONCE_INIT, chosen = PTHREAD_ONCE_INIT;
 static __thread int current;
 
 /* STAND_IN_CARDS names the cards, separated by commas. */
@@ -20,14 +20,18 @@ static void find_cards(void) {
   while ((each = strsep(&rest, ",")) && all_count < CARDS_MOST)
     if (*each) snprintf(all[all_count++], sizeof(name), "%s", each);
   free(names);
-  const char *chosen = getenv("CUDA_VISIBLE_DEVICES");
-  if (!chosen) {
+}
+
+/* CUDA looks at its variable once; the management library does not. */
+static void choose_cards(void) {
+  pthread_once(&found, find_cards);
+  const char *given = getenv("CUDA_VISIBLE_DEVICES");
+  if (!given) {
     memcpy(visible, all, sizeof all);
     visible_count = all_count;
     return;
   }
-  char *indices = strdup(chosen);
-  rest = indices;
+  char *indices = strdup(given), *rest = indices, *each;
   while ((each = strsep(&rest, ",")) && *each && visible_count < CARDS_MOST) {
     int index = atoi(each);
     if (index < 0 || index >= all_count) break;
@@ -37,12 +41,12 @@ static void find_cards(void) {
 }
 
 int card_count(void) {
-  pthread_once(&once, find_cards);
+  pthread_once(&chosen, choose_cards);
   return visible_count;
 }
 
 int cards_of_machine(void) {
-  pthread_once(&once, find_cards);
+  pthread_once(&found, find_cards);
   return all_count;
 }
 

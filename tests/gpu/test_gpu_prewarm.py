@@ -1,0 +1,58 @@
+"""Prewarming where a notebook uses the GPU: it ends, and the kernel after it compiles nothing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import LOAD, SESSION, Environ, Kernel
+from gpu_machines import Machine, Machines
+from test_gpu_cells import SAMPLES, TELL, cells
+
+pytestmark = pytest.mark.gpu
+
+USE = "import torch; x = torch.ones(8).cuda()"
+
+
+def test_the_sample_is_compiled_once_and_restored_after_a_restart(
+    machines: Machines, start_kernel: Callable[[Environ], Kernel], wipe: Callable[[Environ], None]
+) -> None:
+    machine = machines.make("machine", NBCACHE_PREWARM="on")
+
+    for compiles in (True, False):
+        kernel = start_kernel(machine.environ)
+        kernel.run(LOAD)
+        kernel.run(USE)
+        kernel.idle()
+        assert kernel.ask(f"{SESSION}.prewarm.state") == "done"
+        slices = kernel.ask(f"[each['name'] for each in {SESSION}.prewarm.to_json()['slices']]")
+        assert "CUDA context" in slices
+        assert kernel.ask(f"{SESSION}.notices + [str(each) for each in {SESSION}.graphs]") == []
+        assert bool(compiled(machine)) == compiles
+        kernel.run("get_ipython().kernel.do_shutdown(False)")
+        wipe(machine.environ)
+        machine.log.unlink(missing_ok=True)
+
+
+def test_a_cell_after_prewarming_hits(
+    machines: Machines, start_kernel: Callable[[Environ], Kernel], wipe: Callable[[Environ], None]
+) -> None:
+    machine = machines.make("machine", NBCACHE_PREWARM="on", NBCACHE_NOTEBOOK="model.ipynb")
+    sample = SAMPLES["training"]
+    machine.run(*cells(sample, TELL))
+    wipe(machine.environ)
+    machine.log.unlink()
+
+    kernel = start_kernel(machine.environ)
+    for cell in cells(sample):
+        kernel.run(cell)
+        kernel.idle()
+
+    assert kernel.ask(f"[str(each.outcome) for each in {SESSION}.graphs]") == ["hit", "hit"]
+    assert not compiled(machine)
+
+
+def compiled(machine: Machine) -> list[str]:
+    """Return the commands that compiled something there."""
+    lines = machine.log.read_text().splitlines() if machine.log.exists() else []
+    return [line for line in lines if "--version" not in line]
