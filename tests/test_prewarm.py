@@ -304,3 +304,29 @@ print(ours)
     for cell in (LOAD, SET_UP, DEFINE, CALL, CALL):
         kernel.run(cell)
     assert kernel.run(profile).splitlines()[-1] == "set()"
+
+
+def test_the_samples_backward_stays_on_its_thread(run_python: RunPython) -> None:
+    """On a GPU another thread of autograd's would wait for the lock that the sample's compile holds."""
+    run_python("""\
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from nbcache.kernel_session import Session
+from nbcache.settings import Settings
+from nbcache.stores.memory import MemoryStore
+from nbcache.torch_bridge import TorchBridge, prewarm
+
+multithreaded = []
+def compile_backward(graph, inputs):
+    multithreaded.append(torch.autograd.is_multithreading_enabled())
+    return make_boxed_func(graph.forward)
+forward = lambda graph, inputs: make_boxed_func(graph.forward)
+backend = aot_autograd(fw_compiler=forward, bw_compiler=compile_backward)
+torch._dynamo.register_backend(backend, name="watched")
+session = Session(Settings(), TorchBridge(), MemoryStore("store"))
+session.start()
+prewarm._compile_sample(session, "cpu", training=True, backend="watched")
+assert multithreaded == [False], multithreaded
+assert torch.autograd.is_multithreading_enabled()
+""")
