@@ -3,7 +3,7 @@
 For machines without a card. This interpreter must have torch's build for CUDA. Everything that compiles,
 tunes and caches is real: Dynamo, Inductor, Triton, ptxas; machine code is loaded, launched and timed. The
 card is not: its memory is the host's, its clock is simulated, and a kernel computes nothing, so results mean
-nothing. Convolutions need cuDNN, for which nothing stands in.
+nothing. Convolutions need cuDNN, for which nothing stands in; attention does without it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def main() -> None:
         **os.environ,
         "LD_PRELOAD": ":".join(str(folder / name) for name in names),
         "LD_LIBRARY_PATH": str(folder),
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
     }
     os.execvpe(sys.argv[1], sys.argv[1:], environ)
 
