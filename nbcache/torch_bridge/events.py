@@ -6,6 +6,7 @@ Tested on torch 2.13.0 and 2.11.0.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import threading
@@ -60,6 +61,7 @@ _breaks = threading.local()
 """`before`: how many graph breaks torch had noted when the compile on this thread began."""
 _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
+_OURS = os.path.dirname(__file__) + os.sep
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
@@ -240,7 +242,7 @@ def _frame(
     utils: ModuleType, session: Session, at: dict[str, Any], metadata: Mapping[str, Any]
 ) -> FrameCompiled:
     file, line = str(metadata.get("co_filename") or ""), metadata.get("co_firstlineno")
-    where = _place(session, file)
+    where = "" if file.startswith(_OURS) else _place(session, file)  # a frame that we made: `options`
     breaks = len(utils.graph_break_reasons)
     # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
     broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
