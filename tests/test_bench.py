@@ -678,6 +678,25 @@ def test_one_compile_can_do_for_torchs_caches_and_nbcaches(own: Path, isolated: 
     assert all(run["agrees"] for run in runs.values())
 
 
+def test_torch_warm_has_all_caches_of_the_one_compile(tmp_path: Path) -> None:
+    """Without torch's headers, which are not in its folder, the warm kernel compiled them: 9 s, and not 4."""
+    places = runner._Places(tmp_path)
+    cold, warm = places.of(Variant.COLD), places.of(Variant.TORCH_WARM)
+    cold.empty()
+    folder = places.empty_torchs()
+    modules, headers = Path("home/.triton/cache/a.so"), Path("tmp", folder.name, "precompiled_headers/a.gch")
+    for left in (modules, headers):
+        (cold.root / left).parent.mkdir(parents=True)
+        (cold.root / left).touch()
+    folder.mkdir()
+
+    places.give_torchs(cold)
+    warm.empty(keep_caches=True)
+
+    assert folder.parent == warm.temporary
+    assert (warm.root / modules).exists() and (warm.root / headers).exists()
+
+
 @pytest.mark.compile
 def test_a_command_that_was_killed_goes_on_where_it_was(own: Path, isolated: dict[str, str]) -> None:
     line = "bench_own:make --variants=cold,restart --runs=1 --idle=0 --keep kept --json out.json"

@@ -235,6 +235,8 @@ class Runner:
                 prewarmed(running)  # as a user's kernel would, which goes on: it stores that, too
             arguments = f"execution_count={measured.execution_count}, recorded={loaded is not None}"
             running.run(f"finish({str(places.found)!r}, case, compiled, output, {arguments})")
+        if fills and variant is Variant.COLD:
+            places.give_torchs(home)
         if fills:
             places.set_filled()
         found = json.loads(places.found.read_text())
@@ -295,7 +297,20 @@ class _Places:
         self._filled.unlink(missing_ok=True)
         home = self.of(Variant.TORCH_WARM)
         home.empty()
-        return home.temporary / f"torchinductor_{re.sub(_NOT_IN_NAMES, '_', getpass.getuser())}"
+        return _default_folder(home)
+
+    def give_torchs(self, home: Home) -> None:
+        """Give `torch warm` what a kernel has left outside of the folder that `empty_torchs` returned.
+
+        torch has its C++ headers in the temp folder, whatever it was given, Triton a module in the home.
+        """
+        theirs = self.of(Variant.TORCH_WARM)
+        for left, into in (
+            (home.root / "home", theirs.root / "home"),
+            (_default_folder(home), _default_folder(theirs)),
+        ):
+            if left.exists():
+                shutil.copytree(left, into, symlinks=True, dirs_exist_ok=True)
 
     @property
     def _filled(self) -> Path:
@@ -393,3 +408,8 @@ def sizes_of(folder: Path, cell: str) -> Sizes:
         store_bytes=manifests + sum(entries.values()),
         bytes_by_type=by_type,
     )
+
+
+def _default_folder(home: Home) -> Path:
+    """Return the folder that torch takes for its caches where it is given none."""
+    return home.temporary / f"torchinductor_{re.sub(_NOT_IN_NAMES, '_', getpass.getuser())}"
