@@ -54,6 +54,20 @@ def test_equal_kernels_are_equal_bytes_wherever_they_are(folder: Path, tmp_path:
     assert pack(there) == pack(folder)
 
 
+def test_what_another_process_compiles_there_meanwhile_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    """Two kernels share Triton's folder: taking a file from one that is writing it would fail its cell."""
+    there = tmp_path / "there" / KEY
+    writing = there / "tmp.pid_1_a"
+    writing.mkdir(parents=True)
+    (writing / "k.ptx").touch()
+    (there / "k.ttir").touch()
+
+    unpack(pack(folder), there)
+
+    assert (writing / "k.ptx").exists() and (there / "k.ttir").exists()
+    assert (there / "__grp__k.json").exists()
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -68,6 +82,9 @@ def test_equal_kernels_are_equal_bytes_wherever_they_are(folder: Path, tmp_path:
         to_json(KERNEL, {"files": {"k.json": 1}}),
         to_json(KERNEL, {"files": {"k.json": "no base64"}}),
         to_json(KERNEL, {"files": {"k.json": base64.b64encode(b"{}").decode(), "k.cubin": "*"}}),
+        to_json(KERNEL, {"files": {}}),
+        to_json(KERNEL, {"files": {"k.json": "", "__grp__k.json": ""}}),  # Triton would find no machine code
+        to_json(KERNEL, {"files": {"k.json": "", "k.cubin": ""}}),
     ],
 )
 def test_what_is_no_kernel_is_refused_and_leaves_nothing(content: bytes, tmp_path: Path) -> None:

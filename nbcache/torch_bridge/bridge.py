@@ -240,7 +240,7 @@ class TorchBridge:
     def _heuristics_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.keep_tuned, module)
         self._hook(triton_kernels.bundle_what_runs, module)
-        self._hook(triton_kernels.provide_tuned, module, self._serving)
+        self._hook(triton_kernels.provide_tuned, module, self._serving, self._owned)
 
     def _instructions_module(self, module: ModuleType) -> None:
         self._restrict(portable.restrict_features, module)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import base64
 import os
 import re
-import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.canonical import corrupt, from_json, to_json
 from nbcache.errors import FormatError
+from nbcache.torch_bridge.cpp_kernels import CLOCK_TICK
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import CANDIDATE, stamp
 from nbcache.tracking import ArtifactSeen
@@ -38,7 +39,11 @@ KERNEL = "triton_kernel"
 """The type of these artifacts."""
 _KEY = re.compile(r"[A-Z2-7]{52}")
 """Triton's hash of a kernel, which is the name of its folder."""
-_KEPT = (".json", ".cubin")
+_CODE = ".cubin"
+"""The ending of machine code; that for other makers' GPUs has another."""
+_GROUP = "__grp__"
+"""What the name of that file of Triton's begins with that names the others, without which it finds none."""
+_KEPT = (".json", _CODE)
 """The endings of those files of a kernel that running it takes."""
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
@@ -153,7 +158,11 @@ def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches)
 
 
 def provide_tuned(
-    heuristics: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+    heuristics: ModuleType,
+    session: Session,
+    patches: Patches,
+    serving: Callable[[], bool],
+    owned: Callable[[], bool],
 ) -> None:
     """Record the machine code that coordinate descent ends with; make it present before torch compiles it.
 
@@ -162,6 +171,7 @@ def provide_tuned(
     """
     if find_spec("triton") is None:
         return
+    from triton import knobs
     from triton.runtime.cache import FileCacheManager
 
     tuner, looking = heuristics.CachingAutotuner, threading.local()
@@ -171,19 +181,28 @@ def provide_tuned(
         FileCacheManager.get_group,
     )
 
-    def note(self: Any, launcher: Any) -> None:
+    def note(self: Any, launcher: Any, began: float) -> None:
+        """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
+        if knobs.compilation.override or knobs.runtime.add_stages_inspection_hook is not None:
+            return  # somebody replaces what Triton compiles, and its hash does not tell
         compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
         if heuristics.triton_config_to_hashable(launcher.config) in compiled:
             return  # the graph has it
         folder = Path(heuristics.triton_cache_dir(self.device_props.index), launcher.cache_hash)
+        code = next(folder.glob(f"*{_CODE}"), None)
+        if code is None:
+            return  # for a GPU of another maker, or kept by a cache of the user's own
+        made = code.stat().st_mtime >= began - CLOCK_TICK
         content = pack(folder)
         session.emit(ArtifactSeen(**stamp(), type=KERNEL, size=len(content)))
-        session.record(KERNEL, launcher.cache_hash, content, made=True)
+        made = made or (owned() and Path(heuristics.cache_dir()) in folder.parents)
+        session.record(KERNEL, launcher.cache_hash, content, made=made)
 
     def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.time()
         best = descend(self, launcher, *args, **kwargs)
         if getattr(best.config, "found_by_coordesc", False):
-            session.attempt("recording a tuned kernel", partial(note, self, best))
+            session.attempt("recording a tuned kernel", partial(note, self, best, began))
         return best
 
     def _precompile_config(self: Any, config: Any) -> Any:
@@ -237,8 +256,11 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Write what `pack` gave as `folder`, all of it or nothing; FormatError for anything else."""
-    files = {}
+    """Write what `pack` gave into `folder`, last what names the rest; FormatError for anything else.
+
+    Triton finds nothing there before that.
+    """
+    files: dict[str, bytes] = {}
     for name, text in from_json(content, KERNEL).object("files").items():
         if not _FILE.fullmatch(name) or not isinstance(text, str):
             raise corrupt(f"a {KERNEL} holds something else than files of a kernel")
@@ -246,13 +268,16 @@ def unpack(content: bytes, folder: Path) -> None:
             files[name] = base64.b64decode(text, validate=True)
         except ValueError as error:
             raise corrupt(f"a {KERNEL} holds a file that is not base64") from error
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="tmp.") as temporary:
-        made = Path(temporary, folder.name)
-        made.mkdir()
-        for name, file in files.items():
+    in_order = sorted(files, key=lambda name: name.startswith(_GROUP))
+    endings = {Path(name).suffix for name in files}
+    if not in_order or not in_order[-1].startswith(_GROUP) or _CODE not in endings:
+        raise corrupt(f"a {KERNEL} holds no machine code, or does not name its files")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="tmp.") as temporary:
+        for name in in_order:  # another process may be compiling into the same folder just now
+            file = files[name]
             if name.endswith(".json"):
                 file = file.replace(_FOLDER, os.fsencode(folder))
-            (made / name).write_bytes(file)
-        shutil.rmtree(folder, ignore_errors=True)  # Triton makes it before it looks, and finds nothing whole
-        made.replace(folder)
+            written = Path(temporary, name)
+            written.write_bytes(file)
+            written.replace(folder / name)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from conftest import SESSION, Environ
+from conftest import SESSION, Environ, printed
 from gpu_machines import Machine, Machines
 from redis_servers import RedisServer
 from test_gpu_cells import SAMPLES, TELL, cells, graphs_of, told
@@ -19,6 +22,10 @@ SETTINGS = {
     "bundled": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1"},
 }
 WAIT = f"assert {SESSION}.flush(60)"
+STORED = f"""\
+assert {SESSION}.flush(60)
+print(json.dumps([each.key for each in {SESSION}.manifest().artifacts if each.type == "triton_kernel"]))
+"""
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
@@ -59,7 +66,7 @@ def test_no_candidate_of_a_matrix_product_travels(machines: Machines) -> None:
 
 
 def test_ones_own_kernel_hits_whichever_assembler_torch_chooses(machines: Machines) -> None:
-    """Torch brings a ptxas of its own, and chooses it in the midst of the first compile, or before a hit."""
+    """That of torch is chosen in the midst of the first compile, or before a hit."""
     sample = SAMPLES["a Triton kernel of one's own"]
     first, fresh = machines.make("first"), machines.make("fresh")
     for machine in (first, fresh):
@@ -72,6 +79,34 @@ def test_ones_own_kernel_hits_whichever_assembler_torch_chooses(machines: Machin
 
     assert [(each["outcome"], each["reason"]) for each in hits] == [("hit", None)]
     assert kernels_of(fresh) == kernels_of(first)
+
+
+def test_a_tuned_kernel_is_stored_if_it_was_compiled_here(machines: Machines, tmp_path: Path) -> None:
+    """Whoever else writes to a folder that the user has chosen for Triton: nobody signs for that."""
+    folder = tmp_path / "triton"
+    first = machines.make("first", TRITON_CACHE_DIR=str(folder))
+    assert set(json.loads(printed(first.run(*cells(SAMPLE, STORED)), 4))) <= names_in(folder)
+    assert names_in(folder)
+    for file in folder.rglob("*.cubin"):
+        os.utime(file, (0, 0))
+
+    second = machines.make("second", TRITON_CACHE_DIR=str(folder))
+    stored = json.loads(printed(second.run(*cells(SAMPLE, STORED)), 4))
+
+    assert all(file.stat().st_mtime for key in stored for file in (folder / key).glob("*.cubin"))
+
+
+def test_no_tuned_kernel_is_stored_where_the_user_replaces_what_triton_compiles(machines: Machines) -> None:
+    """Triton's hash of it is the same, and others would run the replaced kernel."""
+    usual = machines.make("usual")
+    assert json.loads(printed(usual.run(*cells(SAMPLE, STORED)), 4))
+
+    replacing = machines.make("replacing", TRITON_KERNEL_OVERRIDE="1")
+    assert json.loads(printed(replacing.run(*cells(SAMPLE, STORED)), 4)) == []
+
+
+def names_in(folder: Path) -> set[str]:
+    return {each.parent.name for each in folder.rglob("*.cubin")}
 
 
 def kernels_of(machine: Machine) -> int:
