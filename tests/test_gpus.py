@@ -211,6 +211,21 @@ def test_a_variable_that_is_set_while_torch_is_there_is_noticed(
     assert environment.requested() != before
 
 
+def test_once_cuda_is_used_its_variables_change_nothing(
+    present: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present(H100, T4)
+    monkeypatch.setattr(gpus, "_settled", {})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    before = environment.requested()
+    gpus.settle()
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as for children that are to run on the CPU
+    gpus.settle()
+
+    assert (gpus.device(), environment.requested()) == (T4, before)
+
+
 # --- what is prewarmed for ----------------------------------------------------------------------
 
 

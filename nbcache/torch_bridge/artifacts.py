@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "being_loaded",
+    "kernels_are_replaced",
     "note_bundle",
     "note_unverified",
     "populate_graph",
@@ -77,6 +79,8 @@ def record(
         return content is getattr(_loaded, "content", None) or getattr(_loaded, "profile", False)
 
     def was_made(artifact_type: str, key: str, content: Any) -> bool:
+        if artifact_type == "inductor" and kernels_are_replaced():
+            return False
         if was_hit(artifact_type, key, content):
             return getattr(_loaded, "local", True) and owned()
         return not _is_unverified(artifact_type, content)
@@ -97,6 +101,15 @@ def record(
 
     patches.set(manager, "record_artifact", staticmethod(record_artifact))
     patches.set(manager, "populate_caches", staticmethod(populate_caches))
+
+
+def kernels_are_replaced() -> bool:
+    """Tell whether somebody has Triton run other code than it compiles, which no key of its tells."""
+    knobs = sys.modules.get("triton.knobs")
+    if knobs is None:
+        return False
+    hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
+    return bool(knobs.compilation.override) or hook is not None
 
 
 def note_unverified(found: Any) -> None:

@@ -29,6 +29,7 @@ from nbcache.torch_bridge import (
     events,
     garbage,
     gemm_autotune,
+    gpus,
     portable,
     prewarm,
     remote,
@@ -336,6 +337,8 @@ class TorchBridge:
 
         if environment.requested() != self._requested and self._session is not None:
             self._environment_changed(self._session)
+        if torch.cuda.is_initialized():
+            gpus.settle()
         if torch.compiler.config.force_disable_caches:
             return False
         value = os.environ.get(FOLDER, "")

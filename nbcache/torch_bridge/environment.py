@@ -111,7 +111,9 @@ def requested() -> tuple[str | None, ...]:
 
     Those for the GPU count until CUDA is used first, which is most often after torch was imported.
     """
-    return tuple(map(os.environ.get, ("ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")))
+    of_gpus = gpus.chosen()
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    return (os.environ.get("ATEN_CPU_CAPABILITY"), *map(of_gpus.get, names))
 
 
 def lacking(baseline: Baseline) -> list[str]:

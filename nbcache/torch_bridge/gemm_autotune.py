@@ -14,6 +14,7 @@ Tested on torch 2.13.0 and 2.11.0.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -43,6 +44,7 @@ __all__ = [
 T = TypeVar("T")
 
 TYPE = "gemm_autotune"
+_ARGUMENTS = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
 _MOST_BYTES = 4 << 20
 """An exhaustive search has thousands of candidates, of about 100 bytes each."""
 _RESTORING = "restoring what was benchmarked"
@@ -95,6 +97,8 @@ def provide_times(
     left alone elsewhere. Of two processes that write the file at once one may lose, as with torch alone.
     """
     original = codecache.PersistentCache.lookup
+    if [*inspect.signature(original).parameters] != _ARGUMENTS:
+        raise TypeError(f"PersistentCache.lookup takes {inspect.signature(original)}")
     stored = _Stored(session, patches, owned)
 
     def make_present(

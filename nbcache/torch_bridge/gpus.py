@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Found", "Gpu", "c_compiler", "device", "driver_is_found_by_triton", "found"]
+__all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "driver_is_found_by_triton", "found", "settle"]
 
 _LIBRARIES = (
     "libnvidia-ml.so.1",
@@ -74,15 +74,29 @@ def found() -> Found:
     return Found(gpus, failure=(failure or "its library, libnvidia-ml.so.1, is not there") if gpus else "")
 
 
+_settled: dict[str, str] = {}
+"""What the variables said that choose GPUs when CUDA began to be used, with `""` for itself as a mark."""
+
+
+def chosen() -> Mapping[str, str]:
+    """Return those environment variables that choose the GPUs which this process uses."""
+    return _settled or {name: os.environ[name] for name in (_VISIBLE, _ORDER) if name in os.environ}
+
+
+def settle() -> None:
+    """Note that CUDA is used now in this process: from here on it heeds these variables no more."""
+    _settled.update({**chosen(), "": ""})
+
+
 def device(environ: Mapping[str, str] | None = None) -> str:
     """Return the name of the GPU that CUDA shows to this process, of several kinds a list; else `cpu`.
 
     torch's keys hold the name of one GPU, the current one, and of others the index only (2.11, 2.13). So the
     list tells which GPU has which index; where only CUDA knows that, it tells what CUDA goes by.
     """
-    environ = os.environ if environ is None else environ
-    gpus, chosen = found().gpus, environ.get(_VISIBLE)
-    seen, by_number = _visible(gpus, chosen)
+    environ = chosen() if environ is None else environ
+    gpus, numbers = found().gpus, environ.get(_VISIBLE)
+    seen, by_number = _visible(gpus, numbers)
     if not seen:
         return "cpu"
     certain = not by_number or environ.get(_ORDER) == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) == 1
@@ -91,7 +105,7 @@ def device(environ: Mapping[str, str] | None = None) -> str:
         return names[0]
     if certain:
         return ", ".join(names)
-    which = "" if chosen is None else f", of these {chosen}"
+    which = "" if numbers is None else f", of these {numbers}"
     return f"{', '.join(names)} (fastest first{which})"
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.canonical import corrupt, from_json, to_json
 from nbcache.errors import FormatError
+from nbcache.torch_bridge.artifacts import kernels_are_replaced
 from nbcache.torch_bridge.cpp_kernels import CLOCK_TICK
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import CANDIDATE, stamp
@@ -95,7 +96,7 @@ def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> No
 
     def recheck_autotune_cache(self: Any, reload_kernel_from_src: Any) -> None:
         recheck(self, reload_kernel_from_src=reload_kernel_from_src)
-        if not _was_tuned(self):
+        if not _was_tuned(self) or len(found.configs) != 1:
             return
         (best,) = found.configs
         for result in self.compile_results:
@@ -171,7 +172,6 @@ def provide_tuned(
     """
     if find_spec("triton") is None:
         return
-    from triton import knobs
     from triton.runtime.cache import FileCacheManager
 
     tuner, looking = heuristics.CachingAutotuner, threading.local()
@@ -183,8 +183,8 @@ def provide_tuned(
 
     def note(self: Any, launcher: Any, began: float) -> None:
         """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
-        if knobs.compilation.override or knobs.runtime.add_stages_inspection_hook is not None:
-            return  # somebody replaces what Triton compiles, and its hash does not tell
+        if kernels_are_replaced():
+            return
         compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
         if heuristics.triton_config_to_hashable(launcher.config) in compiled:
             return  # the graph has it
