@@ -471,6 +471,20 @@ def test_what_is_kept_comes_back_as_it_was(result: Result, tmp_path: Path) -> No
         kept.load(tmp_path, SUBJECT, here)
 
 
+@pytest.mark.parametrize("field", ["format", "identity", "environment", "result"])
+def test_a_file_that_lacks_something_is_not_taken_for_ours(
+    result: Result, tmp_path: Path, field: str
+) -> None:
+    kept.save(tmp_path, result, MACHINE, {"nbcache": "0.1.0"})
+    file = tmp_path / "result.json"
+    values = json.loads(file.read_text())
+    del values[field]
+    file.write_text(json.dumps(values))
+
+    with pytest.raises(BenchError, match="this was not kept by nbcache bench"):
+        kept.load(tmp_path, SUBJECT, {"nbcache": "0.1.0"})
+
+
 def test_without_the_reference_variants_there_are_no_ratios(result: Result) -> None:
     only = [run for run in result.runs if run.variant is Variant.RESTART]
 

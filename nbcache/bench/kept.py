@@ -48,14 +48,19 @@ def load(folder: Path, subject: Subject, here: Mapping[str, str]) -> tuple[Resul
         raise BenchError(
             f"what was kept cannot be read: {error}", where=str(file), next_step=_ANOTHER
         ) from error
-    if not isinstance(values, dict) or values.get("format") != _FORMAT:
-        raise BenchError("this was not kept by nbcache bench", where=str(file), next_step=_ANOTHER)
-    if apart := diff(components(values["identity"]), components(here)):
+    try:
+        if values["format"] != _FORMAT:
+            raise KeyError("format")
+        identity, environment = components(values["identity"]), values["environment"]
+        result = Result.from_json(values["result"], subject)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BenchError("this was not kept by nbcache bench", where=str(file), next_step=_ANOTHER) from error
+    if apart := diff(identity, components(here)):
         what = "; ".join(map(str, apart))
         raise BenchError(
             f"what was kept is not comparable with this: {what}", where=str(file), next_step=_ANOTHER
         )
-    return Result.from_json(values["result"], subject), values["environment"]
+    return result, environment
 
 
 def save(folder: Path, result: Result, environment: Mapping[str, Any], here: Mapping[str, str]) -> None:
