@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SESSION, Environ, printed
+from conftest import SESSION, Environ
 from gpu_machines import Machine, Machines
 from redis_servers import RedisServer
 from test_gpu_cells import SAMPLES, TELL, cells, graphs_of, told
@@ -21,6 +21,14 @@ SETTINGS = {
     "remote": {"TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "1"},
     "bundled": {"TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "1"},
 }
+DESCENDS = replace(
+    SAMPLE,
+    set_up=f"""{SAMPLE.set_up}
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+times = iter([1.0, 0.5])  # the second configuration that is tried is the best, and none that the graph has
+CachingAutotuner.bench = lambda *args, **kwargs: next(times, 1.0)
+""",
+)
 WAIT = f"assert {SESSION}.flush(60)"
 STORED = f"""\
 assert {SESSION}.flush(60)
@@ -85,24 +93,36 @@ def test_a_tuned_kernel_is_stored_if_it_was_compiled_here(machines: Machines, tm
     """Whoever else writes to a folder that the user has chosen for Triton: nobody signs for that."""
     folder = tmp_path / "triton"
     first = machines.make("first", TRITON_CACHE_DIR=str(folder))
-    assert set(json.loads(printed(first.run(*cells(SAMPLE, STORED)), 4))) <= names_in(folder)
-    assert names_in(folder)
+    (key,) = told(first.run(*cells(DESCENDS, STORED)), 4)
+    assert key in names_in(folder)
     for file in folder.rglob("*.cubin"):
         os.utime(file, (0, 0))
 
     second = machines.make("second", TRITON_CACHE_DIR=str(folder))
-    stored = json.loads(printed(second.run(*cells(SAMPLE, STORED)), 4))
 
-    assert all(file.stat().st_mtime for key in stored for file in (folder / key).glob("*.cubin"))
+    assert told(second.run(*cells(DESCENDS, STORED)), 4) == []
 
 
 def test_no_tuned_kernel_is_stored_where_the_user_replaces_what_triton_compiles(machines: Machines) -> None:
     """Triton's hash of it is the same, and others would run the replaced kernel."""
     usual = machines.make("usual")
-    assert json.loads(printed(usual.run(*cells(SAMPLE, STORED)), 4))
+    assert told(usual.run(*cells(DESCENDS, STORED)), 4)
 
     replacing = machines.make("replacing", TRITON_KERNEL_OVERRIDE="1")
-    assert json.loads(printed(replacing.run(*cells(SAMPLE, STORED)), 4)) == []
+    assert told(replacing.run(*cells(DESCENDS, STORED)), 4) == []
+
+
+def test_a_kernel_that_the_descent_found_is_not_compiled_elsewhere(machines: Machines) -> None:
+    first = machines.make("first")
+    snapshot = first.folder / "model.nbcache"
+    assert told(first.run(*cells(DESCENDS, STORED, f"%nbcache snapshot {snapshot}")), 4)
+
+    fresh = machines.make("fresh")
+    load, *rest = cells(DESCENDS, TELL)
+    found = told(fresh.run(load, f"%nbcache restore {snapshot}", *rest), 5)
+
+    assert [(each["outcome"], each["reason"]) for each in graphs_of(found)] == [("hit", None)]
+    assert (found["compilers"], found["notices"]) == ([], [])
 
 
 def names_in(folder: Path) -> set[str]:
