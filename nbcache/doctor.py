@@ -303,7 +303,7 @@ def _gpu(device: str, triton: str, cuda: str | None) -> _Checks:
         remedy = "nvidia-smi says more; after an update of the driver, restart the machine"
         yield _note("GPU", f"{said}, and its driver cannot be asked: {found.failure}", remedy)
     elif device == "cpu":
-        hidden = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+        hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
         yield _ok("GPU", f"{said}, hidden by {hidden}: {on_cpu}")
     elif triton == "none":
         without = f"{said}, without Triton: nothing can be compiled for it"

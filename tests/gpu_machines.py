@@ -55,8 +55,8 @@ def find_card() -> Card | str:
 class Machine:
     """A machine with a card: a home, a store, torch's, Triton's and temp folders, all empty at first.
 
-    All machines of a test are one person's. What runs a compiler there, in whatever process, is listed in
-    the file that COMPILERS_LOG names.
+    All machines of a test are one person's. What a compiler is run for there, in whatever process, is
+    listed in the file that COMPILERS_LOG names, but for the question which version it is.
     """
 
     def __init__(self, folder: Path, keys: Path) -> None:
@@ -81,7 +81,11 @@ class Machine:
 
     def _wrapper(self, path: Path, real: str) -> Path:
         log, program = shlex.quote(str(self.log)), shlex.quote(real)
-        path.write_text(f'#!/bin/sh\necho "{path.name} $*" >>{log}\nexec {program} "$@"\n')
+        path.write_text(
+            "#!/bin/sh\n"
+            f'case "$*" in *--version*) ;; *) echo "{path.name} $*" >>{log} ;; esac\n'
+            f'exec {program} "$@"\n'
+        )
         path.chmod(0o755)
         return path
 

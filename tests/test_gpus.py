@@ -215,7 +215,7 @@ def test_once_cuda_is_used_its_variables_change_nothing(
     present: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     present(H100, T4)
-    monkeypatch.setattr(gpus, "_settled", {})
+    monkeypatch.setattr(gpus, "_settled", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     before = environment.requested()
     gpus.settle()

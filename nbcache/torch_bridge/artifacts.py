@@ -14,19 +14,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbcache.bundle import AUTOTUNE_KEY
+from nbcache.errors import FormatError
+from nbcache.model import Artifact
 from nbcache.torch_bridge.events import is_restoring_only, stamp
 from nbcache.tracking import ArtifactSeen, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
-    from nbcache.model import Artifact
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = [
     "being_loaded",
+    "hand_on",
     "kernels_are_replaced",
     "note_bundle",
     "note_unverified",
@@ -36,9 +38,12 @@ __all__ = [
     "provide_profile",
     "provide_tuning_to_workers",
     "record",
+    "restored",
     "was_asked",
     "was_provided",
 ]
+
+T = TypeVar("T")
 
 _PROVIDED = "nbcache_graphs"
 """Folder in torch's cache folder for the keys of graphs that nbcache has put there."""
@@ -85,15 +90,14 @@ def record(
             return getattr(_loaded, "local", True) and owned()
         return not _is_unverified(artifact_type, content)
 
-    def hand_on(artifact_type: str, key: str, content: Any) -> None:
+    def note(artifact_type: str, key: str, content: Any) -> None:
         made = was_made(artifact_type, key, content)
         encoded = factory.encode_create(artifact_type, key, content).content
-        session.emit(ArtifactSeen(**stamp(), type=artifact_type, size=len(encoded)))
-        session.record(artifact_type, key, encoded, made=made)
+        hand_on(session, Artifact(artifact_type, key, encoded), made=made)
 
     def record_artifact(artifact_type: str, key: str, content: Any) -> None:
         recorded(artifact_type, key, content)
-        session.attempt("recording an artifact", partial(hand_on, artifact_type, key, content))
+        session.attempt("recording an artifact", partial(note, artifact_type, key, content))
 
     def populate_caches(artifacts: Any) -> Any:
         session.attempt("noting a bundle", disown)
@@ -101,6 +105,26 @@ def record(
 
     patches.set(manager, "record_artifact", staticmethod(record_artifact))
     patches.set(manager, "populate_caches", staticmethod(populate_caches))
+
+
+def hand_on(session: Session, artifact: Artifact, *, made: bool) -> None:
+    """Have an artifact that was just made or used counted for its graph, and stored, or its use noted."""
+    session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
+    session.record(artifact.type, artifact.key, artifact.content, made=made)
+
+
+def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]) -> T | None:
+    """Return what `use` makes of the newest artifact that is stored; None without one that it can use."""
+    for artifact in session.provide(type, key)[:1]:
+        try:
+            found = use(artifact)
+        except (OSError, ImportError, FormatError) as error:
+            session.rejected(type, key, error)
+            continue
+        session.populated(type, key)
+        hand_on(session, artifact, made=False)
+        return found
+    return None
 
 
 def kernels_are_replaced() -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _THREADS_IN_KEYS = (2, 13)
 """Since when torch's keys hold the number of threads."""
 _WORKS = b"1"
-CLOCK_TICK = 0.01
+_CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
 
 KERNELS = "nbcache_kernels"
@@ -47,8 +47,8 @@ CLEARED = "cleared"
 
 __all__ = [
     "CLEARED",
-    "CLOCK_TICK",
     "KERNELS",
+    "compiled_since",
     "compiler",
     "compiler_identity",
     "kernel_key",
@@ -158,7 +158,7 @@ def provide_kernels(
         """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
         path = Path(getattr(library, "__file__", None) or library._name)
         status = path.stat()
-        compiled = status.st_mtime >= began - CLOCK_TICK
+        compiled = compiled_since(began, status)
         session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
         if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
             trusted[ours] = path
@@ -261,6 +261,11 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
         return None
     finally:
         session.emit(SpanEnded(**stamp(), name="nbcache.restore"))
+
+
+def compiled_since(began: float, status: os.stat_result) -> bool:
+    """Tell whether the file with this `status` was written at `began` (Unix time) or later."""
+    return status.st_mtime >= began - _CLOCK_TICK
 
 
 def place(cache_folder: str, artifact: Artifact) -> Path:

@@ -74,18 +74,21 @@ def found() -> Found:
     return Found(gpus, failure=(failure or "its library, libnvidia-ml.so.1, is not there") if gpus else "")
 
 
-_settled: dict[str, str] = {}
-"""What the variables said that choose GPUs when CUDA began to be used, with `""` for itself as a mark."""
+_settled: Mapping[str, str] | None = None
+"""What `chosen` returned when CUDA began to be used; None before that."""
 
 
 def chosen() -> Mapping[str, str]:
     """Return those environment variables that choose the GPUs which this process uses."""
-    return _settled or {name: os.environ[name] for name in (_VISIBLE, _ORDER) if name in os.environ}
+    if _settled is not None:
+        return _settled
+    return {name: os.environ[name] for name in (_VISIBLE, _ORDER) if name in os.environ}
 
 
 def settle() -> None:
     """Note that CUDA is used now in this process: from here on it heeds these variables no more."""
-    _settled.update({**chosen(), "": ""})
+    global _settled
+    _settled = chosen()
 
 
 def device(environ: Mapping[str, str] | None = None) -> str:

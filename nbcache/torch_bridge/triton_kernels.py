@@ -23,12 +23,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.canonical import corrupt, from_json, to_json
-from nbcache.errors import FormatError
-from nbcache.torch_bridge.artifacts import kernels_are_replaced
-from nbcache.torch_bridge.cpp_kernels import CLOCK_TICK
+from nbcache.model import Artifact
+from nbcache.torch_bridge.artifacts import hand_on, kernels_are_replaced, restored
+from nbcache.torch_bridge.cpp_kernels import compiled_since
 from nbcache.torch_bridge.environment import torch_release
-from nbcache.torch_bridge.events import CANDIDATE, stamp
-from nbcache.tracking import ArtifactSeen
+from nbcache.torch_bridge.events import CANDIDATE
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
@@ -192,11 +191,9 @@ def provide_tuned(
         code = next(folder.glob(f"*{_CODE}"), None)
         if code is None:
             return  # for a GPU of another maker, or kept by a cache of the user's own
-        made = code.stat().st_mtime >= began - CLOCK_TICK
-        content = pack(folder)
-        session.emit(ArtifactSeen(**stamp(), type=KERNEL, size=len(content)))
-        made = made or (owned() and Path(heuristics.cache_dir()) in folder.parents)
-        session.record(KERNEL, launcher.cache_hash, content, made=made)
+        ours = owned() and Path(heuristics.cache_dir()) in folder.parents
+        made = compiled_since(began, code.stat()) or ours
+        hand_on(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
 
     def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.time()
@@ -215,17 +212,12 @@ def provide_tuned(
     def make_present(manager: Any) -> bool:
         if not serving() or not _KEY.fullmatch(manager.key):
             return False
-        for artifact in session.provide(KERNEL, manager.key)[:1]:
-            try:
-                unpack(artifact.content, Path(manager.cache_dir))
-            except (OSError, FormatError) as error:
-                session.rejected(KERNEL, manager.key, error)
-                continue
-            session.populated(KERNEL, manager.key)
-            session.record(KERNEL, manager.key, artifact.content, made=False)
-            session.emit(ArtifactSeen(**stamp(), type=KERNEL, size=len(artifact.content)))
+
+        def use(artifact: Artifact) -> bool:
+            unpack(artifact.content, Path(manager.cache_dir))
             return True
-        return False
+
+        return bool(restored(session, KERNEL, manager.key, use))
 
     def group(self: Any, filename: str) -> Any:
         found = get_group(self, filename)

@@ -21,13 +21,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.key import components, digest
-from nbcache.torch_bridge.cpp_kernels import CLOCK_TICK, place
-from nbcache.torch_bridge.events import stamp
-from nbcache.tracking import ArtifactSeen
+from nbcache.model import Artifact
+from nbcache.torch_bridge.artifacts import hand_on, restored
+from nbcache.torch_bridge.cpp_kernels import compiled_since, place
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
-    from nbcache.model import Artifact
     from nbcache.torch_bridge.hooks import Patches
 
 __all__ = ["MODULE", "module_key", "provide_modules"]
@@ -70,7 +69,7 @@ def provide_modules(
         key = session.attempt("restoring a module of Triton", partial(key_if_served, src, name, options))
         if key is None:
             return original(src, name, **options)
-        module = session.attempt("restoring a module of Triton", partial(restored, key, name))
+        module = session.attempt("restoring a module of Triton", partial(stored, key, name))
         if module is None:
             began = time.time()
             module = original(src, name, **options)
@@ -80,33 +79,17 @@ def provide_modules(
     def key_if_served(src: str, name: str, options: dict[str, Any]) -> str | None:
         return module_key(src, name, options) if serving() else None
 
-    def restored(key: str, name: str) -> Any:
+    def stored(key: str, name: str) -> Any:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-        for artifact in session.provide(MODULE, key)[:1]:
-            try:
-                module = _loaded(name, place(cache_dir(), artifact))
-            except (OSError, ImportError) as error:
-                session.rejected(MODULE, key, error)
-                continue
-            session.populated(MODULE, key)
-            told(artifact)
-            session.record(MODULE, key, artifact.content, made=False)
-            return module
-        return None
+        return restored(session, MODULE, key, lambda artifact: _loaded(name, place(cache_dir(), artifact)))
 
     def note(key: str, module: ModuleType, began: float) -> None:
         """Record a module that was compiled since `began` (Unix time), or by this user before."""
         path = Path(str(module.__file__))
         status = path.stat()
-        compiled = status.st_mtime >= began - CLOCK_TICK
-        made = compiled or (owned() and status.st_uid == os.getuid())
-        content = path.read_bytes()
-        session.emit(ArtifactSeen(**stamp(), type=MODULE, size=len(content)))
-        session.record(MODULE, key, content, made=made)
-
-    def told(artifact: Artifact) -> None:
-        session.emit(ArtifactSeen(**stamp(), type=MODULE, size=len(artifact.content)))
+        made = compiled_since(began, status) or (owned() and status.st_uid == os.getuid())
+        hand_on(session, Artifact(MODULE, key, path.read_bytes()), made=made)
 
     patches.set(driver, "compile_module_from_src", compile_module_from_src)
 

@@ -113,9 +113,7 @@ log = pathlib.Path(os.environ["COMPILERS_LOG"])
 print(json.dumps({
     "reports": [each.to_json() for each in session.reports],
     "notices": session.notices,
-    "compilers": [
-        each for each in (log.read_text().splitlines() if log.exists() else []) if "--version" not in each
-    ],
+    "compilers": log.read_text().splitlines() if log.exists() else [],
     "benchmarks": len(benchmarks),
 }))
 """

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-import nbformat
 import pytest
-from conftest import LOAD, REPORTS, graphs, printed
+from conftest import LOAD, REPORTS, graphs
 from gpu_machines import Machines
+from test_gpu_cells import told
 
 pytestmark = pytest.mark.gpu
 
@@ -40,10 +37,6 @@ SAMPLES = {
 def cells(inputs: str, flags: str, result: str, *after: str) -> list[str]:
     define = f"%%compile_cached f {flags}\ndef f(x, y=None):\n    return {result}\n"
     return [SET_UP.format(inputs=inputs), define, CALL, BENCHMARKED, *after]
-
-
-def told(notebook: nbformat.NotebookNode, index: int) -> Any:
-    return json.loads(printed(notebook, index).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", SAMPLES)

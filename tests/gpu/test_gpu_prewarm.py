@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import LOAD, SESSION, Environ, Kernel
-from gpu_machines import Machine, Machines
+from gpu_machines import Machines
 from test_gpu_cells import SAMPLES, TELL, cells
 
 pytestmark = pytest.mark.gpu
@@ -28,7 +28,7 @@ def test_the_sample_is_compiled_once_and_restored_after_a_restart(
         slices = kernel.ask(f"[each['name'] for each in {SESSION}.prewarm.to_json()['slices']]")
         assert "CUDA context" in slices
         assert kernel.ask(f"{SESSION}.notices + [str(each) for each in {SESSION}.graphs]") == []
-        assert bool(compiled(machine)) == compiles
+        assert machine.log.exists() == compiles
         kernel.run("get_ipython().kernel.do_shutdown(False)")
         wipe(machine.environ)
         machine.log.unlink(missing_ok=True)
@@ -49,10 +49,4 @@ def test_a_cell_after_prewarming_hits(
         kernel.idle()
 
     assert kernel.ask(f"[str(each.outcome) for each in {SESSION}.graphs]") == ["hit", "hit"]
-    assert not compiled(machine)
-
-
-def compiled(machine: Machine) -> list[str]:
-    """Return the commands that compiled something there."""
-    lines = machine.log.read_text().splitlines() if machine.log.exists() else []
-    return [line for line in lines if "--version" not in line]
+    assert not machine.log.exists()
