@@ -9,6 +9,9 @@ Keys of a store, all below these prefixes (each value is an entry of `nbcache.fo
 
 An artifact is written before its reference, so that a reference promises its artifact. A fault in
 what is stored is reported, set aside and then a miss; only a failing store raises.
+
+A reference says who compiled its artifact, where that was not this user. What `admits` refuses, since its
+maker is trusted no more, stays where it is, and is found by nobody meanwhile.
 """
 
 from __future__ import annotations
@@ -34,10 +37,26 @@ from nbcache.format import (
     entry_of,
     packed_of,
 )
-from nbcache.model import Artifact, ArtifactRef, Environment, GraphSummary, Manifest
+from nbcache.model import (
+    UNSIGNED,
+    Artifact,
+    ArtifactRef,
+    Environment,
+    GraphSummary,
+    Manifest,
+    Provenance,
+)
 from nbcache.stores.base import Store
 
-__all__ = ["GROWING_TYPES", "MAX_MANIFEST_ARTIFACTS", "ArtifactStore", "Fault", "FaultKind", "union"]
+__all__ = [
+    "GROWING_TYPES",
+    "MAX_MANIFEST_ARTIFACTS",
+    "ArtifactStore",
+    "Fault",
+    "FaultKind",
+    "restricted",
+    "union",
+]
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
@@ -94,8 +113,9 @@ class _KeepsOrderOfUse(Protocol):
 class ArtifactStore:
     """Artifacts and manifests above any `Store`, for all environments and notebooks.
 
-    `on_fault` is called, in the thread that met it, with each entry that could not be used.
-    Every method raises StoreError where the store fails, and no FormatError but where it says so.
+    `on_fault` is called, in the thread that met it, with each entry that could not be used. `admits` says of
+    a reference whether its artifact may be used. Every method raises StoreError where the store fails, and no
+    FormatError but where it says so.
     """
 
     def __init__(
@@ -104,15 +124,17 @@ class ArtifactStore:
         *,
         clock: Callable[[], float] = time.time,
         on_fault: Callable[[Fault], None] = lambda fault: None,
+        admits: Callable[[ArtifactRef], bool] = lambda ref: True,
     ):
         self.store = store
         self._clock = clock
         self._on_fault = on_fault
+        self._admits = admits
 
     def put(
         self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
     ) -> ArtifactRef:
-        """Store `artifact`, used now by `cell` and `function`; return its reference.
+        """Store `artifact`, compiled here and used now by `cell` and `function`; return its reference.
 
         Content that is there already is not written again. FormatError where the artifact's key is
         no text, or its type is empty.
@@ -126,10 +148,10 @@ class ArtifactStore:
     def adopt(self, environment_digest: str, ref: ArtifactRef, packed: bytes) -> bool:
         """Store an artifact that came from elsewhere, `packed`; return whether its content is new here.
 
-        The content is not unpacked here: `find` and `get` check it against the reference. FormatError where
-        the artifact's key is no text, or its type is empty.
+        The content is not unpacked here: `find` and `get` check it against the reference. What says nothing
+        of who compiled it is unsigned. FormatError where the artifact's key is no text, or its type is empty.
         """
-        ref = ref.not_after(self._clock())
+        ref = replace(ref.not_after(self._clock()), provenance=ref.provenance or UNSIGNED)
         return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
 
     def refresh(
@@ -141,11 +163,12 @@ class ArtifactStore:
             prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
         except FormatError:
             return None
-        if not self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key):
+        known = self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key)
+        if not known or not self._holds(_ARTIFACT + digest, digest):
             return None
-        if not self._holds(_ARTIFACT + digest, digest):
-            return None
-        return self.put(environment_digest, artifact, cell=cell, function=function)
+        used = self._clock()
+        ref = replace(known[prefix + digest], used=used, cell=cell, function=function)
+        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content))[0]
 
     def find(self, environment_digest: str, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under torch's `key`: one, or variants with other guards, newest first."""
@@ -153,7 +176,8 @@ class ArtifactStore:
             prefix = _ref_prefix(environment_digest, type, key)
         except FormatError:
             return []  # `put` refuses it, so it is not there
-        refs = self._read_refs(prefix, self.store.keys(prefix), type, key)
+        every = self._read_refs(prefix, self.store.keys(prefix), type, key)
+        refs = {ref_key: ref for ref_key, ref in every.items() if self._admits(ref)}
         entries = self.store.get_many(_ARTIFACT + ref.digest for ref in refs.values())
         found = []
         for ref_key, ref in sorted(refs.items(), key=lambda pair: _recency(pair[1]), reverse=True):
@@ -188,19 +212,25 @@ class ArtifactStore:
         return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
-        """Return the union of what kernels saved for `notebook` in `environment`, or None."""
+        """Return the union of what kernels saved for `notebook` in `environment`, or None.
+
+        Without what may not be used.
+        """
         saved = self._read_manifests(environment, notebook)
-        return union(environment, notebook, _newest_first(saved.values())) if saved else None
+        if not saved:
+            return None
+        return union(environment, notebook, map(self.admitted, _newest_first(saved.values())))
 
     def everything(self, environment: Environment) -> Manifest:
         """Return the union of all notebooks' manifests in `environment`."""
         prefix = f"{_MANIFEST}{environment.digest}/"
         entries = self.store.get_many(list(self.store.keys(prefix)))
         found = (self._decoded(key, entry, _manifest_of) for key, entry in entries.items())
-        return union(environment, "", _newest_first(manifest for manifest in found if manifest is not None))
+        newest = _newest_first(manifest for manifest in found if manifest is not None)
+        return union(environment, "", map(self.admitted, newest))
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
-        """Save the union of `manifest` and what is saved for its notebook; return that union.
+        """Save the union of `manifest` and what is saved for its notebook; return what of it may be used.
 
         Any number of kernels may do so at once, without a lock, and no reference is lost: a saved
         manifest never changes, and goes only after one that is greater has been written.
@@ -221,7 +251,7 @@ class ArtifactStore:
             self.store.put(greatest, encode_entry(content))
         for key in saved.keys() - {greatest}:
             self.store.delete(key)
-        return equals[greatest]
+        return self.admitted(equals[greatest])
 
     def evict(self, max_bytes: int) -> list[str]:
         """Bound the artifacts to `max_bytes`, those used last kept; return the removed ones' digests.
@@ -243,6 +273,32 @@ class ArtifactStore:
                     self.store.delete(ref_key)
         return [key.removeprefix(_ARTIFACT) for key in removed]
 
+    def manifests(self, notebook: str | None = None) -> dict[str, Manifest]:
+        """Return the manifests of all environments, of one notebook or of every one, by key."""
+        listed = list(self.store.keys(_MANIFEST))
+        if notebook is not None:
+            listed = [key for key in listed if key.split("/")[2] == _notebook_digest(notebook)]
+        entries = self.store.get_many(listed)
+        decoded = {key: self._decoded(key, entry, _manifest_of) for key, entry in entries.items()}
+        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+
+    def drop(self, manifests: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
+        """Remove manifests, by key, and references, each after its environment's digest.
+
+        Artifacts without any reference go, too, such as earlier states of a profile. Returns how many.
+        """
+        for key in manifests:
+            self.store.delete(key)
+        for environment_digest, ref in refs:
+            self.store.delete(_ref_prefix(environment_digest, ref.type, ref.key) + ref.digest)
+        # In this order: what is put meanwhile is not listed, and its reference comes after it.
+        listed = list(self.store.keys(_ARTIFACT))
+        referred = {key.rpartition("/")[2] for key in self.store.keys(_REF)}
+        orphans = [key for key in listed if key.removeprefix(_ARTIFACT) not in referred]
+        for key in orphans:
+            self.store.delete(key)
+        return len(orphans)
+
     def clear(self) -> int:
         """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
         removed = 0
@@ -251,6 +307,11 @@ class ArtifactStore:
                 self.store.delete(key)
                 removed += 1
         return removed
+
+    def admitted(self, manifest: Manifest) -> Manifest:
+        """Return what of a manifest may be used."""
+        refs = tuple(filter(self._admits, manifest.artifacts))
+        return manifest if len(refs) == len(manifest.artifacts) else restricted(manifest, refs)
 
     def _keep(
         self, environment_digest: str, ref: ArtifactRef, entry: Callable[[], bytes]
@@ -266,6 +327,7 @@ class ArtifactStore:
                 used=max(ref.used, known.used),
                 cell=ref.cell or known.cell,
                 function=ref.function or known.function,
+                provenance=self._better(known.provenance, ref),
             )
         ref_entry = encode_entry(encode_ref(ref))
         new = not self._holds(artifact_key, ref.digest)
@@ -275,6 +337,14 @@ class ArtifactStore:
         if ref.type in GROWING_TYPES:
             self._drop_older(prefix, ref)
         return ref, new
+
+    def _better(self, known: Provenance | None, ref: ArtifactRef) -> Provenance | None:
+        """Return who counts as having compiled what is here already: this user, else who may be believed."""
+        if ref.provenance is None or known is None:
+            return None
+        if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=known)):
+            return ref.provenance if known == UNSIGNED else known
+        return ref.provenance
 
     def _holds(self, artifact_key: str, digest: str) -> bool:
         """Return whether an artifact is there; it then counts as used now, where the store can tell."""
@@ -366,13 +436,18 @@ def _manifest_of(entry: bytes) -> Manifest:
 
 
 def _manifest_prefix(environment: Environment, notebook: str) -> str:
-    identity = notebook.encode(errors="surrogatepass")  # a path in no encoding has no manifest, and no error
-    return f"{_MANIFEST}{environment.digest}/{keys.sha256(identity)}/"
+    return f"{_MANIFEST}{environment.digest}/{_notebook_digest(notebook)}/"
 
 
-def _recency(ref: ArtifactRef) -> tuple[float, float, str, str, str, int, str, str]:
+def _notebook_digest(notebook: str) -> str:
+    return keys.sha256(notebook.encode(errors="surrogatepass"))  # a path in no encoding is no error
+
+
+def _recency(ref: ArtifactRef) -> tuple[object, ...]:
     """Order references by use. It is total, so that all kernels agree which of two is newer."""
-    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function)
+    # What was compiled here counts before what came from elsewhere.
+    whose = (ref.provenance is None, ref.provenance or UNSIGNED)
+    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
 
 
 def _holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
@@ -409,6 +484,14 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
     )
 
 
-def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...]]:
+def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
+    """Return `manifest` with these of its artifacts, and the graphs that need no others."""
+    kept = tuple(refs)
+    digests = {ref.digest for ref in kept}
+    graphs = tuple(graph for graph in manifest.graphs if digests.issuperset(graph.artifacts))
+    return replace(manifest, artifacts=kept, graphs=graphs)
+
+
+def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
     """Order summaries of one graph; total, so that all kernels agree which of two counts."""
-    return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts)
+    return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)

@@ -18,6 +18,7 @@ __all__ = ["VERSION", "Fields", "corrupt", "from_json", "hex64", "is_text", "to_
 VERSION = 1
 """That of all formats so far."""
 
+_MOST_QUOTED = 100
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -64,14 +65,17 @@ class Fields:
         self._value: Mapping[str, object] = value
         self._name = name
 
+    def has(self, field: str) -> bool:
+        return field in self._value
+
     def text(self, field: str) -> str:
         value = self._value.get(field)
         if not isinstance(value, str) or not is_text(value):
             raise self._wrong(field, "text")
         return value
 
-    def integer(self, field: str) -> int:
-        value = self._value.get(field)
+    def integer(self, field: str, *, optional: bool = False) -> int:
+        value = self._value.get(field, 0 if optional else None)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
             raise self._wrong(field, "an integer from 0 to 2^63 - 1")
         return value
@@ -106,13 +110,18 @@ def is_text(value: str) -> bool:
 def corrupt(what: str) -> CorruptEntry:
     """Return the error that says what is wrong with stored bytes."""
     return CorruptEntry(
-        what, next_step="nothing: it is compiled again; if it recurs, check the disk and run %nbcache clear"
+        what,
+        next_step="nothing: it is compiled again; if it recurs, check the disk and run %nbcache clear --all",
     )
 
 
 def unsupported(what: str, version: int) -> UnsupportedVersion:
-    """Return the error that says that `what` is of a later version than this nbcache knows."""
+    """Return the error that says that `what` is of a later version than this nbcache knows.
+
+    Anybody may have written the number: not every one is quoted, or messages could differ without end.
+    """
+    quoted = str(version) if version < _MOST_QUOTED else f"{_MOST_QUOTED} or later"
     return UnsupportedVersion(
-        f"this {what} has version {version}; this nbcache reads version 1",
+        f"this {what} has version {quoted}; this nbcache reads version 1",
         next_step="upgrade nbcache here: pip install --upgrade nbcache",
     )

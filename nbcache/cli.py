@@ -26,6 +26,8 @@ _Run: TypeAlias = "Callable[[Any, argparse.Namespace, Settings], Shown]"
 __all__ = ["main"]
 
 _FAILED, _USAGE = 1, 2
+_NOBODY_READS = 128 + 13
+"""What shells say of a command that SIGPIPE has ended."""
 _SOURCE = "a snapshot file, a notebook that carries one or has one beside it, a URL, or URL#NAME in a store"
 _STORE = "redis://host/0, s3://bucket/x, a folder, or whatever else a store can be on"
 _BESIDE = "default: the file beside the notebook, NOTEBOOK.nbcache"
@@ -34,8 +36,21 @@ _BESIDE = "default: the file beside the notebook, NOTEBOOK.nbcache"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, those of the process by default; return the exit status.
 
-    0 is success, 1 failure, 2 wrong usage, 130 an interrupt. argparse itself exits, by SystemExit.
+    0 is success, 1 failure, 2 wrong usage, 130 an interrupt, 141 that nobody reads any more what is printed,
+    as after `| head`. argparse itself exits, by SystemExit.
     """
+    try:
+        try:
+            status = _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, and not when Python ends, where it is too late to catch anything
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed in the end
+        return _NOBODY_READS
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = _parser().parse_args(arguments)
     try:
         status = given.run(given)
@@ -222,7 +237,7 @@ def _trust(commands: Any, given: argparse.Namespace, settings: Settings) -> Show
     if not given.signer:
         raise ConfigError(
             f"nbcache trust {given.action} needs a signer",
-            next_step="give a fingerprint: `nbcache inspect FILE` shows the signer's",
+            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
         )
     return commands.trust(given.action, given.signer, given.name, settings)  # type: ignore[no-any-return]
 

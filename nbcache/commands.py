@@ -17,16 +17,26 @@ from nbcache.baseline import Baseline
 from nbcache.bundle import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.container import MAX_SNAPSHOT_BYTES
 from nbcache.doctor import in_terminal
-from nbcache.errors import ConfigError, NbcacheError, SnapshotError
+from nbcache.errors import (
+    BadSignature,
+    ConfigError,
+    EnvironmentMismatch,
+    FormatError,
+    NbcacheError,
+    SnapshotError,
+    TrustError,
+)
 from nbcache.files import read, update
 from nbcache.format import unpack
-from nbcache.model import BUNDLED, Artifact, Environment, Manifest, SnapshotRestored
+from nbcache.model import BUNDLED, Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored
 from nbcache.named_snapshots import GRACE_SECONDS, opened
 from nbcache.notebook import attachment, headless
+from nbcache.notebook.cell_titles import cell_titles
 from nbcache.notebook.locate import opened_by
 from nbcache.notebook.render import CheckState, render_checks
 from nbcache.notebook.snapshot_report import (
     held,
+    left_out,
     snapshot_json,
     snapshot_lines,
     taken_parts,
@@ -34,13 +44,25 @@ from nbcache.notebook.snapshot_report import (
     version_lines,
 )
 from nbcache.notebook.wording import NOTHING, aligned, counted, one_line, size
+from nbcache.provenance import Judge
 from nbcache.settings import Settings
-from nbcache.sharing import MAX_NOTEBOOK_BYTES, beside, destination, mismatch, origin, sources, write
-from nbcache.snapshot import Draft, Received, baseline_for, fitting, merge, receive, signed, take
+from nbcache.sharing import (
+    MAX_NOTEBOOK_BYTES,
+    beside,
+    destination,
+    origin,
+    sources,
+    usable,
+    versions,
+    write,
+)
+from nbcache.snapshot import Draft, Origin, Received, baseline_for, merge, of_manifests, receive, take
+from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.sweep import MAX_AGE_SECONDS, sweep
 from nbcache.torch_bridge.portable import chosen
-from nbcache.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint
+from nbcache.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint, spelled
+from nbcache.versions import united, vouched
 
 __all__ = [
     "Shown",
@@ -81,51 +103,114 @@ class Shown:
 
 
 def inspect(source: str, settings: Settings) -> Shown:
-    """Show what the snapshots at `source` are: a file, a notebook or a URL. Nothing of them is used."""
+    """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
     here = _here()
-    received = [
-        _receive(data, where, settings) for data, where in sources(source, Keyring(settings.trust_dir))
-    ]
+    found, problems = versions(source, Keyring(settings.trust_dir))
+    if not found:
+        raise problems[0]
+    judge = _judge(settings)
     lines: list[str] = []
-    for each in received:
-        lines += [*([""] if lines else []), *snapshot_lines(each, here)]
-    return Shown(lines, [snapshot_json(each, here) for each in received])
+    for each in found:
+        titles = cell_titles(each.where, each.snapshot, max_bytes=MAX_NOTEBOOK_BYTES)
+        lines += [*([""] if lines else []), *snapshot_lines(each, here, judge, titles)]
+    for problem in problems:
+        lines += ["", *problem.diagnostics()]
+    return Shown(lines, [snapshot_json(each, here, judge) for each in found])
 
 
 def verify(source: str, settings: Settings) -> Shown:
-    """Check the snapshots at `source` in full: lengths, digests, signature, signer, and every content."""
+    """Check every version of the snapshots at `source` in full: lengths, digests, signatures, every content.
+
+    Contents of those only that may be used. The answer is yes where one may be, and nothing is wrong with any
+    that the user or a trusted signer has signed.
+    """
     lines: list[str] = []
-    data = []
-    for content, where in sources(source, Keyring(settings.trust_dir)):
-        problem: NbcacheError | None = None
-        standing: Standing | None = None
-        try:
-            received = _receive(content, where, settings)
-            standing = received.standing
-            received.unpack_all(settings.trust)
-        except NbcacheError as error:
-            problem = error
-        data.append({"source": where, "sound": problem is None, "problem": problem and str(problem)})
-        signer = "nobody" if standing is None else standing.value
-        sound = f"{one_line(where)}: sound; its signer: {signer}"
-        lines += [sound] if problem is None else problem.diagnostics()
-    return Shown(lines, data, ok=all(each["sound"] for each in data))
+    data: list[dict[str, Any]] = []
+    usable = wrong = 0
+    found, problems = versions(source, Keyring(settings.trust_dir))
+    for received in found:
+        refused, omitted = _checked(received, settings)
+        whose = "nobody" if received.standing is None else received.standing.value
+        name = one_line(received.where)
+        if refused is None:
+            usable += 1
+            lines.append(f"{name}: sound; its signer: {whose}")
+            lines += [f"  left out: {each}" for each in omitted]
+        elif isinstance(refused, TrustError) and not isinstance(refused, BadSignature):
+            lines += refused.diagnostics()
+        else:
+            wrong += 1
+            lines += refused.diagnostics()
+        data.append(
+            {
+                "source": received.where,
+                "signer": received.signer or None,
+                "sound": refused is None,
+                "problem": refused and str(refused),
+                "left_out": [str(each) for each in omitted],
+            }
+        )
+    for problem in problems:
+        wrong += problem.of_trusted
+        lines += problem.diagnostics()
+        told = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
+        data.append({**told, "left_out": []})
+    return Shown(lines, data, ok=usable > 0 and wrong == 0)
+
+
+def _checked(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
+    """Return why a version cannot be used, and else what of it cannot, since its maker is not trusted."""
+    omitted: dict[str, NbcacheError] = {}
+    try:
+        received.unpack_all(settings.trust)
+        for manifest in received.snapshot.manifests:
+            for error in vouched(manifest, _judge(settings))[1]:
+                if isinstance(error, FormatError | BadSignature):
+                    error.where = received.where
+                    raise error
+                omitted.setdefault(error.what, error)
+    except NbcacheError as error:
+        return error, []
+    return None, [*omitted.values()]
 
 
 def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Shown:
-    """Write all that trusted snapshots hold into one, signed by the user."""
+    """Write all that trusted snapshots hold into one, signed by the user; each artifact keeps its maker."""
+    keyring = Keyring(settings.trust_dir)
+    judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
+    omitted: dict[str, NbcacheError] = {}
     for place in places:
-        for data, where in sources(place, Keyring(settings.trust_dir)):
-            received = _receive(data, where, settings)
-            received.unpack_all(Policy.STRICT)  # what is signed anew is answered for
-            drafts.append(Draft(received.snapshot, received.unlock(Policy.STRICT)))
+        for data, where in sources(place, keyring):
+            found = receive(data, keyring, where=where)
+            problems: list[NbcacheError] = []
+            for received in found:
+                try:
+                    received.unpack_all(Policy.STRICT)  # what is signed anew is answered for
+                except NbcacheError as error:
+                    problems.append(error)
+                    continue
+                admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
+                omitted |= {error.what: error for _, errors in admitted for error in errors}
+                drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
+            if len(problems) == len(found):
+                raise problems[0]
+            omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
-    merged = merge(drafts, origin(names.pop() if len(names) == 1 else "", settings))
-    data = signed(merged, Keyring(settings.trust_dir))
-    update(target, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
-    said = f"{target}: {counted(len(merged.packed), 'artifact')} of {counted(len(drafts), 'snapshot')}"
-    return Shown([f"{said}, {size(len(data))}"], {"path": str(target), "artifacts": len(merged.packed)})
+    whole = merge(drafts, origin(names.pop() if len(names) == 1 else "", settings))
+    if not whole.snapshot.contents:
+        raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
+    taken = write(target, lambda known: whole, _origin_of(whole), keyring)
+    held = taken.draft.packed
+    said = f"{target}: {counted(len(held), 'artifact')} of {counted(len(drafts), 'snapshot')}"
+    lines = [f"{said}, {size(len(taken.data))}"]
+    lines += [f"  left out: {error}" for error in omitted.values()]
+    return Shown(lines, {"path": str(target), "artifacts": len(held), "left_out": [*map(str, omitted)]})
+
+
+def _origin_of(draft: Draft) -> Origin:
+    said = draft.snapshot
+    return Origin(said.notebook, said.created, said.made_by, said.user, said.host)
 
 
 def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
@@ -133,16 +218,25 @@ def export_mega(path: Path, source: str | None, settings: Settings) -> Shown:
     here = _needed_here("a bundle")
     artifacts = []
     if source is None:
-        stored = ArtifactStore(DirectoryStore(settings.dir))
+        stored = _stored(DirectoryStore(settings.dir), settings)
         artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
     else:
-        for data, where in sources(source, Keyring(settings.trust_dir)):
-            received = _receive(data, where, settings)
-            packed = received.unlock(Policy.STRICT)
-            manifest = fitting(received.snapshot.manifests, here)
-            for ref in manifest.artifacts if manifest is not None else ():
+        judge = Judge(lambda: Keyring(settings.trust_dir), lambda: Policy.STRICT)
+        problems: list[NbcacheError] = []
+        for received in _received(source, settings):
+            try:
+                packed = received.unlock(Policy.STRICT)
+                manifest, _ = usable(received, here, judge)
+            except EnvironmentMismatch:
+                continue
+            except TrustError as error:
+                problems.append(error)
+                continue
+            for ref in manifest.artifacts:
                 content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)
                 artifacts.append(Artifact(ref.type, ref.key, content))
+        if problems and not artifacts:
+            raise problems[0]
     held = [artifact for artifact in artifacts if is_held(artifact)]
     if not held:
         raise SnapshotError(
@@ -193,10 +287,14 @@ def import_mega(path: Path, same_cpu: bool, sure: bool, settings: Settings) -> S
 def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
     """Put a snapshot, by default the one beside the notebook, into a notebook that is not open."""
     source = snapshot or beside(notebook)
+    keyring = Keyring(settings.trust_dir)
     data = read(source, max_bytes=MAX_SNAPSHOT_BYTES)
-    _receive(data, str(source), settings)  # what is broken is not attached
+    receive(data, keyring, where=str(source))  # what is broken is not attached
 
     def change(opened: Any) -> bool:
+        nonlocal data
+        there = [each for each in attachment.attached(opened) if _is_snapshot(each, keyring)]
+        data = united([*there, data], keyring)
         attachment.attach(opened, data)
         return True
 
@@ -231,16 +329,22 @@ def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
         raise SnapshotError(
             "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
         )
-    _receive(found[0], str(notebook), settings)
+    keyring = Keyring(settings.trust_dir)
     target = target or beside(notebook)
-    if target.exists() and read(target, max_bytes=MAX_SNAPSHOT_BYTES) != found[0]:
-        raise SnapshotError(
-            "another snapshot is there already",
-            where=str(target),
-            next_step="name another file with -o, and nbcache merge the two",
-        )
-    update(target, lambda before: found[0], max_bytes=MAX_SNAPSHOT_BYTES)
-    return Shown([f"{target}: {size(len(found[0]))}"], {"path": str(target), "bytes": len(found[0])})
+    sound = [each for each in found if _is_snapshot(each, keyring)]
+    if not sound:
+        receive(found[0], keyring, where=str(notebook))  # says what is wrong with it
+    data = b""
+
+    def change(before: bytes | None) -> bytes:
+        nonlocal data
+        if before is not None:
+            receive(before, keyring, where=str(target))
+        data = united([*([] if before is None else [before]), *sound], keyring)
+        return data
+
+    update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    return Shown([f"{target}: {size(len(data))}"], {"path": str(target), "bytes": len(data)})
 
 
 def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
@@ -289,7 +393,7 @@ def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:
     target = beside(notebook) if dest is None else destination(dest)
     here = _needed_here("a snapshot", chosen(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
-        artifacts = ArtifactStore(store)
+        artifacts = _stored(store, settings)
         known = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
         found = (artifacts.load_manifest(here, path) for path in known)
         manifest = next((each for each in found if each is not None and each.artifacts), None)
@@ -310,23 +414,21 @@ def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:
 
 def restore(source: str, settings: Settings) -> Shown:
     """Put what fits here of the trusted snapshots at `source` into the local store, for the next kernel."""
-    keyring = Keyring(settings.trust_dir)
     baseline = chosen(settings.portable)
     restored: list[SnapshotRestored] = []
     lines: list[str] = []
     problems: list[NbcacheError] = []
     with closing(DirectoryStore(settings.dir)) as store:
         artifacts = ArtifactStore(store)
-        for data, where in sources(source, keyring):
+        for received in _received(source, settings):
             try:
-                received = receive(data, keyring, where=where)
+                where = received.where
                 packed = received.unlock(settings.trust)
                 here = _needed_here("a snapshot", baseline)
                 name = baseline_for(received.snapshot.manifests, here) if baseline is None else None
                 if name is not None:
                     here = _needed_here("a snapshot", chosen(name))
-                if (manifest := fitting(received.snapshot.manifests, here)) is None:
-                    raise mismatch(received, here)
+                manifest, wrong = usable(received, here, _judge(settings))
             except NbcacheError as error:
                 problems.append(error)
                 continue
@@ -341,6 +443,8 @@ def restore(source: str, settings: Settings) -> Shown:
                 f"{one_line(where)}: restored {counted(counts[0], 'graph')}, {counted(counts[1], 'artifact')}"
             )
             lines.append(said + (f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""))
+            lines += [f"  {why}" for why, _ in left_out(received, settings.trust, _judge(settings))]
+            lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
     if problems and not restored:
         raise problems[0]
@@ -424,11 +528,11 @@ def doctor(settings: Settings) -> Shown:
 
 
 def signers(settings: Settings) -> Shown:
-    """Show one's own key and who is trusted."""
+    """Show one's own key, which is made where there is none, and who is trusted."""
     keyring = Keyring(settings.trust_dir)
-    own, trusted = keyring.own(), keyring.trusted()
-    rows = [(own or NOTHING, "you" if own else "you have no key yet: the first snapshot makes one")]
-    rows += [(signer.fingerprint, f"trusted: {signer.name or NOTHING}") for signer in trusted]
+    own, trusted = keyring.own(make=True) or "", keyring.trusted()
+    rows = [(spelled(own), "you: what to tell others")]
+    rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
     data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
     return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
 
@@ -437,14 +541,21 @@ def trust(action: str, signer: str, name: str, settings: Settings) -> Shown:
     """Add, remove or show one signer; `signer` is a fingerprint, or to add the source of a snapshot."""
     keyring = Keyring(settings.trust_dir)
     if action == "add":
-        found = keyring.add(signer if not _is_source(signer) else _signer_of(signer, settings), name)
-        said = f"trusted from now on: {found.fingerprint}"
+        offered = ""
+        if _is_source(signer):
+            signer, offered = _signer_of(signer, settings)
+        found = keyring.add(signer, name or offered)
+        said = f"trusted from now on: {spelled(found.fingerprint)}"
     elif action == "remove":
         found = keyring.remove(signer)
-        said = f"not trusted any more: {found.fingerprint}; what came from there stays: %nbcache clear"
+        said = (
+            f"not trusted any more: {spelled(found.fingerprint)}; kernels that start from now on use nothing "
+            "that they compiled, whoever passed it on. Restart those that run"
+        )
     else:
         found = keyring.find(signer)
-        said = f"{found.fingerprint}  trusted since {time.strftime('%Y-%m-%d', time.gmtime(found.added))}"
+        since = time.strftime("%Y-%m-%d", time.gmtime(found.added))
+        said = f"{spelled(found.fingerprint)}  trusted since {since}"
     return Shown([said + (f" ({found.name})" if found.name else "")], _signer_json(found))
 
 
@@ -452,8 +563,37 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _receive(data: bytes, where: str, settings: Settings) -> Received:
-    return receive(data, Keyring(settings.trust_dir), where=where)
+def _judge(settings: Settings) -> Judge:
+    return Judge(lambda: Keyring(settings.trust_dir), lambda: settings.trust)
+
+
+def _stored(store: Store, settings: Settings) -> ArtifactStore:
+    """Return what is stored here, as far as it may be used."""
+    judge = _judge(settings)
+
+    def admits(ref: ArtifactRef) -> bool:
+        try:
+            judge.admit_stored(ref)
+            return True
+        except TrustError:
+            return False
+
+    return ArtifactStore(store, admits=admits)
+
+
+def _received(source: str, settings: Settings) -> list[Received]:
+    """Return the versions of the snapshots at `source` that are whole; NbcacheError where none is."""
+    found, problems = versions(source, Keyring(settings.trust_dir))
+    if not found:
+        raise problems[0]
+    return found
+
+
+def _is_snapshot(data: bytes, keyring: Keyring) -> bool:
+    try:
+        return bool(receive(data, keyring, where=""))
+    except NbcacheError:
+        return False
 
 
 def _change(notebook: Path, change: Callable[[Any], bool]) -> None:
@@ -514,15 +654,23 @@ def _is_source(text: str) -> bool:
     return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
 
 
-def _signer_of(source: str, settings: Settings) -> str:
-    found = {
-        _receive(data, where, settings).signer for data, where in sources(source, Keyring(settings.trust_dir))
-    } - {""}
-    if len(found) != 1:
-        raise SnapshotError(
-            "nobody signed this" if not found else "several have signed what is there", where=source
-        )
-    return found.pop()
+def _signer_of(source: str, settings: Settings) -> tuple[str, str]:
+    """Return who signed what is at `source`, and the name that they give themselves.
+
+    Of several, who is not trusted yet; SnapshotError where that is nobody, or not one.
+    """
+    signers = {
+        each.signer: each for each in _received(source, settings) if each.standing not in (None, Standing.OWN)
+    }
+    strangers = [each.signer for each in signers.values() if each.standing is Standing.UNKNOWN]
+    if len(found := strangers or [*signers]) == 1:
+        return found[0], signers[found[0]].snapshot.user
+    who = [f"{spelled(signer)} {one_line(signers[signer].snapshot.user)}".strip() for signer in found]
+    raise SnapshotError(
+        f"several have signed what is there: {', '.join(who)}" if found else "nobody else signed this",
+        where=source,
+        next_step="name one by the fingerprint" if found else "nbcache inspect says whose it is",
+    )
 
 
 def _signer_json(signer: TrustedSigner) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from nbcache.settings import Settings, torchs_url
 from nbcache.shared import Publication, SharedLevel
 from nbcache.sharing import open_shared, origin
 from nbcache.stores.base import Store
-from nbcache.trust import Keyring, short
+from nbcache.trust import Keyring, short, spelled
 
 __all__ = ["ConnectMagics", "publication_lines"]
 
 _MOST_SHOWN = 5
+_MOST_MAKERS = 3
 
 
 class ConnectMagics:
@@ -126,10 +128,12 @@ class ConnectMagics:
             source = taken.where
             how = "pastes, with a user and password in the URL where it needs them"
         signer = Keyring(session.settings.trust_dir).own() or ""
+        user = origin("", session.settings).user
+        named = f" --name {_as_word(user)}" if user else ""
         graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
         print(f"nbcache: {one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:\n")
         print(f"%nbcache restore {_as_word(source)}\n")
-        print(f"and trusts your key once, in a terminal: nbcache trust add {signer}")
+        print(f"and, once, trusts your key:\n\n%nbcache trust add {spelled(signer)}{named}")
 
     def _tell(self, exchange: Exchange) -> None:
         exchange.shared.ask()
@@ -166,14 +170,28 @@ def _as_word(source: str) -> str:
 
 
 def publication_lines(publications: list[Publication]) -> list[str]:
-    """Return a line for each of the newest: who published what, when, and on what machine."""
+    """Return a line for each of the newest: who has compiled and published what, when, and on what machine.
+
+    What one has that another compiled is said to be that other's.
+    """
+    names = {each.found.signer: _name(each.user, each.host, each.found.signer) for each in publications}
     lines = []
     for each in publications[:_MOST_SHOWN]:
-        who = "@".join(filter(None, (each.user, each.host))) or short(each.found.signer)
-        since = ago(time.time() - each.published)
-        graphs = counted(len(each.manifest.graphs), "graph")
-        saves = sum(graph.seconds for graph in each.manifest.graphs)
-        lines.append(DOT.join([one_line(who, 60), graphs, f"saves about {duration(saves)}", since]))
+        graphs, own_makers = each.manifest.graphs, ("", each.found.signer)
+        own = [graph for graph in graphs if graph.maker in own_makers]
+        others = Counter(graph.maker for graph in graphs if graph.maker not in own_makers)
+        parts = [names[each.found.signer]]
+        if own or not others:
+            parts += [counted(len(own), "graph"), f"saves about {duration(sum(g.seconds for g in own))}"]
+        parts += [
+            f"has {counted(count, 'graph')} of {names.get(maker) or short(maker)}"
+            for maker, count in others.most_common(_MOST_MAKERS)
+        ]
+        lines.append(DOT.join([*parts, ago(time.time() - each.published)]))
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
     return lines
+
+
+def _name(user: str, host: str, signer: str) -> str:
+    return one_line("@".join(filter(None, (user, host))) or short(signer), 60)

@@ -38,6 +38,7 @@ from nbcache.notebook.render import (
 from nbcache.notebook.snapshot_report import arrival
 from nbcache.notebook.wording import DOT, counted, size
 from nbcache.prewarming import Prewarming
+from nbcache.provenance import Judge
 from nbcache.settings import Settings
 from nbcache.sharing import Sharing, open_shared
 from nbcache.snapshot import Received, fitting
@@ -45,6 +46,7 @@ from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import TorchBridge, cpp_kernels, environment, gpus
 from nbcache.torch_bridge.cache_settings import switched_off
+from nbcache.torch_bridge.folders import refusal, usual_root
 from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy, short
 
@@ -184,13 +186,13 @@ def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> _C
         yield _problem("snapshot", str(error), error.next_step or "take it anew, or remove it")
     known = sharing.known()
     for received in known:
-        yield _snapshot(received, here, policy)
+        yield _snapshot(received, here, policy, sharing.judge)
     if not problems and not known:
         yield _ok("snapshots", "none came with this notebook")
 
 
-def _snapshot(received: Received, here: Environment | None, policy: Policy) -> Check:
-    said, hindrances = arrival(received, here or environment.foreseen(), policy)
+def _snapshot(received: Received, here: Environment | None, policy: Policy, judge: Judge) -> Check:
+    said, hindrances = arrival(received, here or environment.foreseen(), policy, judge)
     if here is not None and fitting(received.snapshot.manifests, here) is None:
         hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
     if hindrances:
@@ -366,21 +368,24 @@ def _torch_folder(folder: str, chosen_by: str, serves: bool) -> _Checks:
 def _temp_folder() -> _Checks:
     folder = tempfile.gettempdir()
     yield _usable("temp folder", folder, folder, "set TMPDIR to another folder, and restart the kernel")
+    if (error := refusal(usual_root())) is not None:
+        found = f"{error}: nbcache keeps torch's cache elsewhere"
+        yield _note("temp folder", found, error.next_step or _REPORT)
 
 
 def _compiler() -> _Checks:
-    name, path = cpp_kernels.compiler()
+    name, command = cpp_kernels.compiler()
     consequence = "no new graph compiles for the CPU; restored ones need none"
-    if path is None:
+    if command is None:
         yield _note(
             "C++ compiler",
             f"{name} is not there: {consequence}",
             "install one (on Debian: apt install g++), or set CXX to one that is there",
         )
     elif not _has_headers():
-        yield _note("C++ compiler", f"{path}, without Python's headers: {consequence}", _HEADERS)
+        yield _note("C++ compiler", f"{' '.join(command)}, without Python's headers: {consequence}", _HEADERS)
     else:
-        yield _ok("C++ compiler", path)
+        yield _ok("C++ compiler", " ".join(command))
 
 
 def _has_headers() -> bool:
@@ -462,7 +467,7 @@ def _policy(settings: Settings) -> _Checks:
     found = f"{settings.trust.value} ({settings.origin('trust')})"
     means = {
         Policy.ASK: "you are asked to trust whoever signed a snapshot that comes along",
-        Policy.OFF: "anyone's snapshots run as you, and are kept as yours",
+        Policy.OFF: "anyone's snapshots run as you, with all your rights",
     }
     if settings.trust in means:
         remedy = "%nbcache config trust=strict, or NBCACHE_TRUST=strict"
@@ -473,5 +478,6 @@ def _policy(settings: Settings) -> _Checks:
 
 def _keys(keyring: Keyring) -> _Checks:
     own, trusted = keyring.own(), keyring.trusted()
-    yours = "you have none yet: the first snapshot makes one" if own is None else f"yours is {short(own)}"
+    none = "you have none yet: the first snapshot makes one, or %nbcache trust"
+    yours = none if own is None else f"yours is {short(own)}"
     yield _ok("keys", f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")

@@ -51,6 +51,8 @@ class NbcacheError(Exception):
         self.what = what
         self.where = where
         self.next_step = next_step
+        self.of_trusted = False
+        """Whether it is wrong with what the user, or a signer who is trusted, has signed."""
 
     def __str__(self) -> str:
         what = "\n".join(map(printable, self.what.split("\n")))

@@ -9,11 +9,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from nbcache.artifact_store import union
+from nbcache.artifact_store import restricted, union
 from nbcache.errors import FormatError
 from nbcache.forks import renew_in_children
-from nbcache.model import BUNDLED, FAILED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
+from nbcache.model import (
+    BUNDLED,
+    FAILED,
+    UNSIGNED,
+    Artifact,
+    ArtifactRef,
+    Environment,
+    GraphSummary,
+    Level,
+    Manifest,
+)
 from nbcache.peer import Found
+from nbcache.provenance import with_makers
 from nbcache.shared import Publication, SharedLevel
 from nbcache.single_flight import Holder
 from nbcache.snapshot import fitting
@@ -134,7 +145,7 @@ class Exchange:
     def _unpacked(self, environment: Environment, found: Iterable[Found]) -> list[Artifact]:
         artifacts = []
         for each in found:
-            ref = each.statement.ref
+            ref = each.ref
             try:
                 artifacts.append(Artifact(ref.type, ref.key, each.unpack()))
             except FormatError as error:
@@ -151,9 +162,15 @@ class Exchange:
             self.shared.publish(environment, ref, partial(self._kernel.packed, ref))
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Publish what is here of a notebook, by the name of its file alone."""
+        """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
+
+        The statements of who compiled it lie beside the artifacts.
+        """
         self._learn(manifest.graphs)
-        self.shared.publish_manifest(replace(manifest, notebook=os.path.basename(manifest.notebook)))
+        told = with_makers(restricted(manifest, _signed(manifest.artifacts)))
+        refs = tuple(replace(ref, provenance=None) for ref in told.artifacts)
+        name = os.path.basename(manifest.notebook)
+        self.shared.publish_manifest(replace(told, notebook=name, artifacts=refs))
 
     def begin(self, environment: Environment) -> None:
         """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
@@ -192,7 +209,11 @@ class Exchange:
             self._ahead += sum(len(each.packed) for each in found.values())
             # What a store that failed did not tell of is asked for again.
             self._asked_for.update(found if self.shared.failure else (ref.identity for ref in wanted))
-            refs = tuple(ref for ref in wanted if ref.identity in found)
+            refs = tuple(
+                replace(ref, provenance=found[ref.identity].provenance)
+                for ref in wanted
+                if ref.identity in found
+            )
             if refs:
                 packed = {ref.digest: found[ref.identity].packed for ref in refs}
                 self._kernel.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
@@ -203,3 +224,8 @@ class Exchange:
     def _learn(self, graphs: Iterable[GraphSummary]) -> None:
         for graph in graphs:
             self._seconds[graph.function] = max(graph.seconds, self._seconds.get(graph.function, 0.0))
+
+
+def _signed(refs: Iterable[ArtifactRef]) -> Iterable[ArtifactRef]:
+    """Return those of which it is known who compiled them."""
+    return (ref for ref in refs if ref.provenance != UNSIGNED)

@@ -29,16 +29,18 @@ def read(path: Path, *, max_bytes: int) -> bytes:
         # O_NONBLOCK: a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise SnapshotError("this is no file", where=str(path), next_step="check the path")
-            data = stream.read(max_bytes + 1)
+            # Of one that is too long nothing is read. It may grow meanwhile.
+            data = stream.read(max_bytes + 1) if status.st_size <= max_bytes else None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise SnapshotError(
             f"the file cannot be read: {getattr(error, 'strerror', None) or error}",
             where=str(path),
             next_step="check the path, and that it is yours to read",
         ) from error
-    if len(data) > max_bytes:
+    if data is None or len(data) > max_bytes:
         raise SnapshotError(f"the file is longer than {max_bytes:,} bytes", where=str(path))
     return data
 

@@ -18,11 +18,12 @@ sorted, no white space, no NaN (`text` holds no lone surrogates)::
 
     ref      = {"format": "nbcache.ref", "version": 1, *fields}
     fields   = "cell": text, "created": seconds, "digest": hex64, "function": text, "key": text,
-               "size": bytes, "type": text, "used": seconds
+               ["provenance": {"signature": text, "statement": text},] "size": bytes, "type": text,
+               "used": seconds
     manifest = {"format": "nbcache.manifest", "notebook": text, "version": 1, *part}
     part     = "artifacts": [*{*fields}], "environment": [*[label, value]], "graphs": [*graph]
     graph    = {"artifacts": [*hex64], "cell": text, "direction": text, "function": text, "key": text,
-                "outcome": text, "seconds": seconds}
+                ["maker": hex64,] "outcome": text, "seconds": seconds, ["threads": bytes]}
     snapshot = {"contents": {*hex64: {"packed": bytes, "packed_digest": hex64, "size": bytes}},
                 "created": seconds, "format": "nbcache.snapshot", "host": text, "made_by": text,
                 "manifests": [*{*part}], "notebook": text, "user": text, "version": 1}
@@ -30,7 +31,12 @@ sorted, no white space, no NaN (`text` holds no lone surrogates)::
     bytes    = an integer, 0 to 2^63 - 1
     hex64    = 64 of 0-9 a-f              ; SHA-256
 
-A manifest without graphs has no such field, as those that were written before there were any.
+A manifest without graphs has no such field, as those that were written before there were any; nor has a
+graph whose number of threads is not known.
+
+`provenance` is the signed statement of who compiled an artifact (`nbcache.provenance`), two empty texts where
+nobody says so. In the local store, what has none was compiled here; in a snapshot it is unsigned. `maker` is
+the fingerprint of who compiled a graph, where that is not who publishes the manifest.
 
 Readers ignore fields that they do not know, so a field may be added without a new version, if a
 reader that ignores it does nothing wrong.
@@ -39,12 +45,14 @@ reader that ignores it does nothing wrong.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from nbcache.canonical import Fields, corrupt, from_json, hex64, is_text, to_json, unsupported
 from nbcache.key import Component
 from nbcache.model import (
+    UNSIGNED,
     ArtifactRef,
     Direction,
     Environment,
@@ -52,6 +60,7 @@ from nbcache.model import (
     Manifest,
     Outcome,
     Packed,
+    Provenance,
     Snapshot,
 )
 
@@ -222,7 +231,8 @@ def decode_snapshot(content: bytes) -> Snapshot:
         for digest, value in fields.object("contents").items()
     }
     manifests = tuple(
-        _manifest(Fields(value, "snapshot's manifest"), notebook="") for value in fields.array("manifests")
+        _from_elsewhere(_manifest(Fields(value, "snapshot's manifest"), notebook=""))
+        for value in fields.array("manifests")
     )
     named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
     if named != {(digest, packed.size) for digest, packed in contents.items()}:
@@ -270,10 +280,19 @@ def _decompress(payload: memoryview, content_length: int) -> bytes:
         raise corrupt(f"an entry needs {content_length} bytes of memory, more than there is") from error
 
 
-def ref_fields(ref: ArtifactRef) -> dict[str, Any]:
-    """Return `ref` as JSON values; CorruptEntry where a field is out of range."""
-    fields = {name: getattr(ref, name) for name in ("type", "key", "digest", "size", "cell", "function")}
+def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
+    """Return `ref` as JSON values, with its `provenance` if there is one; CorruptEntry where one is wrong."""
+    fields: dict[str, Any] = {
+        name: getattr(ref, name) for name in ("type", "key", "digest", "size", "cell", "function")
+    }
     fields |= {"created": float(ref.created), "used": float(ref.used)}
+    if provenance and ref.provenance is not None:
+        signed = ref.provenance
+        try:
+            texts = {"signature": signed.signature.decode(), "statement": signed.statement.decode()}
+        except UnicodeDecodeError as error:
+            raise corrupt("an artifact's statement is no text") from error
+        fields["provenance"] = texts
     ref_of(Fields(fields, "artifact"))  # what could not be read again is not written
     return fields
 
@@ -291,7 +310,15 @@ def ref_of(fields: Fields) -> ArtifactRef:
         used=fields.seconds("used"),
         cell=fields.text("cell"),
         function=fields.text("function"),
+        provenance=_provenance(fields),
     )
+
+
+def _provenance(fields: Fields) -> Provenance | None:
+    if not fields.has("provenance"):
+        return None
+    signed = Fields(fields.object("provenance"), "provenance")
+    return Provenance(signed.text("statement").encode(), signed.text("signature").encode())
 
 
 def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
@@ -313,6 +340,14 @@ def _manifest(fields: Fields, notebook: str) -> Manifest:
     )
 
 
+def _from_elsewhere(manifest: Manifest) -> Manifest:
+    """Return a manifest of which nothing counts as compiled here."""
+    refs = tuple(
+        replace(ref, provenance=UNSIGNED) if ref.provenance is None else ref for ref in manifest.artifacts
+    )
+    return replace(manifest, artifacts=refs)
+
+
 def _graph(fields: Fields) -> GraphSummary:
     try:
         direction, outcome = Direction(fields.text("direction")), Outcome(fields.text("outcome"))
@@ -326,6 +361,8 @@ def _graph(fields: Fields) -> GraphSummary:
         key=fields.text("key"),
         seconds=fields.seconds("seconds"),
         artifacts=tuple(map(hex64, fields.array("artifacts"))),
+        threads=fields.integer("threads", optional=True),
+        maker=hex64(fields.text("maker")) if fields.has("maker") else "",
     )
 
 

@@ -10,6 +10,11 @@ from nbcache.model import Cell, CellReport, GraphRecord
 
 __all__ = ["Journal"]
 
+_MOST_NOTICES = 100
+_LONGEST_NOTICE = 2000
+"""Characters of a notice that are shown."""
+_MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
+
 
 class Journal:
     """Keeps reports and notices, and which cell's source is under which file name. Safe for all threads."""
@@ -47,8 +52,12 @@ class Journal:
         return None
 
     def notice(self, text: str) -> None:
-        """Show `text` once, under the next report."""
+        """Show `text` once, under the next report; of very many notices, the first ones."""
+        if len(text) > _LONGEST_NOTICE:
+            text = f"{text[:_LONGEST_NOTICE]}…"
         with self._lock:
+            if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
+                text = _MORE
             if text not in self._noticed:
                 self._noticed[text] = None
                 self._fresh.append(text)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from nbcache.clearing import Clearing, clearing
 from nbcache.errors import ConfigError, NbcacheError
 from nbcache.exchange import Exchange
 from nbcache.forks import renew_in_children
@@ -37,12 +38,14 @@ from nbcache.model import (
     SnapshotTaken,
 )
 from nbcache.prewarming import Prewarming, Steps
+from nbcache.provenance import Judge
+from nbcache.reasons import names_changed, why_missed
 from nbcache.settings import Settings
 from nbcache.shared import SharedLevel
 from nbcache.stores.base import Store
 from nbcache.supply import Source, Supply
 from nbcache.tracking import Event, SpanEnded, Tracker
-from nbcache.trust import Policy
+from nbcache.trust import Keyring, Policy
 from nbcache.worker import Worker
 
 __all__ = ["CompilerBridge", "Session", "Snapshots"]
@@ -75,6 +78,9 @@ class CompilerBridge(Protocol):
     def clear(self) -> None:
         """Empty the compiler's own cache folder, if it is one of ours."""
 
+    def disown(self) -> None:
+        """Remember that the compiler's folder gets what others have compiled: its hits are not ours."""
+
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
 
@@ -105,7 +111,12 @@ class Session:
         self.bridge = bridge
         self.journal = Journal()
         """Reports, notices, and the names of cells' code."""
-        self._local = LocalLevel(store, lambda: self.settings.max_bytes, self.notice, self._failed)
+        self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
+        """Says whose artifacts may be used here."""
+        self._local = LocalLevel(
+            store, lambda: self.settings.max_bytes, self.notice, self._failed, self.judge, self._met_others
+        )
+        self._has_met_others = False
         self.artifacts = self._local.artifacts
         self.environment: Environment | None = None
         """What compiled code is bound to here; None until the compiler is imported."""
@@ -114,7 +125,7 @@ class Session:
         """What recording and following compiles has cost the threads that compile."""
         self._locate_notebook = locate_notebook
         self._clock = clock
-        self._tracker = Tracker()
+        self._tracker = Tracker(self._renamed)
         self._worker = Worker(partial(self._failed, "storing what was compiled"))
         self._lock = threading.Lock()
         self._cell: Cell | None = None
@@ -154,14 +165,16 @@ class Session:
     def configure(self, settings: Settings) -> None:
         """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
         before, self.settings = self.settings, settings
-        if settings.portable == before.portable:
+        if (settings.portable, settings.trust) == (before.portable, before.trust):
             return
-        self._flush_here(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
+        if settings.portable != before.portable:
+            self._flush_here(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
         try:
             self.bridge.configure()
         except ConfigError:
             self.settings = before
             raise
+        self._has_met_others = False  # the compiler may have another folder now
 
     def relocate(self) -> None:
         """Find out anew, in the background, which notebook this is."""
@@ -205,14 +218,21 @@ class Session:
         self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
         return self._worker.flush(timeout)
 
-    def clear(self) -> int:
-        """Remove all that is stored, and the compiler's own cache folder if it is ours.
+    def clearing(self) -> Clearing:
+        """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
+        self._flush_here()
+        return clearing(self.artifacts, self.notebook(timeout=_FLUSH_SECONDS))
 
-        Returns how many entries the store had. StoreError where it fails.
+    def clear(self, only: Clearing | None = None) -> int:
+        """Remove all that is stored, or `only` what is one notebook's, and the compiler's own cache folders
+        if they are ours.
+
+        Returns how many entries are gone, or artifacts of the notebook. StoreError where the store fails.
         """
         self._flush_here()
-        removed = self.artifacts.clear()
+        removed = self.artifacts.clear() if only is None else self.artifacts.drop(only.manifests, only.refs)
         self.bridge.clear()
+        self._has_met_others = False
         with self._lock:
             self._forget_read()
             self._supply.begin(None)
@@ -268,6 +288,7 @@ class Session:
 
     def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
         """Have an artifact stored that came from `source` because the compiler asked for it."""
+        self._met_others()
         self._supply.came_from(ref.type, ref.key, source)
         if self._saving and self.settings.save:
             adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
@@ -398,6 +419,7 @@ class Session:
             return
         with self._lock:
             self.environment = environment
+            self._has_met_others = False
             self._forget_read()
         self._start_reading(environment)
 
@@ -509,17 +531,21 @@ class Session:
         """Return the level and the source, in words, of an artifact that the compiler has just hit."""
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
-    def miss_reason(self, key: str) -> str:
-        """Return why nothing could be hit under `key`."""
+    def _renamed(self, key: str, autograd_key: str) -> bool:
+        return names_changed(key, autograd_key, self._supply.graphs(), self._supply.refs())
+
+    def miss_reason(self, key: str, threads: int = 0, *, backward: bool = False) -> str:
+        """Return why nothing could be hit under `key`, where torch uses so many threads."""
         if self._local.is_damaged(key):
             return "what is stored is damaged; it was set aside"
         if key in self._incomplete:
             return "stored, but a C++ kernel of it is missing"
         if self.environment is None:
             return "nbcache does not know this environment"
-        if not any(ref.cell for ref in self._supply.refs()):  # what prewarming keeps belongs to no cell
-            return "compiled for the first time in this notebook"
-        return "not stored: code, inputs, settings or number of threads differ from what is stored here"
+        function = self._tracker.function_on(threading.get_ident())
+        cell = self._cell.digest if self._cell else ""
+        stored = self._supply.graphs()
+        return why_missed(key, function, cell, threads, stored, self.graphs, backward=backward)
 
     def manifest(self) -> Manifest | None:
         """Return all that is stored of this notebook in this environment; None before torch is imported.
@@ -540,6 +566,7 @@ class Session:
 
         Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
         """
+        self._met_others()
         now = time.time()
         refs = [ref.not_after(now) for ref in manifest.artifacts]
         notebook = self.notebook(timeout=2.0)
@@ -549,6 +576,12 @@ class Session:
                 return
             if self._supply.bring(ours, packed, source) and self.settings.save:
                 self._holdings.bring(Brought(ours, packed, source))
+
+    def _met_others(self) -> None:
+        """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
+        if not self._has_met_others and self.environment is not None:
+            self._has_met_others = True
+            self.attempt("noting what others have compiled", self.bridge.disown)
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from nbcache.artifact_store import ArtifactStore, Fault, FaultKind
-from nbcache.errors import StoreError
+from nbcache.errors import StoreError, TrustError
 from nbcache.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.provenance import Judge
 from nbcache.stores.base import Store
 
 __all__ = ["LocalLevel"]
@@ -27,6 +28,7 @@ class LocalLevel:
     """Reads, writes and bounds the local store. No method raises; what a failing store costs is None.
 
     `max_bytes` returns its bound, `say` is given one-line notices, and `failed` what is a bug of ours.
+    `judge` says whose artifacts may be used, and `met_others` hears of any that was not compiled here.
     """
 
     def __init__(
@@ -35,12 +37,18 @@ class LocalLevel:
         max_bytes: Callable[[], int],
         say: Callable[[str], None],
         failed: Callable[[str, BaseException], None],
+        judge: Judge,
+        met_others: Callable[[], None],
     ) -> None:
-        self.artifacts = ArtifactStore(store, on_fault=self._faulted)
+        self.artifacts = ArtifactStore(store, on_fault=self._faulted, admits=self._admits)
         """The store itself, whose methods raise StoreError."""
         self._max_bytes = max_bytes
         self._say = say
         self._failed = failed
+        self._judge = judge
+        self._met_others = met_others
+        self._refused: set[str] = set()
+        """What was said of artifacts that may not be used."""
         self._damaged: set[str] = set()
         self._looking_for = threading.local()
         self._quiet_until: dict[str, float] = {}
@@ -116,6 +124,21 @@ class LocalLevel:
         except Exception as error:
             self._failed(what, error)
         return None
+
+    def _admits(self, ref: ArtifactRef) -> bool:
+        """Tell whether an artifact may be used; say once why those of its maker may not."""
+        try:
+            self._judge.admit_stored(ref)
+            if ref.provenance is not None:
+                self._met_others()
+            return True
+        except TrustError as error:
+            if error.what not in self._refused:
+                self._refused.add(error.what)
+                self._say(
+                    f"{self.name}: what came from elsewhere is not used: {error}. Next: {error.next_step}"
+                )
+            return False
 
     def _faulted(self, fault: Fault) -> None:
         """Say once that stored bytes could not be used; what was evicted is no fault."""

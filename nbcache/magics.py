@@ -33,6 +33,7 @@ from nbcache.model import Cell, CellReport, Outcome
 from nbcache.notebook import compile_cell
 from nbcache.notebook.compile_cell import MAGIC, CellTransformer, CompileOptions
 from nbcache.notebook.compile_targets import HOOK, TargetCompiler, is_compilable, never_bound, not_callable
+from nbcache.notebook.greeting import Greeting
 from nbcache.notebook.idle import IdleTime
 from nbcache.notebook.live import LiveLine
 from nbcache.notebook.locate import Location, locate
@@ -42,13 +43,13 @@ from nbcache.notebook.render import (
     render_report,
 )
 from nbcache.prewarming import Pause
-from nbcache.session_magics import USAGE, SessionMagics
+from nbcache.session_magics import USAGE, SessionMagics, completions
 from nbcache.settings import Settings
 from nbcache.share_magics import ShareMagics
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge, cache_settings, options
+from nbcache.torch_bridge import TorchBridge, options
 
 __all__ = ["Extension", "current_session", "load", "unload"]
 
@@ -57,6 +58,8 @@ _CODE_NAMES = "/nbcache/cell-{}.py"
 _FLUSH_SECONDS = 5.0
 _USERS_THREADS = "Thread-"
 """Beginning of the names that Python gives threads which are given none, as people's are."""
+_GREETING_SECONDS = 0.1
+"""How long loading waits for what is stored of the notebook, once its snapshots have been looked for."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
 
@@ -112,6 +115,10 @@ class Extension:
         store, problem = _open_store(settings)
         self._bridge = TorchBridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
+        if isinstance(store, DirectoryStore) and store.was_emptied:
+            self.session.notice(
+                f"{store.path} was open to others, who may have put code there: it was emptied"
+            )
         self._snapshots = ShareMagics(self.session, self._locate, self._bridge.foreseen)
         self._live = ConnectMagics(self.session, self._locate)
         self._problem = problem
@@ -125,7 +132,7 @@ class Extension:
             "connect": self._live.connect,
             "disconnect": self._live.disconnect,
             "share": self._live.share,
-            "trust": self._snapshots.trust,
+            "trust": own.trust,
             "flush": own.flush,
             "clear": own.clear,
             "bench": _bench,
@@ -166,11 +173,17 @@ class Extension:
         self._join_cell()
         self._live.start()
         self.session.start()
-        self._snapshots.start()
+        greeting = Greeting(self.session, self._bridge.foreseen)
+        greeting.look()
+        self._snapshots.start(lambda: self._greet(greeting))
         self._use_idle_time()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
             print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
+
+    def _greet(self, greeting: Greeting) -> None:
+        if self._problem is None and self.session.settings.report != "never":
+            print(greeting.line(_GREETING_SECONDS))
 
     def unload(self) -> None:
         """Undo `load`, newest first, and store what is still to be stored."""
@@ -233,17 +246,13 @@ class Extension:
                 options=options.known_options,
                 backends=options.known_backends,
             )
-        words = line.split()
         if not line.lstrip().startswith("%nbcache "):
             return None
-        if len(words) == 1 + bool(symbol):
-            candidates = list(self._verbs)
-        else:
-            candidates = ["--json"] if words[1] in ("status", "config", "doctor") else []
-            candidates += ["--yes"] if words[1] == "trust" else []
-            if words[1] == "config":
-                candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
-        return [candidate for candidate in candidates if candidate.startswith(symbol)]
+        *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
+        candidates = list(self._verbs) if len(words) == 1 else completions(words[1], words[2:], word)
+        # The token may be a part of the word only, from its last `=` or `-` on.
+        done = len(word) - len(symbol)
+        return [candidate[done:] for candidate in candidates if candidate.startswith(word)]
 
     def _name_code(self) -> None:
         """Give cells' code names that are the same in every kernel."""
@@ -373,9 +382,13 @@ class Extension:
             return
         self._running[-1].chosen = chosen
         self.session.save_cell(chosen.save)
-        if chosen.quiet and self._line is not None:
+        if self._line is None:
+            return
+        if chosen.quiet:
             self._line.finish(None)
             self._line = None
+        else:
+            self._line.reserve()
 
     def _compile(self, target: str, *value: Any) -> Any:
         """Compile a target: what a marked cell calls after each statement that binds one."""
@@ -425,8 +438,21 @@ class Extension:
             return render_notices(report) if report.notices else None
         if not report.graphs and not report.notices and chosen is None:
             return None
-        stored = self.session.settings.save and (chosen is None or chosen.save) and succeeded
-        return render_report(report, stored=stored)
+        why = self._why_not_stored(chosen)
+        if not why and not succeeded:
+            return render_report(report, why="though the cell raised")
+        return render_report(report, stored=not why, why=why)
+
+    def _why_not_stored(self, chosen: CompileOptions | None) -> str:
+        """Return why nothing that the cell compiled is stored for the next kernel; empty where it is."""
+        settings, store = self.session.settings, self.session.artifacts.store
+        if chosen is not None and not chosen.save:
+            return "--no-save"
+        if not settings.save:
+            return f"save=off ({settings.origin('save')})"
+        if self._problem is not None:
+            return "the local store cannot be used (%nbcache doctor)"
+        return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
 
     # --- magics ---------------------------------------------------------------------------------
 
@@ -455,9 +481,12 @@ class Extension:
         %nbcache connect            say who has published what of this notebook
         %nbcache disconnect         share no more
         %nbcache share [NAME]       take a snapshot that others can restore, and print the line that they need
-        %nbcache trust              trust who signed the snapshot that came with this notebook
+        %nbcache trust              trust who signed the snapshot that came with this notebook; else show your
+                                    own fingerprint and whom you trust, as `trust list` does
+        %nbcache trust add SIGNER   trust a fingerprint, or who signed a snapshot; `trust remove` ends it
         %nbcache flush              wait until all that was compiled is stored
-        %nbcache clear              remove all that is stored here
+        %nbcache clear              remove what is stored of this notebook alone
+        %nbcache clear --all        remove all that is stored here, after asking; --yes does not ask
         %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
         """
         try:

@@ -13,6 +13,7 @@ from nbcache.key import Component, digest, sha256
 
 __all__ = [
     "PHASES",
+    "UNSIGNED",
     "Activity",
     "Artifact",
     "ArtifactRef",
@@ -26,6 +27,7 @@ __all__ = [
     "Manifest",
     "Outcome",
     "Packed",
+    "Provenance",
     "Snapshot",
     "SnapshotRestored",
     "SnapshotTaken",
@@ -91,6 +93,20 @@ FAILED = "failed"
 """Type of an artifact that says of something, by key: it could not be compiled on this machine."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Provenance:
+    """Who compiled an artifact that came from elsewhere: their statement, and their signature over it."""
+
+    statement: bytes
+    """`nbcache.statement` of `nbcache.provenance`; empty where nobody has signed one."""
+    signature: bytes
+    """`nbcache.signature` of `nbcache.trust`; empty where nobody has signed."""
+
+
+UNSIGNED = Provenance(b"", b"")
+"""That of what came from elsewhere, and nobody says who compiled it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
     """An artifact named without its content: what a manifest lists."""
@@ -109,6 +125,8 @@ class ArtifactRef:
     """Digest of the source of the cell that made or hit it last; empty outside a notebook."""
     function: str = ""
     """The compiled function that it belongs to; empty where it belongs to none."""
+    provenance: Provenance | None = field(default=None, repr=False)
+    """Who compiled it; None for what was compiled here, by this user."""
 
     def not_after(self, now: float) -> ArtifactRef:
         """Return the reference with no time later than `now`: whoever wrote it may have had another clock."""
@@ -153,6 +171,10 @@ class GraphSummary:
     """What a hit saves: what compiling took, without tracing."""
     artifacts: tuple[str, ...] = ()
     """Digests of the artifacts of its function in that cell: it needs no others."""
+    threads: int = 0
+    """torch's number of threads; 0 where it is not known. Keys of CPU graphs hold it."""
+    maker: str = ""
+    """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -161,7 +183,9 @@ class GraphSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON values, as manifests and `nbcache inspect` have it."""
-        return {
+        known: dict[str, Any] = {"threads": self.threads} if self.threads else {}
+        known |= {"maker": self.maker} if self.maker else {}
+        return known | {
             "cell": self.cell,
             "function": self.function,
             "direction": self.direction.value,
@@ -317,6 +341,8 @@ class GraphRecord:
     """The guard that failed, where this is a recompile."""
     graph_break_reason: str | None = None
     """Why the graph ended before its function did."""
+    threads: int = 0
+    """torch's number of threads when the graph was looked up; 0 where it is not known."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -348,6 +374,7 @@ class GraphRecord:
             "bytes": dict(self.bytes),
             "recompile_reason": self.recompile_reason,
             "graph_break_reason": self.graph_break_reason,
+            "threads": self.threads or None,
         }
 
 

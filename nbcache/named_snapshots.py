@@ -10,9 +10,9 @@ A name is one part of a key: what is not of `a-z 0-9 -` stands as `_` and two he
 of its UTF-8, so `team/gpt` as `team_2fgpt`.
 
 A name may have several versions at once. Readers take all, each judged on its own. A writer merges those that
-it may sign anew, its own and those of trusted signers, puts artifacts that are not there, then its version,
-and deletes those that it has merged: no writer loses what another has written, and none waits. A stranger's
-version is left beside: nobody signs for strangers, and none of them can keep a team from its name.
+are its own, puts artifacts that are not there, then its version, and deletes those that it has merged: no
+writer loses what another has written, and none waits. Everybody else's version is left beside, trusted or
+not: nobody signs for others, and nobody can keep others from a name.
 
 Artifacts that no version names are removed by `collect`, in two runs: the first marks them, one that comes
 later than a grace removes them. A writer takes away the marks of all that it names, before it looks what is
@@ -43,6 +43,7 @@ from nbcache.errors import (
     SnapshotError,
     StoreError,
     UnsupportedVersion,
+    UntrustedSigner,
 )
 from nbcache.format import decode_snapshot
 from nbcache.key import sha256
@@ -52,14 +53,14 @@ from nbcache.snapshot import (
     Origin,
     Received,
     announced,
-    completed,
-    revised,
+    is_vouched,
     signed_manifest,
     without,
 )
 from nbcache.stores.base import Store
 from nbcache.stores.url import open_store
 from nbcache.trust import Keyring, Standing
+from nbcache.versions import revised
 
 __all__ = ["GRACE_SECONDS", "Collected", "NamedSnapshots", "Place", "Version", "Written", "opened", "place"]
 
@@ -120,7 +121,7 @@ class Written:
     lost: int
     """Artifacts that earlier versions named, and that are not there any more."""
     left: int
-    """Versions that were left beside: of strangers, or damaged."""
+    """Versions that stand beside: of others, or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,29 +213,50 @@ class NamedSnapshots:
         Signatures are checked before artifacts are fetched; who signed is not judged here. Raises the first
         problem where no version is whole, and SnapshotError where there is none.
         """
+        found, problems = self.read_all(name)
+        if not found:
+            raise problems[0]
+        return found
+
+    def read_all(self, name: str) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+        """Return the same, and what is wrong with the versions that are not whole."""
         # Again, where there is none: a listing may miss a version, and the one that absorbed it meanwhile.
         versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
         found: list[tuple[bytes, str]] = []
         problems: list[NbcacheError] = []
+        left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
         for version in versions:
             try:
                 if version.received is None:
                     assert version.problem is not None
                     raise version.problem
+                if not is_vouched(version.received.standing):
+                    left -= self._fetched_of_stranger(version.received, left)
                 packed = self._fetch(version.received)
-                file = decode_file(version.data)
-                found.append(
-                    (encode_file(SnapshotFile(file.manifest, file.signature, packed)), self.where(name))
-                )
+                contents = version.received.snapshot.contents
+                frames = {contents[digest].packed_digest: frame for digest, frame in packed.items()}
+                whole = SnapshotFile(decode_file(version.data).versions, frames)
+                found.append((encode_file(whole), self.where(name)))
             except StoreError:
                 raise
             except NbcacheError as error:
+                error.of_trusted = version.received is not None and is_vouched(version.received.standing)
                 problems.append(error)
-        if not found:
-            raise problems[0]
-        return found
+        return found, problems
+
+    def _fetched_of_stranger(self, received: Received, left: int) -> int:
+        """Return the bytes of a version's artifacts; UntrustedSigner where that is more than is `left`."""
+        length = sum(each.packed_size for each in received.snapshot.contents.values())
+        if length > left:
+            raise UntrustedSigner(
+                f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in all, and a "
+                "version has more",
+                where=received.where,
+                next_step="nbcache ls URL shows who they are; nbcache trust add SIGNER, whom you know",
+            )
+        return length
 
     def write(self, name: str, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
         """Add what `take` returns, which is told what is there already, to the snapshot of this name.
@@ -308,13 +330,7 @@ class NamedSnapshots:
         gone: set[str] = set()
         for before, now in zip(ours.values(), earlier, strict=True):
             gone |= before.snapshot.contents.keys() - now.snapshot.contents.keys()
-        draft, changed = revised(
-            earlier,
-            take,
-            origin,
-            anew=bool(gone),
-            whole=lambda received: completed(received, self._fetch(received)),
-        )
+        draft, changed = revised(earlier, take, origin, self._keyring, anew=bool(gone))
         if sum(each.packed_size for each in draft.snapshot.contents.values()) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
                 f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
@@ -454,8 +470,9 @@ class NamedSnapshots:
             try:
                 if sha256(value) != key.rpartition("/")[2]:
                     raise refused("its manifest does not have the digest that it is named by")
-                contents = decode_snapshot(decode_file(value).manifest).contents
-                named.update(each.packed_digest for each in contents.values())
+                for version in decode_file(value).versions:
+                    contents = decode_snapshot(version.manifest).contents
+                    named.update(each.packed_digest for each in contents.values())
             except NbcacheError as error:
                 problems.append(self._placed(error, key))
         if not complete:
@@ -499,7 +516,7 @@ def _prefix(name: str) -> str:
 
 
 def _is_ours(received: Received) -> bool:
-    return received.standing in (Standing.OWN, Standing.TRUSTED)
+    return received.standing is Standing.OWN
 
 
 def _created(version: Version) -> float:

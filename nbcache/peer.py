@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from nbcache.errors import CorruptEntry
+from nbcache.errors import BadSignature, CorruptEntry, FormatError, TrustError
 from nbcache.format import is_bomb, unpack
 from nbcache.key import sha256
-from nbcache.model import ArtifactRef, Packed
-from nbcache.shared_format import Statement, Variant
-from nbcache.trust import Keyring, Policy, Signature, Standing, admit
+from nbcache.model import UNSIGNED, ArtifactRef, Environment, Packed, Provenance
+from nbcache.provenance import Statement, verified
+from nbcache.shared_format import Variant
+from nbcache.snapshot import scope
+from nbcache.trust import Keyring, Policy, Purpose, Signature, Standing, admit
+from nbcache.versions import statement_of
 
 __all__ = ["Found", "Peer"]
 
@@ -21,9 +24,15 @@ class Found:
 
     statement: Statement
     signer: str
-    """Fingerprint."""
+    """Fingerprint of who compiled it."""
     standing: Standing
     packed: bytes = field(repr=False)
+    provenance: Provenance = field(default=UNSIGNED, repr=False)
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """What it is, with who compiled it."""
+        return replace(self.statement.ref, provenance=self.provenance)
 
     def unpack(self) -> bytes:
         """Return the content; CorruptEntry where it is another than was signed."""
@@ -33,7 +42,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who does the work of a kernel. Methods raise TrustError where its keys cannot be used."""
+    """Signs what a kernel publishes, and says what may be believed of what others have.
+
+    Methods raise TrustError where its keys cannot be used.
+    """
 
     keyring: Callable[[], Keyring]
     policy: Callable[[], Policy]
@@ -42,27 +54,65 @@ class Peer:
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the key that signs, which is made at the first use."""
-        return self.keyring().sign(b"").fingerprint
+        return self.keyring().fingerprint()
 
-    def signed(self, environment: str, ref: ArtifactRef, packed: bytes) -> Variant:
-        """Return an artifact with the signed statement of what it is; `environment` is a digest."""
-        held = Packed(ref.size, len(packed), sha256(packed))
-        said = Statement(environment, ref, held, self.user, self.host).encode()
-        return Variant(said, self.keyring().sign(said).encode(), packed)
+    def sign(self, content: bytes) -> bytes:
+        """Return the signature of what a lease says of its holder, as it stands beside it."""
+        return self.keyring().sign(Purpose.LEASE, content).encode()
 
-    def checked(self, variant: Variant) -> Found:
+    def vouches(self, content: bytes, signature: bytes) -> bool:
+        """Tell whether this is the signature of what a lease says, by somebody who is trusted."""
+        try:
+            signed = Signature.decode(signature)
+            signed.verify(Purpose.LEASE, content)
+        except (BadSignature, FormatError):
+            return False
+        return self.keyring().standing(signed.fingerprint) is not Standing.UNKNOWN
+
+    def variant(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> Variant | None:
+        """Return an artifact with the signed statement of who compiled it; the user's, if that was here.
+
+        None for what others have compiled that cannot be passed on as theirs: it is unsigned, depends on
+        something else than `environment` has, or is here in another frame than theirs.
+        """
+        held = _held(ref, packed)
+        if ref.provenance is None:
+            said = statement_of(environment, ref, held, self.user, self.host).signed(self.keyring())
+            return Variant(said.statement, said.signature, packed)
+        try:
+            statement, _ = verified(ref.provenance)
+        except (FormatError, TrustError):
+            return None
+        wanted = (ref.identity, held, scope(environment, ref.type))
+        if (statement.ref.identity, statement.packed, statement.environment) != wanted:
+            return None
+        return Variant(ref.provenance.statement, ref.provenance.signature, packed)
+
+    def publication(self, environment: str, ref: ArtifactRef, packed: bytes) -> Variant:
+        """Return what the user publishes of a notebook; `environment` is a digest."""
+        statement = Statement(environment, environment, ref, _held(ref, packed), self.user, self.host)
+        said = statement.signed(self.keyring(), Purpose.PUBLICATION)
+        return Variant(said.statement, said.signature, packed)
+
+    def checked(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> Found:
         """Return a variant whose lengths, digest and signature are right, and whose signer may be believed.
 
-        Raises FormatError, BadSignature, or another TrustError: of what the policy forbids.
+        Raises FormatError, BadSignature, or another TrustError: of what the policy forbids. Nothing that a
+        statement says is looked at before its signature is checked.
         """
+        signature = Signature.decode(variant.signature)
+        signature.verify(purpose, variant.statement)
         statement = Statement.decode(variant.statement)
         packed = statement.packed
         if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
             raise CorruptEntry("it is not as long as its statement says, or would be much longer")
         if sha256(variant.packed) != packed.packed_digest:
             raise CorruptEntry("it does not have the digest that its statement says")
-        signature = Signature.decode(variant.signature)
-        signature.verify(variant.statement)
         standing = self.keyring().standing(signature.fingerprint)
         admit(self.policy(), standing, signature.fingerprint)
-        return Found(statement, signature.fingerprint, standing, variant.packed)
+        provenance = Provenance(variant.statement, variant.signature)
+        return Found(statement, signature.fingerprint, standing, variant.packed, provenance)
+
+
+def _held(ref: ArtifactRef, packed: bytes) -> Packed:
+    return Packed(ref.size, len(packed), sha256(packed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -77,6 +77,20 @@ def _portable(text: str) -> str:
     if text not in (OFF, *BASELINES):
         raise ValueError(f"{OFF}, {' or '.join(BASELINES)} is needed")
     return text
+
+
+_CHOICES: Mapping[Callable[[str], Any], tuple[str, ...]] = {
+    _switch: ("on", "off"),
+    _report: ("always", "magic", "never"),
+    _policy: tuple(Policy),
+    _portable: (OFF, *BASELINES),
+}
+_ALLOWED: Mapping[Callable[[str], Any], str] = {
+    _folder: "a folder",
+    _size: "a size, such as 500MB or 5GB, of at least 1MB",
+    _seconds: "seconds, from 0.01 to 600",
+    str: "text",
+}
 
 
 def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bool = False) -> Any:
@@ -195,7 +209,7 @@ class Settings:
             raise ConfigError(
                 f"{name}={text!r} cannot be used: {error}",
                 where=origin,
-                next_step=known[name].metadata["help"],
+                next_step=f"{name} takes {self.allowed(name)}; it is: {self.help(name)}",
             ) from None
         change: dict[str, Any] = {name: value}
         return replace(self, **change, origins={**self.origins, name: origin})
@@ -215,6 +229,22 @@ class Settings:
     def help(cls, name: str) -> str:
         """Return what `name` is for, in a few words."""
         return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
+
+    @classmethod
+    def choices(cls, name: str) -> tuple[str, ...]:
+        """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
+        return next((_CHOICES.get(each.metadata["parse"], ()) for each in cls._known(name)), ())
+
+    @classmethod
+    def allowed(cls, name: str) -> str:
+        """Return in words what values `name` can have."""
+        if choices := cls.choices(name):
+            return f"{', '.join(choices[:-1])} or {choices[-1]}"
+        return next(_ALLOWED[each.metadata["parse"]] for each in cls._known(name))
+
+    @classmethod
+    def _known(cls, name: str) -> list[Field[Any]]:
+        return [each for each in fields(cls) if each.name == name and each.name != "origins"]
 
     def text(self, name: str) -> str:
         """Return the value of `name` as a person would write it, without what may be a secret."""

@@ -6,6 +6,7 @@ import base64
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,23 @@ from nbcache.kernel_session import Session
 from nbcache.key import sha256
 from nbcache.model import Environment
 from nbcache.notebook.attachment import MANIFEST_MIME, MIME
-from nbcache.notebook.snapshot_report import arrival_line, held, snapshot_lines, taken_parts
+from nbcache.notebook.cell_titles import cell_titles
+from nbcache.notebook.snapshot_report import arrival_line, held, left_out, snapshot_lines, taken_parts
 from nbcache.notebook.wording import counted, one_line, size
-from nbcache.sharing import Sharing, Taken, beside, destination
-from nbcache.snapshot import Received, signed
-from nbcache.trust import Policy, Standing, short
+from nbcache.sharing import MAX_NOTEBOOK_BYTES, Sharing, Stranger, Taken, beside, destination
+from nbcache.snapshot import Received, is_vouched, makers, signed
+from nbcache.trust import Policy, short, spelled
+from nbcache.versions import attributed
 
-__all__ = ["ShareMagics"]
+__all__ = ["ShareMagics", "confirmed"]
 
 _MAX_OUTPUT_BYTES = 5 * 10**6
 """The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
 _LOOK_SECONDS = 0.5
 """How long `%load_ext nbcache` waits to say what came along: the notebook may have to be asked for."""
+_MOST_TOLD = 10
+"""Versions of snapshots that came along, and signers, that loading tells of and asks for: a file has many."""
+_TRUST = "%nbcache trust"
 _MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
 
 
@@ -53,10 +59,12 @@ class ShareMagics:
         """The snapshots that came along."""
         return self._sharing
 
-    def start(self) -> None:
-        """Look for snapshots and say what came along."""
+    def start(self, greet: Callable[[], None] = lambda: None) -> None:
+        """Look for snapshots, `greet`, and say what came along."""
         self._sharing.look()
-        if self._sharing.looked(_LOOK_SECONDS):
+        looked = self._sharing.looked(_LOOK_SECONDS)
+        greet()
+        if looked:
             with self._following():
                 with suppress(NbcacheError):  # keys that cannot be read, as a line will say
                     self._sharing.follow(self._sharing.known())
@@ -89,26 +97,38 @@ class ShareMagics:
         if self._session.settings.trust is not Policy.ASK:
             return
         try:
-            for received in self._strangers():
-                if _confirmed(f"{_MEANS} Trust {short(received.signer)} from now on? [y/N] "):
-                    self._sharing.trust(received, received.snapshot.user)
+            for stranger in islice(self._strangers(), _MOST_TOLD):
+                if confirmed(f"{_MEANS} Trust {spelled(stranger.fingerprint)} from now on? [y/N] ", _TRUST):
+                    self._sharing.trust(stranger, _named(stranger))
         except UsageError:
             pass  # nobody can be asked here, and the line has said what to do
         except NbcacheError as error:  # keys cannot be read or written
             print("\n".join(error.diagnostics()))
 
-    def _strangers(self) -> list[Received]:
-        return [each for each in self._sharing.known() if each.standing is Standing.UNKNOWN]
+    def _strangers(self) -> Iterator[Stranger]:
+        """Yield each stranger once; who compiled what another took, once that other is trusted."""
+        asked: set[str] = set()
+        while new := [each for each in self._sharing.strangers() if each.fingerprint not in asked]:
+            asked.add(new[0].fingerprint)
+            yield new[0]
 
     def _arrived(self) -> list[str]:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
         lines = [f"nbcache: {error}" for error in self._sharing.problems()]
         try:
-            for received in self._sharing.known():
-                here = self._session.environment or self._foreseen()
-                lines.append(arrival_line(received, here, self._session.settings.trust))
+            lines += self._lines(self._sharing.known())
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
             lines += [f"nbcache: {line}" for line in error.diagnostics()]
+        return lines
+
+    def _lines(self, received: list[Received]) -> list[str]:
+        """Return a line for each version of a snapshot, of trusted signers first; of very many, some."""
+        known = sorted(received, key=lambda each: not is_vouched(each.standing))
+        here = self._session.environment or self._foreseen()
+        policy, judge = self._session.settings.trust, self._session.judge
+        lines = [arrival_line(each, here, policy, judge) for each in known[:_MOST_TOLD]]
+        if (more := len(known) - _MOST_TOLD) > 0:
+            lines.append(f"nbcache: {counted(more, 'more version')} came along (nbcache inspect)")
         return lines
 
     def autosnapshot(self) -> None:
@@ -179,28 +199,52 @@ class ShareMagics:
                 artifacts = counted(len(manifest.digests), "artifact")
                 graphs = counted(len(manifest.graphs), "graph")
                 print(f"nbcache: restored {graphs}, {artifacts}, of {one_line(received.where)}")
+            for why, next_step in left_out(received, self._session.settings.trust, self._session.judge):
+                print(f"  {why} ({next_step})")
+        used = {received.version for received, _ in restored}
+        here = {received.version for received in taken_in}
+        for line in self._lines([each for each in self._sharing.known() if each.version in here - used]):
+            print(line)
 
-    def trust(self, arguments: list[str]) -> None:
-        """Show who signed what came along, and trust them if the user says so, or with --yes."""
-        if arguments not in ([], ["--yes"]):
-            raise UsageError(
-                "%nbcache trust takes --yes, or nothing; `nbcache trust` in a terminal does more"
-            )
-        strangers = self._strangers()
-        if not strangers:
-            print("nbcache: nothing came along whose signer is not trusted")
-            return
-        for received in strangers:
-            print("\n".join(snapshot_lines(received, self._session.environment)))
-            print(f"\n{_MEANS}\nSigner: {received.signer}")
-            if arguments or _confirmed("Trust this signer from now on? [y/N] "):
-                with self._following():
-                    self._sharing.trust(received, received.snapshot.user)
-                    print(f"nbcache: {short(received.signer)} is trusted")
+    def trust_strangers(self, *, sure: bool, name: str) -> bool:
+        """Show who signed or compiled what came along, and trust them if the user says so, or where `sure`.
+
+        `name` is what to call them; the user is asked for it where it is empty. False where all are trusted.
+        """
+        if not (shown := self._sharing.strangers()):
+            return False
+        # Who is only seen once another is trusted is shown first: --yes is for those that were.
+        for stranger in shown if sure else self._strangers():
+            received = stranger.received
+            titles = cell_titles(received.where, received.snapshot, max_bytes=MAX_NOTEBOOK_BYTES)
+            lines = snapshot_lines(received, self._session.environment, self._session.judge, titles)
+            print("\n".join(lines))
+            role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
+            print(f"\n{_MEANS}\n{role}: {spelled(stranger.fingerprint)}")
+            if sure or confirmed("Trust this signer from now on? [y/N] ", _TRUST):
+                chosen = name or (one_line(stranger.name) if sure else _named(stranger))
+                self._trust(stranger, chosen)
+                said = f" as {chosen}" if chosen else ""
+                print(f"nbcache: {short(stranger.fingerprint)} is trusted{said}")
+        if sure and (more := self._sharing.strangers()):
+            signers = counted(len(more), "signer")
+            print(f"nbcache: {signers} more compiled part of it (%nbcache trust)")
+        return True
+
+    def trusted(self, signer: str, name: str) -> None:
+        """Use what came along of a signer whom the user has just trusted."""
+        for received in self._sharing.known():
+            if signer == received.signer or signer in makers(received.snapshot):
+                self._trust(Stranger(signer, name, received), name)
+
+    def _trust(self, stranger: Stranger, name: str) -> None:
+        with self._following():
+            self._sharing.trust(stranger, name)
 
     def _into_output(self, notebook: str) -> None:
-        draft = self._sharing.take(self._sharing.origin(notebook))
-        data = signed(draft, self._sharing.keyring)
+        origin, keyring = self._sharing.origin(notebook), self._sharing.keyring
+        draft = attributed(self._sharing.take(origin), [], origin, keyring)
+        data = signed(draft, keyring)
         if len(data) > _MAX_OUTPUT_BYTES:
             raise SnapshotError(
                 f"the snapshot takes {size(len(data))}, and an output of more than {size(_MAX_OUTPUT_BYTES)} "
@@ -225,10 +269,21 @@ def _reference(path: Path, taken: Taken) -> dict[str, Any]:
     }
 
 
-def _confirmed(question: str) -> bool:
+def _named(stranger: Stranger) -> str:
+    """Ask what to call a signer, and offer what they call themselves."""
+    offered = one_line(stranger.name, 40)
+    try:
+        given = input(f"What do you call them? [{offered}] " if offered else "What do you call them? ")
+    except Exception:  # a front end that answers once only: a name can be given later
+        given = ""
+    return given.strip() or offered
+
+
+def confirmed(question: str, command: str) -> bool:
+    """Ask in the notebook; a UsageError that names `command` where nobody can be asked."""
     try:
         return input(question).strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         return False
     except Exception as error:  # this frontend cannot ask
-        raise UsageError("%nbcache trust: nobody can be asked here; if you are sure, add --yes") from error
+        raise UsageError(f"{command}: nobody can be asked here; if you are sure, add --yes") from error

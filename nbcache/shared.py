@@ -1,8 +1,7 @@
 """The shared level: artifacts that kernels everywhere publish and find, on a store that others use too.
 
-What is read passes, in
-this order: length, digest, signature, policy, and that the statement is of the key that was asked for. Only
-then is it decompressed. What fails is not there, and is said once.
+What is read passes, in this order: signature, length, digest, policy, and that the statement is of the key
+that was asked for. Only then is it decompressed. What fails is not there, and is said once.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,14 +33,16 @@ from nbcache.errors import (
 from nbcache.forks import renew_in_children
 from nbcache.format import decode_manifest, encode_manifest, pack
 from nbcache.key import sha256
-from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.model import ArtifactRef, Environment, Manifest, Provenance
 from nbcache.peer import Found, Peer
+from nbcache.provenance import signed_by
 from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.shared_keys import slot_of
 from nbcache.single_flight import Holder, SingleFlight
 from nbcache.snapshot import scope
-from nbcache.stores.base import Store, is_key
+from nbcache.stores.base import MAX_VALUE_BYTES, Store, is_key
 from nbcache.stores.coordination import Listener, coordinator
+from nbcache.trust import Purpose
 from nbcache.worker import Worker
 
 __all__ = ["Publication", "SharedFigures", "SharedLevel"]
@@ -57,10 +59,16 @@ _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
 """Publications of one notebook that are read, and their bytes: a team may have thousands of a common name."""
+_LISTED_BYTES = 65 * _MOST_PUBLICATIONS
+"""Of the list of a notebook's publishers, which has one a line, what is looked at."""
+_OVERHEAD_BYTES = 1 << 20
+"""What statements and signatures of a value take, and more."""
 _REF_BYTES = 400
 """About what a manifest takes in memory for each artifact."""
 _DAY_SECONDS = 86400.0
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_MOST_FOR_OTHERS = 1800.0
+"""Seconds that one cell waits for other kernels, whatever comes of it."""
 _MOST_STRANGERS = 3
 """Signers who are not trusted that are told of by name."""
 _PROBE = "probe"
@@ -128,14 +136,16 @@ class SharedLevel:
         self._peer = peer
         self._say = say
         self._wait_seconds = wait_seconds
-        self._waited = 0.0
+        self._waited = self._in_vain = self._for_others = 0.0
         self._reading = Availability(lambda: store.get(_PROBE), self._changed)
         self._writing = Availability(self._try_to_write, self._changed)
         """Off where it is full, a replica, or fails at writing alone: then it is still read."""
         self._coordinator = coordinator(store)
         self._flights: SingleFlight | None = None
         if self._coordinator is not None:
-            self._flights = SingleFlight(self._coordinator, peer.user, peer.host)
+            self._flights = SingleFlight(
+                self._coordinator, peer.user, peer.host, sign=self._sign, vouches=peer.vouches
+            )
         self._worker = Worker(self._failed)
         self._lock = threading.Lock()
         self._pending = 0
@@ -183,7 +193,7 @@ class SharedLevel:
 
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
-        self._waited = 0.0
+        self._waited = self._in_vain = self._for_others = 0.0
 
     def close(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for what is to be written, and let go of everything. Idempotent."""
@@ -263,8 +273,11 @@ class SharedLevel:
         self._say(f"{self.name}: an entry that was signed for another key was refused")
         return False
 
-    def _admitted(self, value: bytes) -> Iterator[Found]:
-        """Yield those variants whose lengths, digests and signatures are right, of trusted signers."""
+    def _admitted(self, value: bytes, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[Found]:
+        """Yield those variants whose lengths, digests and signatures are right, of trusted signers.
+
+        What is wrong with others is said in words that quote nothing of them: anybody may have written it.
+        """
         try:
             variants = decode_shared(value)
         except FormatError as error:
@@ -272,7 +285,7 @@ class SharedLevel:
             return
         for variant in variants:
             try:
-                yield self._peer.checked(variant)
+                yield self._peer.checked(variant, purpose)
             except (BadSignature, FormatError) as error:
                 self._say(f"{self.name}: an entry was refused: {error}")
             except UntrustedSigner as error:
@@ -301,14 +314,16 @@ class SharedLevel:
     ) -> list[Found]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
 
-        Waits while somebody else compiles it, at most the `expected` seconds. Then, or when `compiled` is
-        called, the others may go on. What is there and was `tried`, by digest, is not what it waits for.
+        Waits while somebody else compiles it, at most the `expected` seconds, and in one cell no longer than
+        that for all that did not come. Then, or when `compiled` is called, the others may go on. What is
+        there and was `tried`, by digest, is not what it waits for.
         """
         flights = self._flights
         if flights is None or not self._may_write() or self._is_slow():
             return []
         slot = slot_of(environment, type, key)
         began, waits = time.monotonic(), False
+        patience = max(0.0, min(expected - self._in_vain, _MOST_FOR_OTHERS - self._for_others))
 
         def arrived() -> list[Found] | None:
             found = self._find(environment, type, key)
@@ -320,13 +335,25 @@ class SharedLevel:
             tell(holder)
 
         try:
-            found = flights.wait(slot, arrived, expected, told) or []
+            found = flights.wait(slot, arrived, expected, told, patience) or []
         except StoreError as error:
             self._fails(error)
             found = []
-        if not (found or waits):
-            self._waited_in_vain(time.monotonic() - began)
+        spent = time.monotonic() - began
+        if waits:
+            self._for_others += spent
+            self._in_vain += 0.0 if found else spent
+        elif not found:
+            self._waited_in_vain(spent)
         return found
+
+    def _sign(self, content: bytes) -> bytes:
+        """Return a signature; the time that it takes is none that the store has cost."""
+        began = time.monotonic()
+        try:
+            return self._peer.sign(content)
+        finally:
+            self._waited -= time.monotonic() - began
 
     def compiled(self, environment: Environment, type: str, key: str) -> None:
         """Let others go on, once all that was handed to `publish` before is written, or could not be."""
@@ -362,9 +389,7 @@ class SharedLevel:
         self._known.add((slot, ref.digest))
         if (content := packed()) is None:
             return
-        if not self._submit(
-            len(content), partial(self._write, slot, scope(environment, ref.type), ref, content)
-        ):
+        if not self._submit(len(content), partial(self._write, slot, environment, ref, content)):
             self._known.discard((slot, ref.digest))
 
     def publish_manifest(self, manifest: Manifest) -> None:
@@ -401,7 +426,7 @@ class SharedLevel:
         return sorted(found, key=lambda each: each.published, reverse=True)
 
     def _published(self, value: bytes, notebook: str) -> Iterator[Publication]:
-        for found in self._admitted(value):
+        for found in self._admitted(value, Purpose.PUBLICATION):
             try:
                 manifest = decode_manifest(found.unpack())
             except FormatError as error:
@@ -412,8 +437,10 @@ class SharedLevel:
             if said == (_PUBLICATION, notebook, manifest.environment.digest):
                 yield Publication(found, manifest)
 
-    def _write(self, slot: str, within: str, ref: ArtifactRef, packed: bytes) -> None:
+    def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
         if self._flights is not None and not self._flights.may_publish(slot):
+            return
+        if (ours := self._peer.variant(environment, ref, packed)) is None:
             return
         others: list[Variant] = []
         if (value := self.store.get(slot)) is not None:
@@ -423,19 +450,24 @@ class SharedLevel:
                 return  # a newer nbcache's: it is left alone
             except FormatError:
                 pass
-        if ref.type in GROWING_TYPES:
-            others = []
-        kept = []
+        by = signed_by(Provenance(ours.statement, ours.signature))
+        kept: list[tuple[str, Variant]] = []
         for each in others:
+            signer = signed_by(Provenance(each.statement, each.signature))
             try:
-                if self._peer.checked(each).statement.ref.digest == ref.digest:
-                    return  # it is there already, and may be used
-                kept.append(each)
+                there = self._peer.checked(each)
+                grows = there.signer == by and ref.type in GROWING_TYPES
+                if (there.signer, there.statement.ref.digest) == (by, ref.digest):
+                    return  # it is there already
+                if grows and ref.provenance is not None:
+                    return  # who passes on does not know which of another's is the newest
+                if not grows:
+                    kept.append((signer, each))
             except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
-                kept.append(each)
+                kept.append((signer, each))
             except (BadSignature, FormatError):
                 continue
-        self._put(slot, self._peer.signed(within, ref, packed), kept)
+        self.store.put(slot, encode_shared(_fairly([(by, ours), *kept])))
         self._published_here += 1
 
     def _write_manifest(self, manifest: Manifest) -> None:
@@ -458,7 +490,9 @@ class SharedLevel:
         content = encode_manifest(whole)
         packed = pack(content)
         ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
-        self._put(slot, self._peer.signed(manifest.environment.digest, ref, packed), [])
+        self.store.put(
+            slot, encode_shared([self._peer.publication(manifest.environment.digest, ref, packed)])
+        )
         self._list(notebook, name)
         # All who listen read it: not from each of a thousand kernels that only hit.
         if self._coordinator is not None and self._published_here != self._announced:
@@ -477,13 +511,10 @@ class SharedLevel:
 
     def _listed(self, notebook: str) -> list[str]:
         """Return the publishers in a notebook's list, which is signed by nobody, and promises nothing."""
-        value = self.store.get(shared_keys.publishers(notebook)) or b""
+        value = (self.store.get(shared_keys.publishers(notebook)) or b"")[:_LISTED_BYTES]
         return [
             line for line in value.decode("ascii", errors="replace").split("\n") if _HEX64.fullmatch(line)
         ]
-
-    def _put(self, slot: str, ours: Variant, others: Sequence[Variant]) -> None:
-        self.store.put(slot, encode_shared([ours, *others][:MAX_VARIANTS]))
 
     def _submit(self, size: int, write: Callable[[], object]) -> bool:
         """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.
@@ -600,6 +631,25 @@ class SharedLevel:
 def _named(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
     """Return what a manifest names, whenever it was used."""
     return {ref.identity for ref in manifest.artifacts}, {graph.identity for graph in manifest.graphs}
+
+
+def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
+    """Return as many variants as a value may hold, in number and length: nobody's crowd out all others'.
+
+    First the newest of each signer, then the second of each, and so on.
+    """
+    turns: Counter[str] = Counter()
+    ordered = []
+    for place, (signer, variant) in enumerate(variants):
+        ordered.append((turns[signer], place, variant))
+        turns[signer] += 1
+    chosen: list[tuple[int, int, Variant]] = []
+    left = MAX_VALUE_BYTES - _OVERHEAD_BYTES
+    for each in sorted(ordered, key=lambda each: each[:2]):
+        if len(chosen) < MAX_VARIANTS and len(each[2].packed) <= left:
+            chosen.append(each)
+            left -= len(each[2].packed)
+    return [variant for _, _, variant in sorted(chosen, key=lambda each: each[1])]
 
 
 def _last_used(manifest: Manifest) -> float:

@@ -7,14 +7,14 @@ Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
     version   = %x01
     count     = 1 OCTET            ; variants: what torch has under one key, for other guards; newest first
     variant   = 4 OCTET statement 4 OCTET signature 8 OCTET packed     ; each after its length
-    statement = {*fields, "environment": hex64, "format": "nbcache.shared", "host": text, "packed": bytes,
-                 "packed_digest": hex64, "user": text, "version": 1}   ; `fields` as in `nbcache.format`
+    statement = `nbcache.statement` of `nbcache.provenance`, by who compiled the artifact
     signature = `nbcache.signature` of `nbcache.trust`, over the statement
     packed    = one zstd frame, which states its content size
 
 A statement binds the artifact to its environment, type and key: one that lies under another key is refused.
-`digest` and `size` are of the content, `packed` and `packed_digest` of the frame. Reading judges nothing but
-the framing: `nbcache.shared` asks whose the signature is, and compares.
+Who compiled an artifact signs for `Purpose.ARTIFACT`, and whoever passes it on leaves that as it is; who has
+published something of a notebook signs for `Purpose.PUBLICATION`. Reading judges nothing but the framing:
+`nbcache.shared` asks whose the signature is, and compares.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nbcache.canonical import corrupt, from_json, hex64, to_json, unsupported
+from nbcache.canonical import corrupt, unsupported
 from nbcache.errors import FormatError
-from nbcache.format import MAX_CONTENT_BYTES, ref_fields, ref_of
-from nbcache.model import ArtifactRef, Packed
+from nbcache.format import MAX_CONTENT_BYTES
 
-__all__ = ["MAX_VARIANTS", "Statement", "Variant", "decode_shared", "encode_shared"]
+__all__ = ["MAX_VARIANTS", "Variant", "decode_shared", "encode_shared"]
 
 MAX_VARIANTS = 8
-_MAGIC, _VERSION, _FORMAT = b"NBCS", 1, "nbcache.shared"
+_MAGIC, _VERSION = b"NBCS", 1
 _HEADER = struct.Struct(">4sBB")
 _PARTS = (
     ("statement", struct.Struct(">I"), 1 << 16),
@@ -39,46 +38,6 @@ _PARTS = (
     ("packed", struct.Struct(">Q"), MAX_CONTENT_BYTES),
 )
 """The parts of a variant: their names, how their lengths are written, and the longest that is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """What a signer says of one artifact."""
-
-    environment: str
-    """Digest of the environment that it was compiled in."""
-    ref: ArtifactRef
-    packed: Packed
-    user: str = ""
-    """Who made it, by their own account; empty where that is not told."""
-    host: str = ""
-
-    def encode(self) -> bytes:
-        """Return it as canonical JSON, which is what is signed; FormatError where a field is out of range."""
-        return to_json(
-            _FORMAT,
-            {
-                **ref_fields(self.ref),
-                "environment": self.environment,
-                "host": self.host,
-                "packed": self.packed.packed_size,
-                "packed_digest": self.packed.packed_digest,
-                "user": self.user,
-            },
-        )
-
-    @classmethod
-    def decode(cls, content: bytes) -> Statement:
-        """Return the statement that `content` holds; raises CorruptEntry or UnsupportedVersion."""
-        fields = from_json(content, _FORMAT)
-        ref = ref_of(fields)
-        return cls(
-            environment=hex64(fields.text("environment")),
-            ref=ref,
-            packed=Packed(ref.size, fields.integer("packed"), hex64(fields.text("packed_digest"))),
-            user=fields.text("user"),
-            host=fields.text("host"),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +76,7 @@ def decode_shared(value: bytes) -> list[Variant]:
         raise corrupt("a shared entry ends within its header")
     _, version, count = _HEADER.unpack_from(value)
     if version != _VERSION or count > MAX_VARIANTS:
-        raise corrupt(f"a shared entry has version {version} and {count} variants, which never were")
+        raise corrupt("a shared entry has a version or a number of variants that never was")
     variants, at = [], _HEADER.size
     for _ in range(count):
         parts = {}

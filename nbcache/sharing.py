@@ -19,7 +19,15 @@ from types import MappingProxyType
 
 from nbcache import __version__
 from nbcache.container import MAX_SNAPSHOT_BYTES
-from nbcache.errors import ConfigError, EnvironmentMismatch, NbcacheError, SnapshotError, TrustError
+from nbcache.errors import (
+    BadSignature,
+    ConfigError,
+    EnvironmentMismatch,
+    FormatError,
+    NbcacheError,
+    SnapshotError,
+    TrustError,
+)
 from nbcache.files import read, update
 from nbcache.forks import renew_in_children
 from nbcache.kernel_session import Session
@@ -28,6 +36,7 @@ from nbcache.model import Environment, Level, Manifest, Packed, SnapshotRestored
 from nbcache.named_snapshots import Place, opened, place
 from nbcache.notebook import attachment
 from nbcache.notebook.snapshot_report import fit_lines
+from nbcache.provenance import Judge
 from nbcache.settings import Settings
 from nbcache.snapshot import (
     Draft,
@@ -36,19 +45,20 @@ from nbcache.snapshot import (
     baseline_for,
     differences,
     fitting,
-    receive,
-    revised,
-    signed,
+    judged_file,
+    makers,
     take,
 )
 from nbcache.stores.base import Store
 from nbcache.stores.url import open_bounded
-from nbcache.trust import Keyring
+from nbcache.trust import Keyring, Standing
 from nbcache.urls import redacted
+from nbcache.versions import added, vouched
 
 __all__ = [
     "MAX_NOTEBOOK_BYTES",
     "Sharing",
+    "Stranger",
     "Taken",
     "beside",
     "destination",
@@ -56,6 +66,8 @@ __all__ = [
     "open_shared",
     "origin",
     "sources",
+    "usable",
+    "versions",
     "write",
 ]
 
@@ -65,6 +77,10 @@ _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
+_LONGEST_REASON = 200
+"""Characters of what a server says that an error quotes."""
+_MOST_PROBLEMS = 10
+"""Of what is wrong with snapshots that came along."""
 _MOST_SHOWN = 4
 """Environments of which an error shows what differs."""
 _LOCATE_SECONDS = 2.0
@@ -83,26 +99,51 @@ def sources(source: str | os.PathLike[str], keyring: Keyring) -> list[tuple[byte
     A notebook's are those that it carries, and the one beside it. NbcacheError where there is none that is
     whole. Of one in a store the signature is checked before anything else of it is fetched.
     """
+    found, problems = _sources(source, keyring)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def versions(source: str | os.PathLike[str], keyring: Keyring) -> tuple[list[Received], list[NbcacheError]]:
+    """Return all versions of the snapshots at `source`, whoever signed them; and what is wrong with others.
+
+    NbcacheError where there is nothing.
+    """
+    files, problems = _sources(source, keyring)
+    found: dict[str, Received] = {}
+    for data, where in files:
+        try:
+            of_file, wrong = judged_file(data, keyring, where=where)
+            found = {each.version: each for each in of_file} | found
+            problems += wrong
+        except NbcacheError as error:
+            problems.append(error)
+    return [*found.values()], problems
+
+
+def _sources(
+    source: str | os.PathLike[str], keyring: Keyring
+) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+    """Return what is at `source`, and what is wrong with some of it; NbcacheError where nothing is there."""
     if isinstance(source, str):
         if source.startswith(("https://", "http://")):
-            return [(_fetch(source), redacted(source))]
+            return [(_fetch(source), redacted(source))], []
         if (named := place(source)) is not None:
             with opened(named.url, keyring) as snapshots:
-                return snapshots.read(named.name)
+                return snapshots.read_all(named.name)
     path = _path(os.fspath(source))
     if path.suffix != ".ipynb":
-        return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))]
+        return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], []
     unsaved = not path.exists() and beside(path).exists()
     found, problems = _of(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES))
-    if problems and not found:
-        raise problems[0]
-    if not found:
+    if not found and not problems:
         raise SnapshotError(
             "there is no snapshot in this notebook, nor beside it",
             where=str(path),
             next_step="`%nbcache snapshot` in the notebook takes one",
         )
-    return found
+    return found, problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +160,7 @@ class Taken:
     lost: int = 0
     """Artifacts of earlier versions in a store that are not there any more."""
     left: int = 0
-    """Versions in a store that were left beside: of strangers, or damaged."""
+    """Versions that stand beside: of others, or damaged."""
 
     def summary(self) -> SnapshotTaken:
         """Return what to tell of it."""
@@ -152,10 +193,9 @@ def destination(dest: str | os.PathLike[str]) -> Path | Place:
 def write(
     target: Path | Place, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin, keyring: Keyring
 ) -> Taken:
-    """Write what `take` returns, with all that is at `target` already, signed with the user's key.
+    """Write what `take` returns into the user's version at `target`; those of others stand beside it.
 
-    `take` is told what is there, by digest. In a file a stranger's snapshot is a TrustError, whatever the
-    policy: signing it is to answer for it. In a store it is left beside.
+    `take` is told what is there of the user's, by digest.
     """
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
@@ -166,14 +206,23 @@ def write(
     taken: list[Taken] = []
 
     def change(before: bytes | None) -> bytes:
-        earlier = [] if before is None else [receive(before, keyring, where=str(path))]
-        draft, changed = revised(earlier, take, origin)
-        data = before if before is not None and not changed else signed(draft, keyring)
-        taken.append(Taken(str(path), draft, data, changed))
+        data, draft, changed, left = added(before, take, origin, keyring, where=str(path))
+        taken.append(Taken(str(path), draft, data, changed, left=left))
         return data
 
     update(path, change, max_bytes=MAX_SNAPSHOT_BYTES)
     return taken[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody who is not trusted, and what they have to do with a snapshot that came along."""
+
+    fingerprint: str
+    name: str
+    """What they call themselves; empty where that is not told."""
+    received: Received
+    """What they have signed, or compiled something of."""
 
 
 class Sharing:
@@ -196,7 +245,7 @@ class Sharing:
         self._looked = threading.Event()
         self._lock = threading.Lock()
         self._received: dict[str, Received] = {}
-        """By SHA-256 of the file's bytes."""
+        """By what tells versions apart."""
         self._problems: list[NbcacheError] = []
         session.reading_ahead.append(self._restore_known)
         session.snapshots = self
@@ -213,6 +262,11 @@ class Sharing:
         """One's own key and the trusted signers, where the settings say now."""
         return Keyring(self._session.settings.trust_dir)
 
+    @property
+    def judge(self) -> Judge:
+        """What says whose artifacts may be used."""
+        return self._session.judge
+
     def look(self) -> None:
         """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
         self._looked.clear()
@@ -226,8 +280,8 @@ class Sharing:
         return self._looked.wait(timeout)
 
     def problems(self) -> list[NbcacheError]:
-        """Return what was wrong with snapshots that were found, and are not used."""
-        return list(self._problems)
+        """Return what was wrong with snapshots that were found, and are not used; of very many, with some."""
+        return self._problems[:_MOST_PROBLEMS]
 
     def known(self) -> list[Received]:
         """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
@@ -239,6 +293,7 @@ class Sharing:
         """Forget the snapshots that are here: nothing of them is restored any more."""
         with self._lock:
             self._received.clear()
+            self._problems.clear()
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
         """Take in the snapshots at `source`, without using them; NbcacheError where none is whole."""
@@ -246,7 +301,9 @@ class Sharing:
         problems: list[NbcacheError] = []
         for data, where in sources(source, self.keyring):
             try:
-                taken_in.append(self._take_in(data, where))
+                found, wrong = self._take_in(data, where)
+                taken_in += found
+                problems += wrong
             except NbcacheError as error:
                 problems.append(error)
         if problems and not taken_in:
@@ -292,10 +349,24 @@ class Sharing:
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
                     return
 
-    def trust(self, received: Received, name: str) -> None:
-        """Trust the signer of `received` from now on, and restore what they have signed."""
-        self.keyring.add(received.signer, name)
-        self.follow([received])
+    def strangers(self) -> list[Stranger]:
+        """Return who is not trusted, and signed what came along, or compiled what a trusted signer took."""
+        found: dict[str, Stranger] = {}
+        for received in self.known():
+            if received.standing is Standing.UNKNOWN:
+                who = Stranger(received.signer, received.snapshot.user, received)
+                found.setdefault(received.signer, who)
+            elif received.standing is not None:
+                for fingerprint, made in makers(received.snapshot).items():
+                    if fingerprint and self.judge.standing(fingerprint) is Standing.UNKNOWN:
+                        found.setdefault(fingerprint, Stranger(fingerprint, made.user, received))
+        return [*found.values()]
+
+    def trust(self, stranger: Stranger, name: str) -> None:
+        """Trust a signer from now on, called `name`, and restore what they have signed."""
+        self.keyring.add(stranger.fingerprint, name)
+        self.judge.forget()
+        self.follow([stranger.received])
         if (environment := self._session.environment) is not None:
             self._restore_known(environment)
             self._session.read_again()
@@ -385,29 +456,50 @@ class Sharing:
         self._problems += problems
         for data, where in found:
             try:
-                self._take_in(data, where)
+                self._problems += self._take_in(data, where)[1]
             except NbcacheError as error:
                 self._problems.append(error)
 
-    def _take_in(self, data: bytes, where: str) -> Received:
-        received = receive(data, self.keyring, where=where)
+    def _take_in(self, data: bytes, where: str) -> tuple[list[Received], list[NbcacheError]]:
+        found, problems = judged_file(data, self.keyring, where=where)
         with self._lock:
-            self._received[sha256(data)] = received
-        return received
+            for received in found:
+                self._received.setdefault(received.version, received)
+        return found, problems
 
     def _restore_known(self, environment: Environment) -> None:
         self.looked(_LOOK_SECONDS)
         for received in self.known():
-            with suppress(TrustError, EnvironmentMismatch):  # said when the extension was loaded
+            try:
                 self._adopt(received, environment)
+            except (TrustError, EnvironmentMismatch):
+                pass  # said when the extension was loaded
+            except NbcacheError as error:  # a statement in it is of something else: it costs nobody else's
+                self._session.notice(str(error))
 
     def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)
-        manifest = fitting(received.snapshot.manifests, here)
-        if manifest is None:
-            raise mismatch(received, here)
+        manifest, wrong = usable(received, here, self.judge)
+        for error in wrong:
+            self._session.notice(f"{received.name}: part of it is not used: {error}")
         self._session.adopt(here, manifest, packed, (Level.L2, received.name))
         return manifest
+
+
+def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
+    """Return what of a snapshot may be used `here`: what fits, and was compiled by somebody who is trusted.
+
+    Also returns what is wrong with statements of who compiled the rest. Raises EnvironmentMismatch, a
+    TrustError or a FormatError where nothing may be used.
+    """
+    manifest = fitting(received.snapshot.manifests, here)
+    if manifest is None:
+        raise mismatch(received, here)
+    admitted, problems = vouched(manifest, judge)
+    if problems and not admitted.artifacts:
+        problems[0].where = received.where
+        raise problems[0]
+    return admitted, [each for each in problems if isinstance(each, FormatError | BadSignature)]
 
 
 def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:
@@ -494,7 +586,7 @@ def _fetch(url: str) -> bytes:
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
         raise SnapshotError(
-            f"the snapshot cannot be fetched: {reason}",
+            f"the snapshot cannot be fetched: {str(reason)[:_LONGEST_REASON]}",
             where=redacted(url),
             next_step="check the URL, or download the file",
         ) from error

@@ -1,4 +1,13 @@
-"""One compile for many kernels: who misses a graph first compiles it, and the others wait for the result."""
+"""One compile for many kernels: who misses a graph first compiles it, and the others wait for the result.
+
+Who holds a lease says so in JSON, signed, so that nobody is shown a name that a stranger has written::
+
+    holder = {"said": text, "signature": text}   ; `nbcache.signature` of `nbcache.trust`, over `said`
+    said   = {"format": "nbcache.holder", "host": text, "name": text, "since": seconds, "user": text,
+              "version": 1}
+
+`name` is that of the lease, so that no signature serves for another.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nbcache.errors import StoreError, printable
+from nbcache.canonical import from_json, to_json
+from nbcache.errors import FormatError, StoreError, TrustError, printable
 from nbcache.forks import renew_in_children
-from nbcache.stores.coordination import Coordinator, Lease
+from nbcache.stores.coordination import HOLDER_BYTES, Coordinator, Lease
 
 __all__ = ["Holder", "SingleFlight"]
 
@@ -28,6 +38,7 @@ _MOST_FRUITLESS = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 """Seconds between two looks whether the result is there."""
 _LONGEST_NAME = 60
+_FORMAT = "nbcache.holder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +54,27 @@ class Holder:
         name = "@".join(filter(None, (self.user, self.host))) or "another kernel"
         return printable(name)[:_LONGEST_NAME]
 
-    def encode(self) -> bytes:
-        return json.dumps({"user": self.user, "host": self.host, "since": self.since}).encode()
+    def encode(self, name: str, sign: Callable[[bytes], bytes]) -> bytes:
+        """Return what it says of itself as the holder of the lease `name`; unsigned where it cannot sign."""
+        fields = {"host": self.host, "name": name, "since": self.since, "user": self.user}
+        said = signature = b""
+        with suppress(FormatError, TrustError):
+            said = to_json(_FORMAT, fields)
+            signature = sign(said)
+        return json.dumps({"said": said.decode(), "signature": signature.decode()}).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Holder:
-        """Return what `data` says; whatever it is: nothing depends on it but what is shown."""
+    def decode(cls, data: bytes, name: str, vouches: Callable[[bytes, bytes], bool]) -> Holder:
+        """Return what `data` says of the holder of the lease `name`; nothing where nobody vouches for it."""
         try:
-            match json.loads(data):
-                case {"user": str(user), "host": str(host), "since": int() | float() as since} if (
-                    0 <= since < 1 << 63  # neither NaN nor what no clock shows
+            match json.loads(data) if len(data) <= HOLDER_BYTES else None:
+                case {"said": str(said), "signature": str(signature)} if vouches(
+                    said.encode(), signature.encode()
                 ):
-                    return cls(user, host, float(since))
-        except (ValueError, RecursionError):
+                    fields = from_json(said.encode(), _FORMAT)
+                    if fields.text("name") == name:
+                        return cls(fields.text("user"), fields.text("host"), fields.seconds("since"))
+        except (FormatError, RecursionError, TrustError, ValueError):
             pass
         return cls("", "", time.time())
 
@@ -70,7 +89,17 @@ class _Flight:
 class SingleFlight:
     """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
 
-    def __init__(self, coordinator: Coordinator, user: str, host: str) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        user: str,
+        host: str,
+        *,
+        sign: Callable[[bytes], bytes],
+        vouches: Callable[[bytes, bytes], bool],
+    ) -> None:
+        """`sign` returns a signature, and `vouches` tells whether one is of somebody who is trusted."""
+        self._sign, self._vouches = sign, vouches
         self._coordinator = coordinator
         self._user, self._host = user, host
         self._lock = threading.Lock()
@@ -92,28 +121,33 @@ class SingleFlight:
         arrived: Callable[[], T | None],
         expected: float,
         tell: Callable[[Holder | None], None],
+        patience: float | None = None,
     ) -> T | None:
         """Return what `arrived` returns once another kernel has compiled `name`; None to compile it here.
 
-        Never waits longer than `expected`, the seconds that compiling is expected to take, and never for
-        itself. `tell` is called with who compiles, and with None at the end. Whoever gets None says so by
-        `done` when it has compiled.
+        Never waits longer than `expected`, the seconds that compiling is expected to take, or `patience`, and
+        never for itself. `tell` is called with who compiles, and with None at the end. Whoever gets None says
+        so by `done` when it has compiled.
         """
         with self._lock:
             if name in self._flights:  # torch asks again, where it could not use what it had loaded before
                 return None
-        deadline, pause = time.monotonic() + expected, _FIRST_PAUSE
+        deadline = time.monotonic() + (expected if patience is None else min(expected, patience))
+        pause = _FIRST_PAUSE
         waited = False
         last: bytes | None = None
+        other: Holder | None = None
         fruitless = 0
         try:
             while True:
-                mine = Holder(self._user, self._host, time.time()).encode()
+                mine = Holder(self._user, self._host, time.time()).encode(name, self._sign)
                 claim = self._coordinator.claim(name, mine, _LEASE_SECONDS)
                 if claim.lease is not None:
                     self._begin(claim.lease, expected)
                 at_it = mine if claim.lease is not None else claim.holder
-                fruitless += last is not None and at_it != last
+                if at_it != last:  # else it is known already what that says
+                    fruitless += last is not None
+                    other = None if at_it is None else Holder.decode(at_it, name, self._vouches)
                 last = at_it
                 # After the claim: what another has published before it let the lease go is seen here.
                 if (found := arrived()) is not None:
@@ -124,7 +158,7 @@ class SingleFlight:
                     return None
                 if claim.lease is not None or time.monotonic() >= deadline:
                     return None
-                tell(Holder.decode(claim.holder) if claim.holder is not None else None)
+                tell(other)
                 waited = True
                 if self._closed.wait(max(0.0, min(pause, deadline - time.monotonic()))):
                     return None

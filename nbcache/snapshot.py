@@ -1,12 +1,14 @@
 """Snapshots: artifacts and a signed manifest, in one file or, by name, in a store. Take, check, merge.
 
-What is read from a file passes, in this order: length, digests, signature, policy. Only then is anything
-of it decompressed, stored or handed to torch (`Received.unlock`).
+Where several people take snapshots their versions stand side by side: each writes anew what is theirs, and
+leaves alone what is not. What is read passes, in this order: length, digests, signature, policy
+(`Received.unlock`), and for each artifact that is to be used who compiled it (`nbcache.versions.vouched`).
+Only then is anything of it decompressed, stored or handed to torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,12 +16,13 @@ from types import MappingProxyType
 
 from nbcache.artifact_store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, union
 from nbcache.baseline import BASELINES, LABEL
-from nbcache.container import SnapshotFile, decode_file, encode_file, refused
+from nbcache.container import Signed, SnapshotFile, decode_file, encode_file, refused
 from nbcache.errors import (
-    BadSignature,
     CorruptEntry,
+    FormatError,
     NbcacheError,
-    UnsupportedVersion,
+    TrustError,
+    UntrustedSigner,
 )
 from nbcache.format import (
     MAX_CONTENT_BYTES,
@@ -31,7 +34,8 @@ from nbcache.format import (
 )
 from nbcache.key import Difference, diff, sha256
 from nbcache.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Packed, Snapshot
-from nbcache.trust import Keyring, Policy, Signature, Standing, admit
+from nbcache.provenance import Made, Statement, made_by
+from nbcache.trust import Keyring, Policy, Purpose, Signature, Standing, admit, spelled
 
 __all__ = [
     "Draft",
@@ -39,24 +43,30 @@ __all__ = [
     "Received",
     "announced",
     "baseline_for",
-    "completed",
     "differences",
     "fitting",
     "foreseen_differences",
+    "is_bound",
+    "is_own",
+    "is_vouched",
+    "judged",
+    "judged_file",
+    "makers",
     "merge",
+    "of_manifests",
     "receive",
-    "revised",
     "scope",
     "signed",
     "signed_manifest",
     "summaries",
     "take",
+    "told",
     "without",
 ]
 
 _MAX_MANIFEST_BYTES = 64 << 20
-_MAX_STRANGERS_BYTES = 4 << 20
-"""Reading a manifest takes time and memory that nobody has agreed to yet."""
+_MAX_STRANGERS_BYTES = 8 << 20
+"""Of all manifests of a file: reading them takes time and memory that nobody has agreed to yet."""
 _MAX_ENVIRONMENTS = 64
 _GRAPHS = frozenset({"inductor", "aot_autograd"})
 _BOUND_TO = {
@@ -100,6 +110,8 @@ class Received:
     """Fingerprint of the key that signed it; empty where nobody did."""
     standing: Standing | None = None
     """Who the signer is to this user; None where nobody signed."""
+    version: str = ""
+    """Digest of its manifest and signature: what tells it from other versions."""
     _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
@@ -126,40 +138,67 @@ class Received:
                 raise refused(error.what, self.where) from error
 
 
-def receive(data: bytes, keyring: Keyring, *, where: str) -> Received:
-    """Return the snapshot that `data` holds, checked; nothing in it is decompressed or believed yet.
+def receive(data: bytes, keyring: Keyring, *, where: str) -> list[Received]:
+    """Return the versions of a snapshot that `data` holds, checked; nothing is decompressed or believed yet.
 
-    Raises CorruptSnapshot, UnsupportedVersion or BadSignature, whatever the bytes are.
+    Raises CorruptSnapshot, UnsupportedVersion or a TrustError, whatever the bytes are, where none is whole.
     """
-    with _told(where):
+    found, problems = judged_file(data, keyring, where=where)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def judged_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the same, and what is wrong with the other versions; CorruptSnapshot where it is no snapshot."""
+    with told(where):
         file = decode_file(data)
-        received, forged = _read(file, keyring, where)
-        _check_packed(received.snapshot, file.packed)
-        if forged is not None:
-            raise forged
-    return replace(received, _packed=file.packed)
+    return judged(file, keyring, where=where)
+
+
+def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the versions in a file that are whole, and what is wrong with the others.
+
+    CorruptSnapshot where it holds what no version names.
+    """
+    found: list[Received] = []
+    problems: list[NbcacheError] = []
+    with told(where):
+        sound = {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
+    left = _MAX_STRANGERS_BYTES
+    named: set[str] = set()
+    for version in file.versions:
+        standing = None
+        try:
+            with told(where):
+                signer, standing = _signer(version, keyring)
+                most = left
+                if not is_vouched(standing) and len(version.manifest) <= left:
+                    left -= len(version.manifest)  # whether it turns out to be one or not
+                received = _read(version, where, signer, standing, most)
+                packed = _frames(received.snapshot, sound)
+        except NbcacheError as error:
+            error.of_trusted = is_vouched(standing)
+            problems.append(error)
+        else:
+            named |= {each.packed_digest for each in received.snapshot.contents.values()}
+            found.append(replace(received, _packed=packed))
+    if not problems and named != file.packed.keys():
+        raise refused("it holds other artifacts than its manifests name", where)
+    return found, problems
 
 
 def announced(data: bytes, keyring: Keyring, *, where: str) -> Received:
     """Return what a snapshot file without its artifacts says, checked as `receive` does, signature and all.
 
-    It unlocks nothing until it is `completed`.
+    It unlocks nothing: its artifacts are elsewhere.
     """
-    with _told(where):
+    with told(where):
         file = decode_file(data)
-        if file.packed:
-            raise refused("it holds artifacts where only a manifest belongs")
-        received, forged = _read(file, keyring, where)
-        if forged is not None:
-            raise forged
-    return received
-
-
-def completed(received: Received, packed: Mapping[str, bytes]) -> Received:
-    """Return `received` with its artifacts, by digest of their content; CorruptSnapshot where they differ."""
-    with _told(received.where):
-        _check_packed(received.snapshot, packed)
-    return replace(received, _packed=packed)
+        if file.packed or len(file.versions) != 1:
+            raise refused("it holds artifacts or versions where only a manifest belongs")
+        version = file.versions[0]
+        return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
 
 
 def without(received: Received, gone: Collection[str]) -> Received:
@@ -175,7 +214,7 @@ def without(received: Received, gone: Collection[str]) -> Received:
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def told(where: str) -> Iterator[None]:
     """Have what is wrong with a snapshot say where it is."""
     try:
         yield
@@ -186,31 +225,49 @@ def _told(where: str) -> Iterator[None]:
         raise
 
 
+def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
+    """Return who signed a version, and who they are to this user; raises what is wrong with the signature."""
+    if version.signature is None:
+        return "", None
+    signature = Signature.decode(version.signature)
+    signature.verify(Purpose.SNAPSHOT, version.manifest)
+    return signature.fingerprint, keyring.standing(signature.fingerprint)
+
+
 def _read(
-    file: SnapshotFile, keyring: Keyring, where: str
-) -> tuple[Received, BadSignature | UnsupportedVersion | None]:
-    """Return what a file's manifest says, without artifacts; and what is wrong with its signature."""
-    signer, standing, forged = _signer(file, keyring)
-    vouched = standing in (Standing.OWN, Standing.TRUSTED)
-    if len(file.manifest) > (_MAX_MANIFEST_BYTES if vouched else _MAX_STRANGERS_BYTES):
-        raise refused(f"its manifest has {len(file.manifest):,} bytes")
-    snapshot = decode_snapshot(file.manifest)
+    version: Signed, where: str, signer: str, standing: Standing | None, most_of_strangers: int
+) -> Received:
+    """Return what a version's manifest says, without artifacts; raises what is wrong with it."""
+    size = len(version.manifest)
+    if is_vouched(standing):
+        if size > _MAX_MANIFEST_BYTES:
+            raise refused(f"its manifest has {size:,} bytes")
+    elif size > most_of_strangers:
+        raise UntrustedSigner(
+            f"its manifest has {size:,} bytes, and of signers who are not trusted here "
+            f"{_MAX_STRANGERS_BYTES:,} are read of one file",
+            next_step=f"if you know whose it is: %nbcache trust add {spelled(signer)}"
+            if signer
+            else "have it signed by who made it",
+        )
+    snapshot = decode_snapshot(version.manifest)
     _check(snapshot)
-    return Received(snapshot, where, signer, standing), forged
+    return Received(snapshot, where, signer, standing, version.digest)
 
 
-def _signer(
-    file: SnapshotFile, keyring: Keyring
-) -> tuple[str, Standing | None, BadSignature | UnsupportedVersion | None]:
-    """Return who signed a file and who that is to the user; or what is wrong with the signature."""
-    if file.signature is None:
-        return "", None, None
+def is_own(version: Signed, keyring: Keyring) -> bool:
+    """Tell whether the user has signed a version, whatever else is wrong with it."""
     try:
-        signature = Signature.decode(file.signature)
-        signature.verify(file.manifest)
-    except (BadSignature, UnsupportedVersion) as error:
-        return "", None, error
-    return signature.fingerprint, keyring.standing(signature.fingerprint), None
+        signature = Signature.decode(version.signature or b"")
+        signature.verify(Purpose.SNAPSHOT, version.manifest)
+        return keyring.standing(signature.fingerprint) is Standing.OWN
+    except (TrustError, FormatError):
+        return False
+
+
+def is_vouched(standing: Standing | None) -> bool:
+    """Tell whether a signer is the user, or trusted."""
+    return standing in (Standing.OWN, Standing.TRUSTED)
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
@@ -269,17 +326,32 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 
-def scope(environment: Environment, type: str) -> str:
+def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
     """Return a digest of what an artifact of this type depends on: the same where it can be shared.
 
     Beside a GPU, too, a graph may be for the CPU, and its key does not tell: all of them depend on it.
+    Without `cpu`, as if none did.
     """
     parts = environment.components
     if (bound := _BOUND_TO.get(type)) is not None:
         if type in _GRAPHS or (type == _TIMES and _has_no_gpu(environment)):
             bound = bound | {"cpu"}
+        if not cpu:
+            bound = bound - {"cpu"}
         parts = tuple(part for part in parts if part.label.partition(".")[0] in bound)
     return Environment(parts).digest
+
+
+def is_bound(statement: Statement, environment: Environment) -> bool:
+    """Tell whether what a statement names was compiled for `environment`.
+
+    A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
+    """
+    type = statement.ref.type
+    if statement.environment == scope(environment, type):
+        return True
+    beside_gpu = type in _GRAPHS and not _has_no_gpu(environment)
+    return beside_gpu and statement.without_cpu == scope(environment, type, cpu=False)
 
 
 def _has_no_gpu(environment: Environment) -> bool:
@@ -324,7 +396,7 @@ def _check(snapshot: Snapshot) -> None:
 
 
 def _check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
-    """Raise CorruptSnapshot unless `packed` is what the manifest says."""
+    """Raise CorruptSnapshot unless `packed`, by digest of the content, is what the manifest says."""
     if snapshot.contents.keys() != packed.keys():
         raise refused("it holds other artifacts than its manifest names")
     for digest, expected in snapshot.contents.items():
@@ -333,6 +405,22 @@ def _check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     for digest, expected in snapshot.contents.items():
         if sha256(packed[digest]) != expected.packed_digest:
             raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
+
+
+def _frames(snapshot: Snapshot, packed: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the frames that a version names, by digest of their content, of those of its file.
+
+    CorruptSnapshot where one is not there. Their digests were checked.
+    """
+    found = {}
+    for digest, expected in snapshot.contents.items():
+        frame = packed.get(expected.packed_digest)
+        if frame is None:
+            raise refused(f"the artifact {digest[:16]} is not there, or not what the manifest says")
+        if len(frame) != expected.packed_size:
+            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
+        found[digest] = frame
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +462,16 @@ def take(
     return Draft(_snapshot(origin, [held], contents), packed, tuple(missing))
 
 
+def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
+    """Return a draft of `manifests`, which are of the unlocked snapshot `received`, or parts of such."""
+    packed = received.unlock(Policy.STRICT)
+    named = {ref.digest for manifest in manifests for ref in manifest.artifacts}
+    contents = {digest: each for digest, each in received.snapshot.contents.items() if digest in named}
+    held = tuple(manifest for manifest in manifests if manifest.artifacts)
+    snapshot = replace(received.snapshot, manifests=held, contents=contents)
+    return Draft(snapshot, {digest: packed[digest] for digest in contents if digest in packed})
+
+
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
     """Return all that `drafts` hold, losing nothing of any.
 
@@ -398,31 +496,10 @@ def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
     return Draft(snapshot, packed, missing)
 
 
-def revised(
-    earlier: Sequence[Received],
-    take: Callable[[Mapping[str, Packed]], Draft],
-    origin: Origin,
-    *,
-    anew: bool = False,
-    whole: Callable[[Received], Received] = lambda received: received,
-) -> tuple[Draft, bool]:
-    """Return what is there already with what `take` adds to it; and whether that is to be signed anew.
-
-    It is where any of it is new, and with `anew`. `take` is told what is there, by digest; `whole` gets the
-    artifacts of what was received without them. Raises TrustError where a stranger signed what is there,
-    whatever the policy, and CorruptSnapshot where contents of another signer are not what they say: to sign
-    is to answer for all of it.
-    """
-    drafts = [Draft(each.snapshot, each.unlock(Policy.STRICT)) for each in earlier]
-    known: dict[str, Packed] = {}
-    for draft in drafts:
-        known = {**draft.snapshot.contents, **known}
-    draft = merge([*drafts, take(known)], origin)
-    changed = anew or len(drafts) != 1 or draft.snapshot.manifests != drafts[0].snapshot.manifests
-    for received in earlier if changed else ():
-        if received.standing is not Standing.OWN:
-            whole(received).unpack_all(Policy.STRICT)
-    return draft, changed
+def makers(snapshot: Snapshot) -> dict[str, Made]:
+    """Return who compiled what a snapshot holds, by fingerprint; empty for what is not signed."""
+    refs = {ref.identity: ref for manifest in snapshot.manifests for ref in manifest.artifacts}
+    return made_by(refs.values())
 
 
 def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
@@ -444,6 +521,7 @@ def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tup
                 key=graph.key or "",
                 seconds=max(0.0, _compiling(graph)),
                 artifacts=tuple(artifacts[cell, graph.function]),
+                threads=graph.threads,
             )
         )
     return tuple(found)
@@ -456,21 +534,44 @@ def _compiling(graph: GraphRecord) -> float:
     return graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
 
 
-def signed(draft: Draft, keyring: Keyring) -> bytes:
-    """Return the file of a snapshot, signed with the user's key; CorruptSnapshot where it breaks a bound."""
+def signed(
+    draft: Draft,
+    keyring: Keyring,
+    others: Sequence[Signed] = (),
+    packed: Mapping[str, bytes] = MappingProxyType({}),
+) -> bytes:
+    """Return the file of a snapshot, signed with the user's key; CorruptSnapshot where it breaks a bound.
+
+    `others` are versions that stand beside it, and `packed` has the frames that they name, by their digests.
+    """
+    contents = draft.snapshot.contents
     _check_packed(draft.snapshot, draft.packed)
-    return _signed(draft.snapshot, draft.packed, keyring)
+    frames = _named_by(others, packed)  # which may be damaged, under a digest that is right for one's own
+    frames |= {contents[digest].packed_digest: frame for digest, frame in draft.packed.items()}
+    return encode_file(SnapshotFile([_signed(draft.snapshot, keyring), *others], frames))
 
 
 def signed_manifest(draft: Draft, keyring: Keyring) -> bytes:
     """Return the same file without the artifacts: they lie elsewhere."""
-    return _signed(draft.snapshot, {}, keyring)
+    return encode_file(SnapshotFile([_signed(draft.snapshot, keyring)], {}))
 
 
-def _signed(snapshot: Snapshot, packed: Mapping[str, bytes], keyring: Keyring) -> bytes:
+def _signed(snapshot: Snapshot, keyring: Keyring) -> Signed:
     manifest = encode_snapshot(snapshot)
     _check(snapshot)
-    return encode_file(SnapshotFile(manifest, keyring.sign(manifest).encode(), packed))
+    return Signed(manifest, keyring.sign(Purpose.SNAPSHOT, manifest).encode())
+
+
+def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return those frames that versions name; all, where one of them cannot be read."""
+    named: set[str] = set()
+    for version in versions:
+        try:
+            contents = decode_snapshot(version.manifest).contents
+        except FormatError:
+            return dict(packed)
+        named |= {each.packed_digest for each in contents.values()}
+    return {digest: frame for digest, frame in packed.items() if digest in named}
 
 
 def _last_used(manifest: Manifest) -> float:

@@ -11,7 +11,7 @@ from nbcache.artifact_store import union
 from nbcache.errors import FormatError
 from nbcache.forks import renew_in_children
 from nbcache.format import unpack
-from nbcache.model import Artifact, ArtifactRef, Level, Manifest
+from nbcache.model import Artifact, ArtifactRef, GraphSummary, Level, Manifest
 
 __all__ = ["Source", "Supply"]
 
@@ -36,6 +36,7 @@ class Supply:
         self._lock = threading.Lock()
         self._known = threading.Event()
         self._refs: tuple[ArtifactRef, ...] = ()
+        self._graphs: tuple[GraphSummary, ...] = ()
         self._brought: list[Manifest] = []
         self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
         """What was brought, by type and key, then digest: compressed, and where from."""
@@ -80,7 +81,8 @@ class Supply:
             self._held = 0
             if manifest is not None:
                 known = [*self._brought, manifest]
-                self._refs = union(manifest.environment, manifest.notebook, known).artifacts
+                whole = union(manifest.environment, manifest.notebook, known)
+                self._refs, self._graphs = whole.artifacts, whole.graphs
             self._known.set()
         wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
         read = partial(self._read, wanted, self._reading)
@@ -103,6 +105,10 @@ class Supply:
         """Return what manifests name; nothing where that is not known within `timeout` seconds."""
         self._known.wait(timeout)
         return self._refs
+
+    def graphs(self) -> tuple[GraphSummary, ...]:
+        """Return the graphs that manifests tell of; nothing where that is not known yet."""
+        return self._graphs
 
     def take(self, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under a type and key, from wherever they are; nothing is held any more."""

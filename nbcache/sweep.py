@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from nbcache.errors import CorruptEntry, FormatError, NbcacheError
 from nbcache.format import decode_manifest, unpack
-from nbcache.shared_format import Statement, decode_shared
+from nbcache.provenance import Statement
+from nbcache.shared_format import decode_shared
 from nbcache.shared_keys import LIVE, NOTEBOOK, PUBLISHERS, slot_of
 from nbcache.stores.base import Store
 

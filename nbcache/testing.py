@@ -400,6 +400,9 @@ class FakeBridge:
         """Empty the cache folder."""
         self.folder.clear()
 
+    def disown(self) -> None:
+        """Note nothing: what it hits never counts as made."""
+
     def prewarm(self) -> Steps:
         """Return nothing to be done ahead."""
         return iter(())

@@ -10,7 +10,7 @@ the first graph of the compile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,6 +77,7 @@ class GraphLookup(Event):
     saved_seconds: float | None = None
     level: Level | None = None
     source: str | None = None
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class AutogradLookup(Event):
     reason: str | None = None
     forward_saved_seconds: float | None = None
     backward_saved_seconds: float | None = None
+    outvoted: bool = False
+    """Whether the entry was there, and another process of a distributed program lacks it: all compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ class _Graph:
         self.level: Level | None = None
         self.source: str | None = None
         self.saved: float | None = None
+        self.threads = 0
         self.phases: dict[str, float] = {}
         self.bytes: dict[str, int] = {}
         self.kernels: list[bool | None] = []
@@ -195,6 +199,13 @@ class _Compile:
             self.open = _Graph(backward)
             self.graphs.append(self.open)
         return self.open
+
+    def discard_hits(self) -> None:
+        """Forget the graphs that were loaded: none of them runs."""
+        for graph in [each for each in self.graphs if each.outcome is Outcome.HIT]:
+            self.graphs.remove(graph)
+            for phase, seconds in graph.phases.items():
+                self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
     def take_over(self, graph: _Graph) -> None:
         """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
@@ -225,13 +236,20 @@ class _Thread:
 class Tracker:
     """Turns events into `GraphRecord`s, in the order in which compiles end. Safe to call from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, renamed: Callable[[str, str], bool] = lambda key, autograd_key: False) -> None:
+        """`renamed` tells by torch's and AOTAutograd's key whether names have changed since it was stored.
+
+        It is called with the lock held.
+        """
+        self._renamed = renamed
         self._lock = threading.Lock()
         self._threads: dict[int, _Thread] = {}
         self._frames: dict[str, FrameCompiled] = {}
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
+        self._autograd_keys: dict[str, set[str]] = {}
+        """By torch's key for a graph: AOTAutograd's keys for the compiles that it was part of."""
         self._runs: dict[tuple[str, str], int] = {}
         """By compile id and name of a kernel: the index of the last graph that runs it."""
         self._tuned: dict[int, tuple[GraphRecord, set[str]]] = {}
@@ -387,13 +405,15 @@ class Tracker:
             graph.key = event.key
             graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
             graph.reason, graph.saved = event.reason, event.saved_seconds
-            graph.level, graph.source = event.level, event.source
+            graph.level, graph.source, graph.threads = event.level, event.source, event.threads
             while thread.stack and thread.stack[-1].name != _LOOKUP:
                 self._pop(thread, event.time)
             if thread.stack:
                 self._pop(thread, event.time)
         elif isinstance(event, AutogradLookup):
             compile.autograd = event
+            if event.outvoted:
+                compile.discard_hits()
         elif isinstance(event, KernelUsed):
             target = compile.open or (compile.graphs[-1] if compile.graphs else None)
             if target is not None and not (event.name and event.name in target.names):
@@ -440,8 +460,16 @@ class Tracker:
             )
             self._records.append(self._record(compile, frame, graph))
 
-    @staticmethod
-    def _record(compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
+    def _has_other_names(self, graph: _Graph, compile: _Compile) -> bool:
+        """Tell whether a graph was known to AOTAutograd, in this kernel or before, under other names."""
+        if graph.key is None or compile.autograd is None or compile.autograd.key is None:
+            return False
+        known = self._autograd_keys.setdefault(graph.key, set())
+        before = bool(known - {compile.autograd.key})
+        known.add(compile.autograd.key)
+        return before or self._renamed(graph.key, compile.autograd.key)
+
+    def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
         assert graph.outcome is not None
         if graph.backward:
             direction = Direction.BACKWARD
@@ -463,7 +491,7 @@ class Tracker:
             location=frame.location if frame else "",
             level=graph.level,
             source=graph.source,
-            reason=_reason(compile, graph, compiled),
+            reason=_reason(compile, graph, compiled, self._has_other_names(graph, compile)),
             key=graph.key,
             seconds=seconds,
             saved_seconds=_saved_seconds(compile, graph, seconds),
@@ -473,10 +501,11 @@ class Tracker:
             bytes=graph.bytes,
             recompile_reason=forward.recompile_reason if forward else None,
             graph_break_reason=forward.graph_break_reason if forward else None,
+            threads=graph.threads,
         )
 
 
-def _reason(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
+def _reason(compile: _Compile, graph: _Graph, compiled: int, renamed: bool) -> str | None:
     """Return why a graph did not hit, or what a hit had to do all the same."""
     if graph.outcome is not Outcome.HIT:
         if compile.frame and compile.frame.failure:
@@ -485,8 +514,13 @@ def _reason(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
     notes = []
     if compiled:
         notes.append(f"{compiled} of {len(graph.kernels)} kernels compiled again")
-    if compile.autograd and compile.autograd.outcome is Outcome.MISS:
-        notes.append("traced again: AOTAutograd's entry is not there")
+    if compile.autograd and compile.autograd.outvoted:
+        notes.append("traced again: another process of this distributed program has no such graph")
+    elif compile.autograd and compile.autograd.outcome is Outcome.MISS:
+        if renamed:
+            notes.append("traced again: names of arguments or variables have changed since it was stored")
+        else:
+            notes.append("traced again: AOTAutograd's entry is not there")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
         notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
     return "; ".join(notes) or None

@@ -1,18 +1,27 @@
 """Whose artifacts may run here: Ed25519 keys, signatures over exact bytes, and the policy.
 
 Artifacts are code. What comes from elsewhere is used only if it was signed by oneself or by someone
-whom the user has named. A signature is over `message(content)`, which states purpose and length, so that
-nothing signed for another purpose, and no part of something longer, can be passed off as it.
+whom the user has named. A signature is over `message(purpose, content)`, each part after its length, so that
+nothing signed for another purpose, and no part of something longer, can be passed off as it::
+
+    message = length ":" purpose length ":" content     ; lengths in bytes, decimal
+    purpose = "nbcache snapshot 2"                      ; a snapshot's manifest: who took it
+            / "nbcache artifact 2"                      ; an artifact's statement: who compiled it
+            / "nbcache publication 2"                   ; the same, of what a kernel has of a notebook
+            / "nbcache lease 2"                         ; what a lease says of the kernel that compiles
 
 The folder, which only its owner may read or write::
 
     key                    one's own private key: PKCS #8, PEM, unencrypted
     trusted/<fingerprint>  a signer who is trusted: {"name": text, "added": Unix seconds}, as JSON
+    removed                when a signer was last trusted no more: Unix seconds, as text
 
-A signature beside what it signs is JSON (version 1, frozen), keys sorted, no white space::
+A signature beside what it signs is JSON (version 2, frozen), keys sorted, no white space::
 
     {"algorithm": "ed25519", "format": "nbcache.signature", "public_key": 64 hexadecimal digits,
-     "signature": 128 hexadecimal digits, "version": 1}
+     "signature": 128 hexadecimal digits, "version": 2}
+
+Those of version 1, from before the first release, had one purpose for everything, and are refused.
 
 A fingerprint is the SHA-256 of the 32 bytes of a public key, 64 hexadecimal digits.
 """
@@ -32,12 +41,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nbcache.canonical import unsupported
 from nbcache.errors import (
     BadSignature,
     ConfigError,
     TrustError,
     Unsigned,
-    UnsupportedVersion,
     UntrustedSigner,
     printable,
 )
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Keyring",
     "Policy",
+    "Purpose",
     "Signature",
     "Standing",
     "TrustedSigner",
@@ -56,19 +66,33 @@ __all__ = [
     "is_fingerprint",
     "message",
     "short",
+    "spelled",
 ]
 
-_PURPOSE = b"nbcache snapshot 1"
-_ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 1
+_ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 2
 _MAX_SIGNATURE_BYTES = 4096
 _KEY = "key"
 _TRUSTED = "trusted"
+_REMOVED = "removed"
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_NAME = 100
 _SHORTEST = 8
 """Digits of a fingerprint that a user must give at least."""
 _SHOWN = 16
 """Digits of a fingerprint that are shown where there is no room for all."""
+
+
+class Purpose(enum.Enum):
+    """What a signature is for; one that was made for another purpose is wrong."""
+
+    SNAPSHOT = b"nbcache snapshot 2"
+    """A snapshot's manifest."""
+    ARTIFACT = b"nbcache artifact 2"
+    """The statement of who compiled an artifact."""
+    PUBLICATION = b"nbcache publication 2"
+    """The statement of what a kernel has of a notebook, on the shared level."""
+    LEASE = b"nbcache lease 2"
+    """What a lease says of the kernel that compiles."""
 
 
 class Policy(enum.StrEnum):
@@ -79,7 +103,7 @@ class Policy(enum.StrEnum):
     ASK = "ask"
     """As strict, and the user is asked to trust an unknown signer whose snapshot comes along."""
     OFF = "off"
-    """Anyone's, unsigned as well, used and kept as one's own. A signature that is there must be right."""
+    """Anyone's, unsigned as well; it stays of whom it is. A signature that is there must be right."""
 
 
 class Standing(enum.StrEnum):
@@ -124,28 +148,31 @@ class Signature:
             fields = None
         match fields:
             case {"format": "nbcache.signature", "version": int(version)} if version > _VERSION:
-                raise UnsupportedVersion(
-                    f"this signature has version {version}; this nbcache reads version {_VERSION}",
-                    next_step="upgrade nbcache here: pip install --upgrade nbcache",
+                raise unsupported("signature", version)
+            case {"format": "nbcache.signature", "version": 1}:
+                raise BadSignature(
+                    "it was signed by an nbcache from before the first release, whose signatures did not say "
+                    "what they were for",
+                    next_step="have it made again, with this nbcache, by who made it",
                 )
             case {
                 "algorithm": "ed25519",
                 "format": "nbcache.signature",
                 "public_key": str(public_key),
                 "signature": str(signature),
-                "version": 1,
+                "version": 2,
             } if _HEX64.fullmatch(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
                 return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
         raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
 
-    def verify(self, content: bytes) -> None:
-        """Raise BadSignature unless this is the signature of exactly `content`."""
+    def verify(self, purpose: Purpose, content: bytes) -> None:
+        """Raise BadSignature unless this is the signature of exactly `content`, made for this purpose."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         try:
             key = Ed25519PublicKey.from_public_bytes(self.public_key)
-            key.verify(self.signature, message(content))
+            key.verify(self.signature, message(purpose, content))
         except (InvalidSignature, ValueError):
             raise BadSignature(
                 "the signature is not that of these contents: they were changed after they were signed",
@@ -164,14 +191,19 @@ class TrustedSigner:
     """Unix seconds."""
 
 
-def message(content: bytes) -> bytes:
+def message(purpose: Purpose, content: bytes) -> bytes:
     """Return the bytes that are signed for `content`: the purpose and the content, each after its length."""
-    return b"".join(b"%d:%b" % (len(part), part) for part in (_PURPOSE, content))
+    return b"".join(b"%d:%b" % (len(part), part) for part in (purpose.value, content))
+
+
+def spelled(fingerprint: str) -> str:
+    """Return a whole fingerprint as it is shown to people, in groups of four."""
+    return "-".join(fingerprint[start : start + 4] for start in range(0, len(fingerprint), 4))
 
 
 def short(fingerprint: str) -> str:
-    """Return as much of a fingerprint as a person compares at a glance, in groups of four."""
-    return "-".join(fingerprint[start : start + 4] for start in range(0, _SHOWN, 4))
+    """Return the beginning of `spelled`: as much as tells one signer from another at a glance."""
+    return spelled(fingerprint[:_SHOWN])
 
 
 def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> None:
@@ -185,8 +217,8 @@ def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> N
         )
     raise UntrustedSigner(
         f"its signer {short(fingerprint)} is not trusted here",
-        next_step=f"if you know whose it is: nbcache trust add {fingerprint}, in a terminal; "
-        "for a snapshot also %nbcache trust",
+        next_step=f"if you know whose it is: %nbcache trust add {spelled(fingerprint)}, "
+        "in a terminal without %",
     )
 
 
@@ -202,15 +234,21 @@ class Keyring:
         self._clock = clock
         self._own: Ed25519PrivateKey | None = None
 
-    def sign(self, content: bytes) -> Signature:
-        """Sign `content` with one's own key, which is made at the first use."""
+    def sign(self, purpose: Purpose, content: bytes) -> Signature:
+        """Sign `content` for a purpose with one's own key, which is made at the first use."""
         key = self._private_key(make=True)
         assert key is not None
-        return Signature(key.public_key().public_bytes_raw(), key.sign(message(content)))
+        return Signature(key.public_key().public_bytes_raw(), key.sign(message(purpose, content)))
 
-    def own(self) -> str | None:
-        """Return the fingerprint of one's own key; None where there is none yet."""
-        key = self._private_key(make=False)
+    def fingerprint(self) -> str:
+        """Return the fingerprint of one's own key, which is made if there is none yet."""
+        key = self._private_key(make=True)
+        assert key is not None
+        return sha256(key.public_key().public_bytes_raw())
+
+    def own(self, *, make: bool = False) -> str | None:
+        """Return the fingerprint of one's own key; None where there is none yet, unless one is to be made."""
+        key = self._private_key(make=make)
         return None if key is None else sha256(key.public_key().public_bytes_raw())
 
     def standing(self, fingerprint: str) -> Standing:
@@ -247,7 +285,20 @@ class Keyring:
             (self.folder / _TRUSTED / signer.fingerprint).unlink(missing_ok=True)
         except OSError as error:
             raise self._unusable("cannot be written", self.folder / _TRUSTED, error) from error
+        self._write(self.folder / _REMOVED, repr(self._clock()).encode(), replace=True)
         return signer
+
+    def removed(self) -> bytes:
+        """Return what changes whenever a signer is trusted no more; empty where that never was."""
+        path = self.folder / _REMOVED
+        self._check(self.folder)
+        self._check(path)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
 
     def find(self, fingerprint: str) -> TrustedSigner:
         """Return the trusted signer whose fingerprint begins so; ConfigError where none does, or several."""
@@ -261,7 +312,7 @@ class Keyring:
                 count = f"at least {_SHORTEST} digits are needed"
             raise ConfigError(
                 f"{fingerprint!r} does not tell one signer: {count}",
-                next_step="`nbcache trust list` has them",
+                next_step="`%nbcache trust list` has them; in a terminal without %",
             )
         return found[0]
 
@@ -318,7 +369,7 @@ class Keyring:
         raise TrustError(
             "what is said of a trusted signer cannot be read",
             where=str(path),
-            next_step=f"nbcache trust add {fingerprint}, if this signer is to be trusted",
+            next_step=f"%nbcache trust add {spelled(fingerprint)}, if this signer is to be trusted",
         )
 
     def _write(self, path: Path, content: bytes, *, replace: bool) -> None:

@@ -7,12 +7,13 @@ import json
 import multiprocessing
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import chdir, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ import nbcache
 
 if TYPE_CHECKING:
     from gpu_machines import Card, Machines
+
+    from nbcache.stores.base import Store
 
 pytest.register_assert_rewrite("nbcache.testing")
 
@@ -231,6 +234,29 @@ def in_child(action: Callable[[], bool], seconds: float = 10.0) -> bool:
 def files(path: Path) -> list[str]:
     """Return the files below a folder, as paths relative to it, sorted."""
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def special_files(root: Path, store: Store) -> None:
+    """Check that a store with files below `root` takes nothing for a value that is no regular file of its."""
+    store.put("artifact/a", b"one")
+    (root.parent / "elsewhere").mkdir()
+    (root.parent / "elsewhere/a").write_bytes(b"theirs")
+    os.mkfifo(root / "artifact/pipe")
+    (root / "artifact/zeros").symlink_to("/dev/zero")
+    (root / "artifact/link").symlink_to(root / "artifact/a")
+    (root / "artifact/nowhere").symlink_to(root / "absent")
+    (root / "linked").symlink_to(root.parent / "elsewhere")
+    (root / "artifact/folder").mkdir()
+    with closing(socket.socket(socket.AF_UNIX)) as listener, chdir(root / "artifact"):
+        listener.bind("socket")  # a short path: it must be one
+    strange = ["artifact/pipe", "artifact/zeros", "artifact/link", "artifact/nowhere", "linked/a"]
+    strange += ["artifact/folder", "artifact/socket"]
+    began = time.monotonic()
+    assert store.get_many(["artifact/a", *strange]) == {"artifact/a": b"one"}
+    assert store.present(["artifact/a", *strange]) == {"artifact/a"}
+    assert list(store.keys()) == ["artifact/a"]
+    assert [store.get(key) for key in strange] == [None] * len(strange)
+    assert time.monotonic() - began < 5
 
 
 class Kernel:

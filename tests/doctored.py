@@ -1,4 +1,4 @@
-"""Snapshots that say they are from elsewhere, signed anew, as whoever made them there would have."""
+"""Snapshots as their makers would have made them elsewhere, and what tests read of a file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,30 @@ from dataclasses import replace
 
 from nbcache.key import components
 from nbcache.model import Environment
-from nbcache.snapshot import Draft, receive, signed
+from nbcache.snapshot import Draft, Origin, Received, receive, signed
 from nbcache.trust import Keyring, Policy
+from nbcache.versions import attributed
 
-__all__ = ["made_on"]
+__all__ = ["made_on", "the_version"]
 
 
 def made_on(device: str, data: bytes, keyring: Keyring) -> bytes:
     """Return the snapshot `data` as if all in it was made on `device`, signed by the key of `keyring`."""
-    received = receive(data, keyring, where="")
+    received = the_version(data, keyring)
     manifests = tuple(
         replace(each, environment=Environment(components({**each.environment.values, "device": device})))
         for each in received.snapshot.manifests
     )
-    snapshot = replace(received.snapshot, manifests=manifests)
-    return signed(Draft(snapshot, received.unlock(Policy.STRICT)), keyring)
+    unsigned = tuple(
+        replace(each, artifacts=tuple(replace(ref, provenance=None) for ref in each.artifacts))
+        for each in manifests
+    )
+    snapshot = replace(received.snapshot, manifests=unsigned)
+    said = Origin(snapshot.notebook, snapshot.created, snapshot.made_by, snapshot.user, snapshot.host)
+    return signed(attributed(Draft(snapshot, received.unlock(Policy.STRICT)), [], said, keyring), keyring)
+
+
+def the_version(data: bytes, keyring: Keyring, *, where: str = "") -> Received:
+    """Return the only version that a snapshot file holds."""
+    (received,) = receive(data, keyring, where=where)
+    return received

@@ -139,7 +139,7 @@ for line in (
     assert "1 artifact." in texts[2]
     assert f"\n%nbcache restore {tmp_path}/one#team/gpt\n" in texts[2]
     assert f"\n%nbcache restore '{tmp_path}/one#my model'\n" in texts[3]
-    assert texts[4].endswith(f"; what is shared stays on {tmp_path}/one\n")
+    assert texts[4].endswith(f"\n  what is shared stays on {tmp_path}/one\n")
     assert "1 artifact," in texts[5] and "1 artifact," in texts[6]  # one content, under two keys
     assert not (tmp_path / "two").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import REPORTS, Environ, RunCells, outcomes, printed, shown
+from conftest import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
 from nbcache.baseline import BASELINES
 from nbcache.model import CellReport, Direction, GraphRecord, Outcome
@@ -62,9 +63,28 @@ def test_the_demo_restores_the_quickstart(isolated: dict[str, str], tmp_path: Pa
     )
 
     assert "Hits: 6 of 6." in done.stdout, done.stderr
-    faults = [line for line in done.stderr.splitlines() if line.startswith("FAILED")]
-    # The demo asks for a ratio, too: for people to see, since on a busy machine it says little.
-    assert all("times less time" in fault for fault in faults), done.stdout + done.stderr
+    assert done.returncode == 0 and "FAILED" not in done.stderr, done.stdout + done.stderr
+
+
+def test_the_demo_does_not_fail_because_the_machine_is_busy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["demo.py", str(tmp_path / "demo")])
+    demo = runpy.run_path(str(ROOT / "notebooks" / "demo.py"))
+    graph = {"function": "f", "compile_id": "0/0", "direction": "inference", "reason": None}
+    outcomes = iter([("miss", 10.0), ("hit", 9.0), ("miss", 10.0), ("miss", 1.0)])
+
+    def run_notebook(saved_as: Path) -> list[object]:
+        outcome, seconds = next(outcomes)
+        nbformat.write(nbformat.v4.new_notebook(), saved_as)
+        return [demo["CellRun"]("In[1]", seconds, "7", [{**graph, "outcome": outcome, "saved_seconds": 1.0}])]
+
+    demo["main"].__globals__["run_notebook"] = run_notebook
+    assert demo["main"]() == 0
+    assert "1.1 times less. Hits: 1 of 1.\n" in (said := capsys.readouterr().out)
+    assert "Note: usually it is 5 times less or more" in said
+    assert demo["main"]() == 1
+    assert "FAILED In[1]: f 0/0 inference: miss" in capsys.readouterr().err
 
 
 @pytest.mark.compile
@@ -97,6 +117,21 @@ def test_the_team_notebook_runs_shows_no_password_and_leaves_nothing_behind(
     password, work = json.loads(printed(done, -1))
     assert password not in json.dumps(done.cells[:-1])
     assert not Path(work).exists()
+
+
+def test_make_leaves_the_package_index_to_pip_and_says_where_torch_is_of_another_build(
+    run_python: RunPython,
+) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--index-url" not in makefile and "https://" not in makefile and "--isolated" not in makefile
+
+    other = "import runpy, types, sys; sys.modules['torch'] = torch = types.ModuleType('torch');"
+    for version, cuda, status in (("2.13.0+cpu", None, 1), ("2.13.0+cu130", "13.0", 0)):
+        script = f"torch.__version__ = {version!r}; torch.version = types.SimpleNamespace(cuda={cuda!r});"
+        run = f"runpy.run_path({str(ROOT / 'tests' / 'gpu' / 'built_for_cuda.py')!r})"
+        done = run_python(other + script + run, check=False)
+        assert done.returncode == status
+        assert ("brought torch 2.13.0+cpu" in done.stderr) == bool(status)
 
 
 def test_the_readme_names_every_json_field_and_no_other() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from conftest import files
+from conftest import files, special_files
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
@@ -26,7 +26,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.stores.base import Store
+from nbcache.stores.base import MAX_VALUE_BYTES, Store
+from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.filesystem import FilesystemStore, redacted
 from nbcache.stores.redis import RedisStore
 from nbcache.stores.url import open_store
@@ -104,6 +105,75 @@ def test_what_is_no_key_is_not_listed(tmp_path: Path) -> None:
     assert list(FilesystemStore(tmp_path / "absent").keys()) == []
     with pytest.raises(ValueError, match="not a prefix"):
         store.keys("../")
+
+
+def test_what_is_no_regular_file_or_is_reached_by_a_link_is_absent(tmp_path: Path) -> None:
+    special_files(tmp_path / "store/v1", FilesystemStore(tmp_path / "store"))
+
+
+def test_a_link_of_ones_own_to_the_shared_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "shared")
+    store = FilesystemStore(tmp_path / "link")
+    store.put("artifact/a", b"one")
+    assert store.get("artifact/a") == b"one" and list(store.keys()) == ["artifact/a"]
+
+
+@pytest.mark.parametrize("linked", ["v1", "v1/artifact", "v1/.tmp"])
+def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path, linked: str) -> None:
+    store = FilesystemStore(tmp_path / "store")
+    store.put("artifact/a", b"one")
+    shutil.move(tmp_path / "store" / linked, tmp_path / "elsewhere")
+    (tmp_path / "store" / linked).symlink_to(tmp_path / "elsewhere")
+    before = files(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnavailable, match="is a link") as caught:
+        store.put("artifact/b", b"two")
+    assert caught.value.where == str(tmp_path / "store" / linked)
+    if linked != "v1/.tmp":
+        store.delete("artifact/a")
+        assert store.get("artifact/a") is None and store.present(["artifact/a"]) == set()
+    assert files(tmp_path / "elsewhere") == before
+
+
+def test_what_is_longer_than_a_value_may_be_is_absent_and_not_read(tmp_path: Path) -> None:
+    store = FilesystemStore(tmp_path / "store")
+    for key in ("artifact/a", "artifact/b"):
+        store.put(key, b"one")
+    os.truncate(tmp_path / "store/v1/artifact/a", MAX_VALUE_BYTES + 1)
+    began = time.process_time()
+    for _ in range(100):
+        assert store.get_many(["artifact/a", "artifact/b"]) == {"artifact/b": b"one"}
+    assert time.process_time() - began < 2
+
+
+def test_what_is_read_at_once_is_no_longer_than_one_value_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbcache.stores.filesystem.MAX_VALUE_BYTES", 10)
+    store = FilesystemStore(tmp_path / "store")
+    for key in "abc":
+        store.put(key, b"12345")
+    assert store.get_many("abc") == {"a": b"12345", "b": b"12345"}
+
+
+def test_a_reader_that_was_given_up_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk, which takes 50 ms for each piece of a value."""
+    store = FilesystemStore(tmp_path / "store")
+    store.put("artifact/a", b"")
+    os.truncate(tmp_path / "store/v1/artifact/a", MAX_VALUE_BYTES)
+    read, pieces = os.read, []
+
+    def slow(descriptor: int, length: int) -> bytes:
+        pieces.append(length)
+        time.sleep(0.05)
+        return read(descriptor, length)
+
+    monkeypatch.setattr("nbcache.stores.plain_files.os.read", slow)
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        BoundedStore(store, 0.2).get("artifact/a")
+    reached = len(pieces)
+    time.sleep(0.5)
+    assert len(pieces) <= reached + 1 < MAX_VALUE_BYTES / max(pieces)
 
 
 def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -153,8 +153,29 @@ def test_an_edited_function_misses_and_answers_anew(
     assert by_function["loss_of"]["outcome"] == "hit"  # up to the graph break nothing has changed
     changed = by_function["loss_of (resumed)"]
     assert changed["outcome"] == "miss"
-    assert "differ" in changed["reason"]
+    assert changed["reason"].endswith("of a function of this name has other code, inputs or settings")
     assert float(printed(notebook, 3).split()[-1]) == pytest.approx(3.0, rel=1e-5)
+
+
+def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    new = "%%compile_cached new\ndef new(x):\n    return x.sin() * 3\nnew(x).sum().item()"
+    renamed = DEFINE.replace("loss_of(x)", "loss_of(z)").replace("model(x)", "model(z)")
+    threads = "before = torch.get_num_threads(); torch.set_num_threads(before + 1)\ntorch._dynamo.reset()"
+
+    unsaved = new.replace("new", "unsaved").replace(" unsaved\n", " unsaved --no-save\n", 1).replace("3", "5")
+
+    notebook = run_cells([LOAD, SET_UP, new, renamed, CALL, threads, CALL, unsaved, REPORTS], with_headers)
+
+    reasons = {report["cell"]["execution_count"]: report["graphs"] for report in reports(notebook)}
+    said = {number: [graph["reason"] for graph in listed] for number, listed in reasons.items()}
+    assert said[3] == ["compiled for the first time in this notebook"]
+    assert outcomes(notebook)[1] == "hit"
+    assert said[5][0] == "traced again: names of arguments or variables have changed since it was stored"
+    assert "nothing stored: --no-save" in " ".join(shown(notebook, 7).split())
+    (count,) = {graph["threads"] for graph in reasons[5]}
+    assert said[7][0] == f"not stored for this number of threads: {count + 1} now, {count} before"
 
 
 def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
@@ -170,6 +191,7 @@ def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
 
     (error,) = errors(first, 2)
     assert (error.ename, error.evalue) == ("ValueError", "mine")
+    assert "stored for next time, though the cell raised" in " ".join(shown(first, 2).split())
     assert "line 5" in "\n".join(error.traceback)
     assert outcomes(first) == ["miss"]
     assert outcomes(second) == ["hit"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nbcache.torch_bridge.hooks import ImportHook, Patches
+from nbcache.torch_bridge.hooks import ImportHook, Intended, Patches
 
 
 class Owner:
@@ -47,6 +48,90 @@ def test_what_somebody_else_patched_over_ours_stays() -> None:
     patches.restore()
 
     assert module.name == "theirs"
+
+
+# --- hooks ----------------------------------------------------------------------------------------
+
+
+class Faults:
+    """Patches, and what they tell of faults."""
+
+    def __init__(self) -> None:
+        self.told: list[Exception] = []
+        self.patches = Patches(self.told.append)
+
+
+def test_a_hook_that_fails_is_as_if_it_were_not_there_and_says_so_once() -> None:
+    faults, calls = Faults(), []
+    module = types.SimpleNamespace(double=lambda number: calls.append(number) or 2 * number)
+
+    def before(original: Callable[..., int], number: int) -> int:
+        raise RuntimeError("before")
+
+    def after(original: Callable[..., int], number: int) -> int:
+        original(number)
+        raise RuntimeError("after")
+
+    for stand_in in (before, after):
+        faults.patches.off = False
+        faults.patches.hook(module, "double", stand_in)
+        assert [module.double(number) for number in (1, 2)] == [2, 4]
+        faults.patches.restore()
+    assert calls == [1, 2, 1, 2]
+    assert [str(each) for each in faults.told] == ["before", "after"]
+
+
+def test_what_the_original_raises_or_a_hook_intends_passes_and_is_no_fault() -> None:
+    faults = Faults()
+    module = types.SimpleNamespace(divide=lambda a, b: a / b)
+
+    def divide(original: Callable[..., float], a: float, b: float) -> float:
+        if a < 0:
+            raise Intended
+        try:
+            return original(a, b)
+        finally:
+            if b == 0:
+                raise RuntimeError("while the original's error is under way")
+
+    faults.patches.hook(module, "divide", divide, takes="a b", only=True)
+
+    assert module.divide(1, 2) == 0.5
+    with pytest.raises(Intended):
+        module.divide(-1, 2)
+    assert faults.told == []
+    with pytest.raises(ZeroDivisionError):
+        module.divide(1, 0)
+    assert len(faults.told) == 1 and faults.patches.off
+
+
+def test_a_hook_over_an_iterator_loses_nothing_where_it_fails() -> None:
+    faults = Faults()
+    module = types.SimpleNamespace(count=lambda: iter(range(5)))
+
+    def stand_in(original: Callable[..., Iterator[int]]) -> Iterator[int]:
+        for number in original():
+            if number == 3:
+                raise RuntimeError("three")
+            yield number
+
+    faults.patches.hook(module, "count", stand_in)
+
+    assert [*module.count()] == [0, 1, 2, 3, 4] == [*module.count()]
+    assert len(faults.told) == 1
+
+
+@pytest.mark.parametrize(("takes", "only"), [("a", True), ("b", False), ("a c", False), ("a b c", False)])
+def test_a_function_that_takes_other_arguments_is_not_hooked(takes: str, only: bool) -> None:
+    module = types.SimpleNamespace(f=lambda a, b: None)
+    before = module.f
+
+    with pytest.raises(TypeError, match="f takes"):
+        Patches().hook(module, "f", lambda original, *args: None, takes=takes, only=only)
+    assert module.f is before
+
+
+# --- imports --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -52,6 +52,19 @@ def store(tmp_path: Path) -> Iterator[DirectoryStore]:
         yield store
 
 
+def test_notices_are_not_without_end(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    for number in range(10_000):
+        kernel.session.notice(f"{number} " + "x" * 100_000)
+    kernel.run("a")
+    shown = kernel.session.reports[-1].notices
+    assert list(shown) == kernel.session.notices
+    assert len(shown) <= 101 and sum(map(len, shown)) < 300_000
+    assert "the rest is not shown" in shown[-1]
+    kernel.session.notice("another")
+    assert kernel.session.notices == list(shown)
+
+
 def test_what_one_kernel_compiled_the_next_one_hits(store: DirectoryStore) -> None:
     first = Kernel(store)
     assert first.run("a", "k1", "k2") == [Outcome.MISS, Outcome.MISS]

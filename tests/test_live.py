@@ -1,10 +1,13 @@
 import io
 import itertools
+import os
+import re
 import sys
 import threading
 import time
 
 import nbformat
+import pexpect
 import pytest
 from nbclient import NotebookClient
 
@@ -28,7 +31,7 @@ class Publisher:
     def publish(self, data, metadata, *, transient, update):
         if self.broken:
             raise OSError("no socket")
-        self.messages.append((time.monotonic(), data["text/plain"], transient["display_id"], update))
+        self.messages.append((time.monotonic(), data["text/plain"], transient.get("display_id"), update))
 
     def register_hook(self, hook):
         self.hooks.append(hook)
@@ -39,6 +42,11 @@ class Publisher:
     def clear_output(self):
         for hook in self.hooks:
             assert hook({"msg_type": "clear_output"})
+
+    def display(self):
+        """What the cell does that displays something of its own."""
+        for hook in self.hooks:
+            assert hook({"msg_type": "display_data", "content": {"transient": {}}})
 
     @property
     def texts(self):
@@ -80,17 +88,71 @@ def until(condition):
         time.sleep(0.005)
 
 
-def test_the_final_report_replaces_the_line_and_comes_last(publisher, quick):
+def test_the_line_is_emptied_and_the_final_report_is_a_display_of_its_own_after_all_else(publisher, quick):
     line = LiveLine(lambda: BUILD, shell=Shell(publisher))
     line.start()
     until(lambda: publisher.messages)
+    publisher.display()
     line.finish(FINAL)
     time.sleep(0.05)
-    (_, shown, first_id, updated), (_, final, last_id, replaced) = publisher.messages
+    (_, shown, first_id, updated), (_, *emptied), (_, *final) = publisher.messages
     assert shown == "nbcache: compiling train_step 0/1 · building kernels · 3.0 s · 2 graphs done"
-    assert (final, last_id) == ("final report", first_id)
-    assert (updated, replaced) == (False, True)
+    assert not updated
+    assert emptied == ["", first_id, True]
+    assert final == ["final report", None, False]
     assert not publisher.hooks
+
+
+@pytest.mark.parametrize("written", ["print", "progress bar", "display"])
+def test_no_line_is_put_amid_what_a_cell_has_begun_to_write(publisher, quick, written, capsys):
+    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
+    with line._lock:  # the cell is sooner
+        line.start()
+        if written == "print":
+            print("epoch 0")
+        elif written == "progress bar":
+            sys.stderr.write("\r  0%|")
+        else:
+            publisher.display()
+    time.sleep(0.1)
+    line.finish(FINAL)
+    assert publisher.texts == ["final report"]
+
+
+def test_where_the_place_is_reserved_the_line_stands_above_what_the_cell_writes(publisher, quick, capsys):
+    activity = [None]
+    line = LiveLine(lambda: activity[0], shell=Shell(publisher))
+    line.start()
+    line.reserve()
+    assert not publisher.messages  # nothing is written yet
+    print("epoch 0")
+    assert [message[1:] for message in publisher.messages] == [("", publisher.messages[0][2], False)]
+    print("epoch 1")
+    activity[0] = BUILD
+    until(lambda: len(publisher.messages) == 2)
+    line.finish(FINAL)
+    kinds = [(bool(text), update) for _, text, _, update in publisher.messages]
+    assert kinds == [(False, False), (True, True), (False, True), (True, False)]
+    assert publisher.texts[-1] == "final report"
+
+
+def test_the_streams_are_as_before_when_the_cell_has_ended(publisher, quick, capsys):
+    line = LiveLine(lambda: None, shell=Shell(publisher))
+    line.start()
+    assert "write" in vars(sys.stdout) and "write" in vars(sys.stderr)
+    line.finish(FINAL)
+    assert "write" not in vars(sys.stdout) and "write" not in vars(sys.stderr)
+
+
+def test_a_stream_that_the_cell_has_replaced_writes_on(publisher, quick, capsys):
+    line = LiveLine(lambda: None, shell=Shell(publisher))
+    line.start()
+    ours, kept = sys.stdout.write, []
+    sys.stdout.write = lambda text: kept.append(text) or ours(text)
+    line.finish(FINAL)
+    print("still there")
+    del sys.stdout.write
+    assert "still there" in kept and capsys.readouterr().out == "still there\n"
 
 
 def test_a_quick_hit_shows_only_its_report(publisher, quick):
@@ -101,9 +163,7 @@ def test_a_quick_hit_shows_only_its_report(publisher, quick):
     line.start()
     time.sleep(0.1)
     line.finish(FINAL)
-    assert [message[1:] for message in publisher.messages] == [
-        ("final report", publisher.messages[0][2], False)
-    ]
+    assert [message[1:] for message in publisher.messages] == [("final report", None, False)]
 
 
 def test_a_row_of_quick_hits_appears_once_it_has_lasted(publisher, quick):
@@ -169,6 +229,22 @@ def test_a_report_survives_a_cell_that_clears_its_output(publisher, quick):
     assert not publisher.messages[-1][3]  # a new output: there is nothing left to update
 
 
+def test_after_a_cell_has_cleared_its_output_no_line_comes_before_what_it_writes_next(
+    publisher, quick, capsys
+):
+    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
+    line.start()
+    line.reserve()
+    until(lambda: publisher.messages)
+    publisher.clear_output()
+    seen = len(publisher.messages)
+    print("the next frame")
+    time.sleep(0.1)
+    assert len(publisher.messages) == seen
+    line.finish(FINAL)
+    assert publisher.texts[seen:] == ["final report"]
+
+
 def test_a_cell_that_clears_its_output_while_the_line_is_drawn_keeps_its_report(publisher, quick):
     drawing, drawn = threading.Event(), threading.Event()
     publish = publisher.publish
@@ -185,7 +261,7 @@ def test_a_cell_that_clears_its_output_while_the_line_is_drawn_keeps_its_report(
     publisher.clear_output()  # waits for the line to be drawn, then takes it away
     assert publisher.texts
     line.finish(FINAL)
-    assert publisher.messages[-1][1:] == ("final report", publisher.messages[0][2], False)
+    assert publisher.messages[-1][1:] == ("final report", None, False)
 
 
 def test_a_sampler_that_raises_turns_the_line_off_but_not_the_report(publisher, quick):
@@ -195,7 +271,7 @@ def test_a_sampler_that_raises_turns_the_line_off_but_not_the_report(publisher, 
     until(lambda: publisher.messages)
     time.sleep(0.03)
     line.finish(FINAL)
-    assert publisher.texts[1:] == ["final report"]
+    assert publisher.texts[1:] == ["", "final report"]
 
 
 def test_a_sampler_that_hangs_does_not_hold_the_cell_for_long(publisher, quick, monkeypatch):
@@ -259,6 +335,52 @@ def test_a_terminal_line_goes_as_soon_as_nothing_compiles_since_the_cell_may_pri
     line.finish(None)
 
 
+class Shared(Terminal):
+    """A terminal that standard output and the line both go to."""
+
+    @property
+    def screen(self):
+        rows = []
+        for row in self.getvalue().split("\n"):
+            seen = []
+            for part in row.split("\r"):
+                seen[: len(part)] = part
+            rows.append("".join(seen).rstrip())
+        return rows
+
+
+def take_over(monkeypatch):
+    """Return a terminal with standard output and error on it."""
+    terminal = Shared()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
+
+
+def test_what_is_printed_while_the_line_stands_in_a_terminal_begins_on_a_clean_line(quick, monkeypatch):
+    shared = take_over(monkeypatch)
+    line = LiveLine(lambda: BUILD, shell=object(), stream=shared)
+    line.start()
+    for word in ("one", "two"):
+        until(lambda: shared.screen[-1].startswith("nbcache: compiling"))
+        print(word)
+    line.finish(FINAL)
+    assert shared.screen == ["one", "two", "final report", ""]
+
+
+def test_the_line_is_not_drawn_over_a_bar_in_a_terminal_and_the_report_begins_below_it(quick, monkeypatch):
+    shared = take_over(monkeypatch)
+    line = LiveLine(lambda: BUILD, shell=object(), stream=shared)
+    line.start()
+    until(lambda: shared.screen[-1].startswith("nbcache: compiling"))
+    shared.write("\r 10%|#")
+    time.sleep(0.05)
+    shared.write("\r 50%|#####")
+    time.sleep(0.05)
+    line.finish(FINAL)
+    assert shared.screen == [" 50%|#####", "final report", ""]
+
+
 def test_where_there_is_no_terminal_only_the_report_is_printed(quick, capsys):
     pipe = io.StringIO()
     line = LiveLine(lambda: BUILD, shell=object(), stream=pipe)
@@ -279,6 +401,7 @@ def test_a_terminal_that_only_knows_ascii_gets_the_report_all_the_same(monkeypat
 SETUP = """
 import time
 from IPython.display import clear_output
+from tqdm import tqdm
 from nbcache.model import Activity
 from nbcache.notebook.live import LiveLine
 from nbcache.notebook.render import Rendered
@@ -311,7 +434,12 @@ shell.events.register("pre_run_cell", before)
 shell.events.register("post_run_cell", after)
 """
 CELLS = {
-    "slow": "print('before')\nstarted = time.monotonic()\ntime.sleep(1.3)\nprint('after')",
+    "slow": "started = time.monotonic()\ntime.sleep(1.3)\nprint('after')\nprint('and after')",
+    "loop": "for i in range(4):\n    print(i)\n    started = time.monotonic() - 1\n    time.sleep(0.3)",
+    "bar": "started = time.monotonic()\nfor i in tqdm(range(4)):\n    time.sleep(0.3)",
+    "late bar": "for i in tqdm(range(4)):\n    started = started or time.monotonic()\n    time.sleep(0.3)",
+    "system": "started = time.monotonic()\n!echo from a process; sleep 1; echo and again",
+    "result": "started = time.monotonic()\ntime.sleep(0.8)\n'a value'",
     "quick": "started = time.monotonic()\nprint('quick')",
     "silent": "print('silent')\ntime.sleep(0.5)",
     "fails": "started = time.monotonic()\ntime.sleep(0.8)\n1 / 0",
@@ -351,15 +479,38 @@ def outputs(cell):
 
 
 @pytest.mark.compile
-def test_in_a_kernel_the_report_takes_the_place_of_the_line(executed):
+def test_in_a_kernel_the_line_stands_above_what_is_printed_and_the_report_below(executed):
     cell = executed["slow"]
-    assert outputs(cell) == ["before\n", "report", "after\n"]
-    (first, text), *updates = cell.metadata["sent"]
+    assert outputs(cell) == ["", "after\nand after\n", "report"]
+    (first, text), *updates, last = cell.metadata["sent"]
     assert first == "display_data"
     assert text.startswith("nbcache: compiling step 0/0 · building kernels · 0.")
     assert 2 <= len(updates) <= 6
     assert all(kind == "update_display_data" for kind, _ in updates)
-    assert updates[-1][1] == "report"
+    assert updates[-1][1] == ""
+    assert last == ("display_data", "report")
+
+
+@pytest.mark.compile
+def test_in_a_kernel_a_print_loop_and_a_bar_stay_in_one_piece_above_the_report(executed):
+    assert outputs(executed["loop"]) == ["0\n1\n2\n3\n", "report"]
+    for name, before in (("bar", []), ("late bar", [])):
+        *others, bar, report = outputs(executed[name])
+        assert (others, report) == (before, "report")
+        assert bar.count("\n") == 1 and "4/4" in bar
+    *_, printed, report = outputs(executed["system"])
+    assert (printed.split(), report) == (["from", "a", "process", "and", "again"], "report")
+    assert outputs(executed["result"]) == ["", "'a value'", "report"]
+
+
+@pytest.mark.compile
+def test_a_notebook_with_an_emptied_line_is_valid_and_makes_a_page(executed):
+    from nbconvert import HTMLExporter
+
+    notebook = nbformat.v4.new_notebook(cells=[executed["slow"]])
+    nbformat.validate(notebook)
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    assert "and after" in page and "<b>report</b>" in page and "compiling step" not in page
 
 
 @pytest.mark.compile
@@ -375,19 +526,53 @@ def test_in_a_kernel_a_cell_that_compiles_nothing_is_left_alone(executed):
 
 @pytest.mark.compile
 def test_in_a_kernel_a_cell_that_raises_still_gets_its_report(executed):
-    assert outputs(executed["fails"]) == ["report", "ZeroDivisionError"]
+    assert outputs(executed["fails"]) == ["", "ZeroDivisionError", "report"]
 
 
 @pytest.mark.compile
 def test_in_a_kernel_a_cell_that_awaits_gets_its_own_line(executed):
-    assert outputs(executed["async"]) == ["report", "awaited\n"]
+    assert outputs(executed["async"]) == ["", "awaited\n", "report"]
 
 
 @pytest.mark.compile
 def test_in_a_kernel_a_report_survives_clear_output(executed):
-    assert sorted(outputs(executed["clears"])) == ["cleared\n", "report"]
+    assert outputs(executed["clears"]) == ["cleared\n", "report"]
 
 
 @pytest.mark.compile
 def test_in_a_kernel_a_captured_cell_shows_its_report(executed):
-    assert outputs(executed["captured"]) == ["report"]
+    assert outputs(executed["captured"]) == ["", "report"]
+
+
+def on_screen(written):
+    """Return the lines that a terminal shows in the end of what was written to it, without colours."""
+    terminal = Shared()
+    terminal.write(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.replace("\r\n", "\n")))
+    return terminal.screen
+
+
+@pytest.mark.compile
+def test_in_a_terminal_prints_and_bars_stand_on_clean_lines_and_the_report_below(tmp_path):
+    set_up = tmp_path / "set_up.py"
+    set_up.write_text(SETUP)
+    arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "-i", str(set_up)]
+    environ = {**os.environ, "IPYTHONDIR": str(tmp_path), "COLUMNS": "100", "TERM": "xterm"}
+    begin = "started = time.monotonic(); time.sleep(0.9)"
+    cells = [
+        f"{begin}; print('one'); time.sleep(0.5); print('two')",
+        f"{begin}; bar = [time.sleep(0.2) for i in tqdm(range(3), ncols=40)]",
+        f"{begin}; print('no end', end='')",
+    ]
+    shown = []
+    with pexpect.spawn(sys.executable, arguments, env=environ, encoding="utf-8", timeout=60) as terminal:
+        terminal.expect_exact("In [")
+        for cell in cells:
+            terminal.sendline(cell)
+            terminal.expect_exact("\r\nIn [")
+            shown.append(terminal.before)
+    for written in shown:
+        assert "nbcache: compiling step 0/0" in written
+    lines = [[line for line in on_screen(written) if line][1:] for written in shown]
+    assert lines[0] == ["one", "two", "report"]
+    assert len(lines[1]) == 2 and lines[1][0].startswith("100%|") and lines[1][1] == "report"
+    assert lines[2] == ["no end", "report"]

@@ -16,10 +16,11 @@ from redis_servers import HOST, RedisServer, wait_until
 from nbcache import exchange as exchange_module
 from nbcache.key import components, sha256
 from nbcache.model import FAILED, Artifact, Environment, Level
-from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
+from nbcache.provenance import Statement
+from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.shared_keys import LIVE, slot_of
 from nbcache.stores.redis import RedisStore
-from nbcache.trust import Keyring, Policy
+from nbcache.trust import Keyring, Policy, Purpose, spelled
 
 Make = Callable[..., Kernel]
 
@@ -101,7 +102,7 @@ def test_without_prefetch_nothing_is_read_ahead(redis_server: RedisServer, kerne
 def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kernel: Make) -> None:
     bob = kernel(redis_server.url, "bob")
     ada = kernel(redis_server.url, "ada")
-    bob.keyring.add(ada.keyring.sign(b"").fingerprint)
+    bob.keyring.add(ada.keyring.fingerprint())
     wait_until(lambda: bob.shared._listener and bob.shared._listener.connected, "it listens")
     ada.publish("one")
 
@@ -114,7 +115,7 @@ def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kern
 def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisServer, kernel: Make) -> None:
     bob = kernel(redis_server.url, "bob", environment=ELSEWHERE)
     ada = kernel(redis_server.url, "ada")
-    bob.keyring.add(ada.keyring.sign(b"").fingerprint)
+    bob.keyring.add(ada.keyring.fingerprint())
     bob.session.environment_ready(HERE)
     bob.settle()
     wait_until(lambda: bob.shared._listener and bob.shared._listener.connected, "it listens")
@@ -333,7 +334,7 @@ def test_a_stranger_gets_misses_one_notice_and_hits_once_the_signer_is_trusted(
     assert stranger.run("one", "two") == [MISS, MISS]
     fingerprint = ada.keyring.own()
     (notice,) = stranger.session.notices
-    assert f"nbcache trust add {fingerprint}" in notice
+    assert f"%nbcache trust add {spelled(fingerprint)}, in a terminal without %" in notice
 
     stranger.keyring.add(fingerprint or "")
     stranger.bridge.clear()
@@ -435,6 +436,39 @@ def test_content_that_is_not_what_was_signed_is_refused(redis_server: RedisServe
     assert reader.run("one") == [MISS]
     (notice,) = reader.session.notices
     assert "refused" in notice
+
+
+SAID = "click here"
+
+
+def said_by_nobody(statement: bytes) -> Variant:
+    return Variant(statement, b"{}", b"")
+
+
+def said_by_a_stranger(tmp_path: Path, statement: bytes) -> Variant:
+    return Variant(statement, Keyring(tmp_path / "mallory").sign(Purpose.ARTIFACT, statement).encode(), b"")
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_nothing_that_a_stranger_writes_is_said(
+    redis_server: RedisServer, kernel: Make, tmp_path: Path, signed: bool
+) -> None:
+    reader = kernel(redis_server.url)
+    keys = [f"graph-{number}" for number in range(40)]
+    for number, key in enumerate(keys):
+        statement = (
+            f'{{"format": "nbcache.shared{SAID}{number}", "version": {number * 1000}, "{SAID}": "{SAID}"}}'
+        )
+        if number % 2:
+            statement = statement.replace(f"{SAID}{number}", "")
+        variant = said_by_a_stranger(tmp_path, statement.encode()) if signed else said_by_nobody(b"[]")
+        put(redis_server, key, [variant])
+        RedisStore(redis_server.url).put(slot_of(HERE, "pgo", key), f"NBCS {SAID}{number}".encode())
+        reader.session.provide("pgo", key)
+
+    assert reader.run(*keys) == [MISS] * len(keys)
+    assert 1 <= len(reader.session.notices) <= 3
+    assert SAID not in "\n".join(reader.session.notices)
 
 
 def test_what_a_newer_nbcache_has_written_is_left_alone(redis_server: RedisServer, kernel: Make) -> None:

@@ -376,8 +376,9 @@ def found_in(client):
 DOCTOR = """
 import json
 from IPython.utils.capture import capture_output
-with capture_output() as captured:
+with capture_output():  # one line says that it is loaded
     get_ipython().run_line_magic("load_ext", "nbcache")
+with capture_output() as captured:
     get_ipython().run_line_magic("nbcache", "doctor --json")
 told = {check.pop("name"): check for check in json.loads(captured.stdout)["checks"]}
 """

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import RunPython
+from test_sharing_session import Person
+
+from nbcache.artifact_store import ArtifactStore
+from nbcache.key import components
+from nbcache.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge import environment
+from nbcache.trust import Keyring, spelled
 
 SHELL = """\
 import json, sys, threading
@@ -66,10 +76,19 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
         ("%nbcache config 'x", "no closing quotation"),
         ("%nbcache config max_byte=1", "did you mean 'max_bytes'?"),
         ("%nbcache config max_bytes=lots", "such as 500MB or 5GB"),
+        ("%nbcache config max_bytes=5", "takes a size, such as 500MB or 5GB, of at least 1MB"),
+        ("%nbcache config live=maybe", "next: live takes on or off"),
+        ("%nbcache config report=x", "next: report takes always, magic or never"),
+        ("%nbcache config trust=x", "next: trust takes strict, ask or off"),
+        ("%nbcache config shared_timeout=0", "next: shared_timeout takes seconds, from 0.01 to 600"),
+        ("%nbcache config TORCHINDUCTOR_FX_GRAPH_CACHE=x", "TORCHINDUCTOR_FX_GRAPH_CACHE takes on or off"),
+        ("%nbcache config live", "`live` needs a value, live=VALUE; it takes on or off"),
         ("%nbcache config dir=/elsewhere", "set NBCACHE_DIR"),
         ("%nbcache snapshot redis://:s3cret@host/0", "write URL#NAME, as in redis://host/0#team/gpt"),
         ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
-        ("%nbcache clear everything", "takes nothing more"),
+        ("%nbcache clear everything", "%nbcache clear --all [--yes], everything here"),
+        ("%nbcache clear --yes", "%nbcache clear --all [--yes], everything here"),
+        ("%nbcache clear --all", "nobody can be asked here; if you are sure, add --yes"),
         ("%nbcache bench nanogtp", "did you mean nanogpt?"),
     ]
     everything = in_shell(f"[run(line) for line, _ in {cases!r}]")
@@ -80,6 +99,92 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
         assert "s3cret" not in ran["text"]
 
 
+def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_never_come(
+    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    load = SHELL + "\nimport time; time.sleep(0.5)"
+    assert run_python(load).stdout == "nbcache: loaded · nothing is stored here yet\n"
+    isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
+    assert run_python(load).stdout == "nbcache: loaded · nothing of model.ipynb is stored here yet\n"
+
+    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
+    here = environment.foreseen()
+    assert here is not None
+    ref = artifacts.put(here.digest, Artifact("inductor", "key", b"content"))
+    graphs = [
+        GraphSummary("", "f", Direction.INFERENCE, Outcome.MISS, key, 15.5, (ref.digest,))
+        for key in ("a", "b")
+    ]
+    other = Environment(components({**here.values, "torch.version": "1.0"}))
+    for each in (here, other):
+        artifacts.save_manifest(Manifest(each, isolated["NBCACHE_NOTEBOOK"], (ref,), tuple(graphs)))
+    said = "nbcache: loaded · 2 graphs of model.ipynb are stored here · saves about 31.0 s\n"
+    assert run_python(load).stdout == said
+    isolated["NBCACHE_REPORT"] = "never"
+    assert run_python(load).stdout == ""
+    clear = "\nsys.__stdout__.write(run('%nbcache clear')['text'])"
+    assert run_python(load + clear).stdout == "nbcache: removing 4 graphs, 1 artifact of model.ipynb\n"
+
+
+def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell: Any) -> None:
+    cases = ["%nbcache clear", "%nbcache clear --all --yes"]
+    ask = "builtins = __import__('builtins'); builtins.input = lambda question: print(question) or 'n'"
+    one, every, _, refused = in_shell(
+        f"[*(run(line)['text'] for line in {cases!r}), run({ask!r}), run('%nbcache clear --all')['text']]"
+    )
+
+    assert one == "nbcache: nothing is stored of kernels that cannot tell their notebook\n"
+    assert every == "nbcache: removed 0 entries from the local store\n"
+    assert "is removed. Go on? [y/N]" in refused and refused.endswith("nbcache: nothing was removed\n")
+
+
+def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in_the_notebook(
+    in_shell: Any,
+) -> None:
+    friend = "ab" * 32
+    lines = [
+        "%nbcache trust",
+        f"%nbcache trust add {friend} --name Ada",
+        "%nbcache trust list",
+        f"%nbcache trust show {spelled(friend)[:19]}",
+        f"%nbcache trust remove {friend}",
+        "%nbcache trust everybody",
+    ]
+    own, added, listed, known, removed, wrong = (
+        ran["text"] for ran in in_shell(f"[run(line) for line in {lines!r}]")
+    )
+
+    grouped = "[0-9a-f]{4}(-[0-9a-f]{4}){15}"
+    assert re.search(f"{grouped}  you: what to tell others", own)
+    assert added == f"nbcache: trusted from now on: {spelled(friend)} (Ada)\n"
+    assert own.splitlines()[2] == listed.splitlines()[0]
+    assert f"{spelled(friend)}  trusted: Ada" in listed
+    assert spelled(friend) in known and "not trusted any more" in removed
+    assert "%nbcache trust add SIGNER [--name NAME]" in wrong
+
+
+def test_a_signer_is_trusted_from_the_notebook_under_a_name_that_is_offered(
+    in_shell: Any, tmp_path: Path
+) -> None:
+    ada = Person(tmp_path / "ada")
+    ada.make("one")
+    fingerprint = spelled(Keyring(ada.keys).own() or "")
+    answers = "import builtins; builtins.input = lambda question: print(question) or answers.pop(0)"
+    cells = [
+        f"%nbcache config notebook={ada.notebook}",
+        "import time; time.sleep(1)",
+        f"answers = ['y', '']; {answers}",
+        "%nbcache trust",
+        "%nbcache trust list",
+    ]
+    *_, asked, listed = (ran["text"] for ran in in_shell(f"[run(cell) for cell in {cells!r}]"))
+
+    assert f"Signer: {fingerprint}\nTrust this signer from now on? [y/N]" in asked
+    assert "What do you call them? [ada]" in asked
+    assert asked.endswith(f"nbcache: {fingerprint[:19]} is trusted as ada\n")
+    assert f"{fingerprint}  trusted: ada" in listed
+
+
 def test_an_empty_session_has_a_status(in_shell: Any) -> None:
     status = json.loads(in_shell('[run("1 + 1"), run("%nbcache status --json")][1]["text"]'))
 
@@ -87,7 +192,24 @@ def test_an_empty_session_has_a_status(in_shell: Any) -> None:
     assert status["stores"][0]["name"] == "local store" and status["stores"][0]["entries"] == 0
 
 
-def test_completion_offers_our_words_and_nothing_else(in_shell: Any) -> None:
+def test_the_doctor_forgets_the_problems_of_the_notebook_before(in_shell: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken.nbcache").write_bytes(b"no snapshot")
+    doctor = "[json.loads(run('%nbcache doctor --json')['text'])['checks']][0]"
+    rows = f"[each['state'] for each in {doctor} if each['name'].startswith('snapshot')]"
+    change = "run('%nbcache config notebook={}')"
+    before, _, after = in_shell(
+        f"[{change.format(tmp_path / 'broken.ipynb')} and __import__('time').sleep(1) or {rows},"
+        f" {change.format(tmp_path / 'other.ipynb')}, __import__('time').sleep(1) or {rows}]"
+    )
+
+    assert (before, after) == (["problem"], ["ok"])
+
+
+def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "deeper").mkdir(parents=True)
+    for name in ("one.nbcache", "other.txt"):
+        (here / name).touch()
     cases = {
         "%%compile_cached --mo": ["--mode"],
         "%nbcache st": ["status"],
@@ -95,6 +217,12 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any) -> None:
         "%nbcache doctor --": ["--json"],
         "%nbcache config max": ["max_bytes="],
         "%nbcache config TORCHINDUCTOR_FO": ["TORCHINDUCTOR_FORCE_DISABLE_CACHES="],
+        "%nbcache config live=": ["off", "on"],
+        "%nbcache config save=off live=of": ["off"],
+        "%nbcache config TORCHINDUCTOR_FX_GRAPH_CACHE=": ["off", "on"],
+        "%nbcache trust re": ["remove"],
+        f"%nbcache restore {here}/": [f"{here}/deeper/", f"{here}/one.nbcache"],
+        f"%nbcache restore {here}/o": [f"{here}/one.nbcache"],
     }
     more = ["%%compile_cached --", "%%compile_cached f\nprin"]
     *found, options, names = in_shell(f"[complete(line) for line in {[*cases, *more]!r}]")

@@ -104,6 +104,7 @@ def test_a_records_json_has_its_stable_names() -> None:
         "bytes": {"inductor": 100},
         "recompile_reason": None,
         "graph_break_reason": None,
+        "threads": None,
     }
 
 

@@ -15,11 +15,12 @@ from typing import Any
 import nbformat
 import pytest
 from conftest import CALL, DEFINE, LOAD, REPORTS, SET_UP, RunCells, graphs, printed
+from doctored import the_version
 from redis_servers import HOST, RedisServer, free_port
 from test_sharing_session import ORIGIN, Person, outcomes
 
 from nbcache.cli import main
-from nbcache.container import SnapshotFile, decode_file, encode_file
+from nbcache.container import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.errors import (
     BadSignature,
     ConfigError,
@@ -33,12 +34,11 @@ from nbcache.key import sha256
 from nbcache.model import Level, Outcome, SnapshotRestored
 from nbcache.named_snapshots import GRACE_SECONDS, NamedSnapshots, Place, Written, place
 from nbcache.sharing import destination
-from nbcache.snapshot import receive
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.url import open_store
 from nbcache.testing import OPERATIONS, FailingStore
-from nbcache.trust import Keyring, Policy
+from nbcache.trust import Keyring, Policy, Purpose
 
 NAME = "team/gpt"
 numbers = count()
@@ -92,7 +92,7 @@ def held_by(store: Store, person: Person, name: str = NAME) -> set[str]:
     """Return the keys of the graphs that a name holds, in all versions that are whole and trusted."""
     held = set()
     for data, where in NamedSnapshots(store, Keyring(person.keys)).read(name):
-        received = receive(data, Keyring(person.keys), where=where)
+        received = the_version(data, Keyring(person.keys), where=where)
         received.unpack_all(Policy.STRICT)
         held |= {ref.key for manifest in received.snapshot.manifests for ref in manifest.artifacts}
     return held
@@ -264,7 +264,7 @@ def test_writers_at_once_lose_nothing(url: str, tmp_path: Path) -> None:
         except BaseException as error:
             failures.append(error)
 
-    Keyring(tmp_path / "keys").sign(b"")
+    Keyring(tmp_path / "keys").fingerprint()
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -444,9 +444,9 @@ def test_nothing_is_collected_while_a_version_cannot_be_read(
         if broken == "damaged":
             store.put(key, value[:-1])
         elif broken == "newer":
-            file = decode_file(value)
-            later = file.manifest.replace(b'"version":1}', b'"version":2}')
-            value = encode_file(SnapshotFile(later, file.signature, {}))
+            (version,) = decode_file(value).versions
+            later = version.manifest.replace(b'"version":1}', b'"version":2}')
+            value = encode_file(SnapshotFile([Signed(later, version.signature)], {}))
             store.delete(key)
             store.put(f"{key.rpartition('/')[0]}/{sha256(value)}", value)
         else:
@@ -485,19 +485,36 @@ def test_a_strangers_version_is_left_beside_and_not_used(
         assert session.snapshot(f"{url}#{NAME}").left == 1
 
 
-def test_a_trusted_signers_version_is_checked_and_merged(url: str, ada: Person, bob: Person) -> None:
+def test_what_strangers_have_under_a_name_is_fetched_up_to_a_bound(
+    person: Callable[..., Person], ada: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of their versions may name the same long artifacts."""
+    store = MemoryStore()
+    take_into(ada, store, NAME, "same")
+    (length,) = (len(store.get(key) or b"") for key in store.keys("artifact/"))
+    for number in range(4):
+        take_into(person(f"stranger-{number}"), store, NAME, "same")
+    monkeypatch.setattr("nbcache.named_snapshots.MAX_SNAPSHOT_BYTES", 2 * length)
+    found, problems = NamedSnapshots(store, Keyring(ada.keys)).read_all(NAME)
+    signers = [the_version(data, Keyring(ada.keys)).standing for data, _ in found]
+    assert sorted(signers) == ["not trusted", "not trusted", "you"]
+    assert [type(problem) for problem in problems] == [UntrustedSigner] * 2
+
+
+def test_a_trusted_signers_version_stands_beside_ones_own(url: str, ada: Person, bob: Person) -> None:
     with closing(open_store(url)) as store:
         take_into(bob, store, NAME, "bobs")
         trusts(ada, bob)
         written = take_into(ada, store, NAME, "mine")
-        assert (written.changed, written.left, written.lost) == (True, 0, 0)
-        (data, where), *others = NamedSnapshots(store, Keyring(ada.keys)).read(NAME)
-        assert not others
-        assert receive(data, Keyring(ada.keys), where=where).signer == Keyring(ada.keys).own()
+        assert (written.changed, written.left, written.lost) == (True, 1, 0)
+        assert not take_into(ada, store, NAME).changed
+        read = NamedSnapshots(store, Keyring(ada.keys)).read(NAME)
+        signers = {the_version(data, Keyring(ada.keys), where=where).signer for data, where in read}
+        assert signers == {Keyring(ada.keys).own(), Keyring(bob.keys).own()}
         assert held_by(store, ada) == {"bobs", "mine"}
 
 
-def test_what_is_damaged_of_a_trusted_signers_version_is_not_signed(ada: Person, bob: Person) -> None:
+def test_what_is_damaged_of_a_trusted_signers_version_is_left_to_them(ada: Person, bob: Person) -> None:
     store = MemoryStore()
     take_into(bob, store, NAME, "one")
     (damaged,) = keys_of(store, "artifact/")
@@ -505,8 +522,10 @@ def test_what_is_damaged_of_a_trusted_signers_version_is_not_signed(ada: Person,
     store.put(damaged, b"no frame")
     trusts(ada, bob)
     written = take_into(ada, store, NAME, "mine")
-    assert (written.lost, written.left) == (1, 0)
-    assert held_by(store, ada) == {"two", "mine"}
+    assert (written.lost, written.left) == (0, 1)
+    assert held_by(store, ada) == {"mine"}
+    take_into(bob, store, NAME)
+    assert held_by(store, ada) == {"one", "two", "mine"}
 
 
 def test_nothing_is_fetched_whose_signature_is_wrong(ada: Person, bob: Person) -> None:
@@ -514,8 +533,8 @@ def test_nothing_is_fetched_whose_signature_is_wrong(ada: Person, bob: Person) -
     take_into(ada, store, NAME, "one")
     (key,) = keys_of(store, "snapshot/")
     file = decode_file(store.get(key) or b"")
-    forged = Keyring(bob.keys).sign(b"something else").encode()
-    value = encode_file(replace(file, signature=forged))
+    forged = Keyring(bob.keys).sign(Purpose.SNAPSHOT, b"something else").encode()
+    value = encode_file(replace(file, versions=[replace(file.versions[0], signature=forged)]))
     store.delete(key)
     store.put(f"{key.rpartition('/')[0]}/{sha256(value)}", value)
     store.read.clear()
@@ -541,7 +560,7 @@ def test_a_tampered_artifact_is_refused_removed_and_put_again(
         value = client.get(key)
         client.set(key, value[:-1] + bytes([value[-1] ^ 1]))
         assert main(["verify", source]) == 1
-        assert "1 of its artifacts in the store were not what their names say" in capsys.readouterr().err
+        assert "1 of its artifacts in the store were not what their names say" in capsys.readouterr().out
         assert not client.exists(key)
         with pytest.raises(MissingArtifact, match="1 of 2 artifacts"):
             held_by(store, ada)

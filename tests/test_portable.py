@@ -27,6 +27,7 @@ from conftest import (
     run_interpreter,
     shown,
 )
+from doctored import the_version
 
 from nbcache.baseline import BASELINES, LABEL, Baseline
 from nbcache.errors import ConfigError
@@ -35,7 +36,7 @@ from nbcache.key import components
 from nbcache.model import ArtifactRef, Environment, Manifest
 from nbcache.notebook.snapshot_report import fit_lines
 from nbcache.settings import Settings
-from nbcache.snapshot import baseline_for, differences, fitting, receive
+from nbcache.snapshot import baseline_for, differences, fitting
 from nbcache.torch_bridge import environment
 from nbcache.torch_bridge.portable import chosen
 from nbcache.trust import Keyring, Policy
@@ -228,7 +229,7 @@ def test_its_kernels_hold_the_instructions_of_the_baseline_and_no_others(
     made: tuple[Path, nbformat.NotebookNode],
 ) -> None:
     """Though the kernel has compiled one of them for this CPU before."""
-    received = receive((made[0] / "model.nbcache").read_bytes(), keyring_of(made[0]), where="")
+    received = the_version((made[0] / "model.nbcache").read_bytes(), keyring_of(made[0]), where="")
     packed = received.unlock(Policy.STRICT)
     (manifest,) = received.snapshot.manifests
     assert manifest.environment.values[LABEL] == "x86-64-v3"

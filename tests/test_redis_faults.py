@@ -312,6 +312,18 @@ def test_a_server_that_drips_is_waited_for_no_longer_than_the_timeout(proxy: Pro
         assert store.get("artifact/b") is None
 
 
+@pytest.mark.parametrize("read", [lambda store: store.get("artifact/a"), OPERATIONS["get_many"]])
+def test_a_value_in_parts_has_one_deadline(proxy: Proxy, read: Callable[[RedisStore], object]) -> None:
+    with closing(RedisStore(proxy.url, part_bytes=1000, timeout=0.3)) as store:
+        for key in ("artifact/a", "artifact/b"):
+            store.put(key, b"x" * 20_000)
+        proxy.delay = 0.1  # each part is in time
+        with within(0.3), pytest.raises(StoreUnavailable, match=r"within 0\.3 s"):
+            read(store)
+        proxy.delay = 0.0
+        assert store.get("artifact/a") == b"x" * 20_000
+
+
 def test_a_distant_server_costs_one_delay_a_round_trip(proxy: Proxy) -> None:
     with closing(RedisStore(proxy.url)) as store:
         store.put("artifact/a", b"one")
@@ -354,6 +366,13 @@ def test_garbage_is_an_error_and_no_value(redis_server: RedisServer, scheme: str
             for name in ("get", "get_many", "put", "put in parts", "keys"):
                 with within(0.05), pytest.raises(StoreUnavailable):
                     OPERATIONS[name](store)
+
+
+def test_a_listing_that_never_ends_is_given_up(proxy: Proxy) -> None:
+    proxy.answer = b"*2\r\n$1\r\n7\r\n*1\r\n$21\r\nnbcache:v1:artifact/a\r\n"
+    store = RedisStore(proxy.url, timeout=0.05)
+    with closing(store), within(15 * 0.05 + 0.5), pytest.raises(StoreUnavailable):
+        list(store.keys())
 
 
 def test_after_garbage_the_next_answer_is_the_right_one(proxy: Proxy) -> None:

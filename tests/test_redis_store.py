@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, make_certificate, wait_until
 
-from nbcache.errors import ConfigError, StoreUnavailable
+from nbcache.errors import ConfigError, StoreError, StoreUnavailable
 from nbcache.stores.base import Store
 from nbcache.stores.redis import RedisStore
 from nbcache.stores.redis_address import Address
@@ -172,6 +172,59 @@ def test_a_value_of_more_than_64_mb_is_kept_in_parts(redis_server: RedisServer) 
         assert client.type("nbcache:v1:artifact/a") == b"string"
 
 
+@pytest.mark.parametrize(
+    ("head", "parts"),
+    [
+        ("x:999999999", 3),
+        ("x:1025", 1025),
+        ("x:3", 3),
+        ("x:1", 2),
+    ],
+    ids=["so many parts", "more than are written", "longer than is written", "longer than is left"],
+)
+def test_what_nobody_has_written_with_nbcache_is_absent_and_not_read(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, head: str, parts: int
+) -> None:
+    monkeypatch.setattr("nbcache.stores.redis.MAX_VALUE_BYTES", 2_000_000)
+    with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
+        store.put("artifact/b", b"one")
+        part = bytes(3_000_000 // min(parts, 3) if parts < 1000 else 1)
+        fields = {f"x:{number}": part for number in range(parts)}
+        client.hset("nbcache:v1:artifact/a", mapping={"put": head, **fields})
+        if parts == 2:
+            store.put("artifact/b", bytes(1_500_000))
+        before = client.info("stats")["total_net_output_bytes"]
+        assert store.get_many(["artifact/b", "artifact/a"]).keys() == {"artifact/b"}
+        sent = client.info("stats")["total_net_output_bytes"] - before
+        assert sent < (1_600_000 if parts == 2 else 100_000)
+
+
+def test_what_is_too_long_is_not_written(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbcache.stores.base.MAX_VALUE_BYTES", 1000)
+    with closing(RedisStore(redis_server.url)) as store:
+        store.put("artifact/a", bytes(1000))
+        with pytest.raises(StoreError, match="1,001 bytes"):
+            store.put("artifact/a", bytes(1001))
+
+
+def test_no_more_is_received_than_a_value_may_have(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbcache.stores.redis.MAX_VALUE_BYTES", 1 << 20)
+    monkeypatch.setattr("nbcache.stores.redis._OVERHEAD_BYTES", 1 << 20)
+    with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
+        client.set("nbcache:v1:artifact/a", bytes(8 << 20))
+        client.set("nbcache:v1:artifact/b", b"one")
+        for keys in (["artifact/a"], ["artifact/b", "artifact/a"]):
+            with pytest.raises(StoreUnavailable, match="more than 1,048,576 bytes"):
+                store.get_many(keys)
+        for _ in range(5):  # what was received before does not count
+            assert store.get("artifact/b") == b"one"
+        client.set("nbcache:v1:artifact/a", bytes(1 << 20))
+        for _ in range(5):
+            assert store.get("artifact/a") == bytes(1 << 20)
+
+
 # --- round trips ----------------------------------------------------------------------------------
 
 
@@ -185,7 +238,7 @@ def test_get_many_is_one_round_trip_and_parts_are_one_each(redis_server: RedisSe
         store.put("artifact/0", b"x" * 250)
         before = proxy.round_trips
         store.get("artifact/0")
-        assert proxy.round_trips - before == 1 + 1 + 3  # the hash is found out, its head, its parts
+        assert proxy.round_trips - before == 1 + 1 + 1 + 3  # it is found out, its head, lengths, and parts
         assert proxy.connections == 1
 
 
@@ -270,7 +323,7 @@ def test_one_server_that_is_addressed_as_a_cluster_is_told_apart(redis_server: R
 
 
 def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: RedisServer) -> None:
-    rights = "GET SET DEL EXPIRE PERSIST HSET HGET HLEN RENAME SCAN".lower().split()
+    rights = "GET SET DEL EXPIRE PERSIST HSET HGET HLEN HSTRLEN RENAME SCAN".lower().split()
     with redis_server.client() as client:
         client.acl_setuser(
             "a:b",

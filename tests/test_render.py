@@ -1,4 +1,5 @@
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -226,6 +227,26 @@ def test_a_bypassed_graph_counts_as_not_hit():
     assert "1 of 2 hits (50 %) · 1 bypassed" in report_text(report(graph(), graph(Outcome.BYPASS)))
 
 
+def test_waiting_for_another_kernel_is_called_waiting_and_not_loading():
+    waited = report(graph(Outcome.HIT, seconds={"wait": 8.0, "load": 0.25, "total": 8.25}))
+    for text in (report_text(waited), Page(report_html(waited)).text):
+        assert "0.25 s loading · 8.0 s waiting for another kernel · " in text
+
+
+def test_the_live_line_says_waiting_where_a_colleague_compiles():
+    now = Activity("f", "0/0", "wait", 3.0, 0, compiled_by="ada@gpu-3", compiled_since=time.time() - 40)
+    assert activity_text(now) == "nbcache: waiting for f 0/0 · ada@gpu-3 is compiling this, 40.0 s"
+
+
+def test_what_torch_found_in_its_own_folder_is_not_said_to_be_saved_by_nbcache():
+    own = graph(Outcome.HIT, level=Level.L0, source="torch's cache folder", saved_seconds=7.0)
+    for text in (report_text(report(own)), Page(report_html(report(own))).text):
+        assert "loading · 7.0 s saved by torch's own folder" in text
+        assert "7.0 s (torch)" in text
+    both = report_text(report(own, graph(Outcome.HIT)))
+    assert "12.4 s saved · 7.0 s saved by torch's own folder" in both
+
+
 def test_a_cell_that_only_hits_says_loading_and_not_compiling():
     text = report_text(report(graph()))
     assert "0.31 s loading · 12.4 s saved" in text
@@ -237,6 +258,11 @@ def test_a_cell_that_only_misses_says_what_the_next_run_saves_without_tracing_wh
     assert "stored for next time (saves about 12.0 s)" in report_text(missed)
     assert "saved" not in report_text(missed).splitlines()[0]
     assert "stored" not in report_text(missed, stored=False)
+    raised, not_saved = "though the cell raised", "--no-save"
+    for show in (report_text, report_html):
+        assert f"nothing stored: {not_saved}" in show(missed, stored=False, why=not_saved)
+        assert f"stored for next time, {raised} (saves" in show(missed, why=raised)
+        assert "stored" not in show(report(graph()), stored=False, why=not_saved)  # it only hit
     assert "stored" not in report_html(missed, stored=False)
 
 

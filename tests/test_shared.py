@@ -117,7 +117,7 @@ def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
 ) -> None:
     ada, bob, stranger = level(store, "ada"), level(store, "bob"), level(store, "mallory")
     keys = Keyring(tmp_path / "ada")
-    keys.add(Keyring(tmp_path / "bob").sign(b"").fingerprint)
+    keys.add(Keyring(tmp_path / "bob").fingerprint())
     manifest = union(HERE, "model.ipynb", [Manifest(HERE, "model.ipynb", (ref_of(b"a graph"),))])
     for one in (ada, bob, stranger):
         one.publish_manifest(manifest)

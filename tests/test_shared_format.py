@@ -16,17 +16,19 @@ from nbcache.format import pack
 from nbcache.key import components, sha256
 from nbcache.model import ArtifactRef, Environment, Packed
 from nbcache.peer import Peer
+from nbcache.provenance import Statement
 from nbcache.shared import SharedLevel
-from nbcache.shared_format import MAX_VARIANTS, Statement, Variant, decode_shared, encode_shared
+from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.stores.memory import MemoryStore
 from nbcache.trust import Keyring, Policy
 
 REF = ArtifactRef("inductor", "fabc", "0" * 64, 7, 1.0, 2.5, "cell", "f")
-STATEMENT = Statement("1" * 64, REF, Packed(7, 11, "2" * 64), "ada", "engine")
+STATEMENT = Statement("1" * 64, "3" * 64, REF, Packed(7, 11, "2" * 64), "ada", "engine")
 GOLDEN_STATEMENT = (
     b'{"cell":"cell","created":1.0,"digest":"' + b"0" * 64 + b'","environment":"' + b"1" * 64 + b'",'
-    b'"format":"nbcache.shared","function":"f","host":"engine","key":"fabc","packed":11,'
-    b'"packed_digest":"' + b"2" * 64 + b'","size":7,"type":"inductor","used":2.5,"user":"ada","version":1}'
+    b'"format":"nbcache.statement","function":"f","host":"engine","key":"fabc","packed":11,'
+    b'"packed_digest":"' + b"2" * 64 + b'","size":7,"type":"inductor","used":2.5,"user":"ada","version":1,'
+    b'"without_cpu":"' + b"3" * 64 + b'"}'
 )
 VARIANTS = [Variant(b"said", b"signed", b"\x00\xff"), Variant(b"", b"", b"")]
 GOLDEN = (
@@ -190,6 +192,6 @@ def test_content_that_would_be_far_longer_than_its_bytes_is_not_unpacked(reader:
     bomb = replace(
         statement, ref=replace(statement.ref, size=1 << 40), packed=replace(statement.packed, size=1 << 40)
     )
-    said = bomb.encode()
-    assert reader.contents(encode_shared([Variant(said, keyring.sign(said).encode(), whole.packed)])) == []
+    said = bomb.signed(keyring)
+    assert reader.contents(encode_shared([Variant(said.statement, said.signature, whole.packed)])) == []
     assert "much longer" in reader.said[-1]

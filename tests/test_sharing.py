@@ -35,6 +35,7 @@ from conftest import (
 
 import nbcache
 from nbcache.bundle import decode_bundle
+from nbcache.trust import spelled
 
 pytestmark = pytest.mark.compile
 
@@ -247,6 +248,26 @@ def test_nothing_of_a_strangers_snapshot_is_used_until_it_is_trusted(
     assert outcomes(notebook) == ["hit"] * 4
 
 
+def test_who_is_trusted_no_more_runs_nothing_here_any_more(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    """Neither from the snapshot, nor from the local store, nor from torch's folder, where it all was."""
+    bring_file(ada[0], bob, ada[1])
+    bob.said("trust", "add", signer)
+    assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4
+    bob.snapshot.unlink()
+    assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4
+    assert "use nothing that they compiled" in bob.said("trust", "remove", signer)
+
+    notebook = bob.run(*CELLS, REPORTS)
+
+    assert outcomes(notebook) == ["miss"] * 4
+    said = "".join(shown(notebook, cell) for cell in range(4))  # once, as soon as the store was read
+    assert "what came from elsewhere is not used" in said
+    assert "C++ kernel of it is missing" not in said  # the graphs themselves are refused
+    assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4  # what was compiled here since
+
+
 def test_a_weaker_policy_is_said_under_every_report(
     ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
 ) -> None:
@@ -308,9 +329,9 @@ def test_a_file_named_as_a_fingerprint_is_not_trusted_in_its_place(
 ) -> None:
     friend = "a1" * 32
     shutil.copy(ada[0].snapshot, bob.folder / friend)
-    assert friend in bob.said("trust", "add", friend)
+    assert spelled(friend) in bob.said("trust", "add", friend)
     assert [each["fingerprint"] for each in bob.json("trust")["trusted"]] == [friend]
-    assert signer in bob.said("trust", "add", str(ada[0].snapshot), "--name", "Ada")
+    assert spelled(signer) in bob.said("trust", "add", str(ada[0].snapshot), "--name", "Ada")
     assert "Ada" in bob.said("trust", "remove", signer[:8])
 
 
@@ -436,11 +457,16 @@ def test_another_snapshot_writes_only_what_is_new(
     assert "not used" not in printed(notebook, 0) and "does not fit" not in printed(notebook, 0)
     assert "4 graphs" in shown(notebook, 4)
     assert "nothing was new" in shown(notebook, 5)
-    (found,) = bob.json("inspect", str(bob.snapshot))
+    versions = {each["standing"]: each for each in bob.json("inspect", str(bob.snapshot))}
     (before,) = bob.json("inspect", str(ada[0].snapshot))
-    assert {each["digest"] for each in before["manifests"][0]["artifacts"]} <= {
-        each["digest"] for each in found["manifests"][0]["artifacts"]
-    }
+    made = {each["digest"]: each["maker"] for each in before["manifests"][0]["artifacts"]}
+    assert {*made.values()} == {signer}
+    assert versions["trusted"]["manifests"] == before["manifests"]
+    own = versions["own"]["manifests"][0]["artifacts"]
+    assert made.keys() <= {each["digest"] for each in own}
+    # Facts about the compiler here, which bob has found out as well, are his.
+    graphs_of = {each["digest"]: each["maker"] for each in own if each["type"] != "probe"}
+    assert {graphs_of[digest] for digest in made.keys() & graphs_of.keys()} == {signer}
 
 
 def test_a_snapshot_that_was_renamed_is_found_by_its_digest(

@@ -17,19 +17,21 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import serving
+from doctored import the_version
 
 from nbcache import sharing
 from nbcache.cli import main
-from nbcache.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, TrustError, UntrustedSigner
+from nbcache.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, UntrustedSigner
 from nbcache.files import read
 from nbcache.kernel_session import Session
 from nbcache.key import components, sha256
-from nbcache.model import Environment, Level, Outcome
+from nbcache.model import Environment, Level, Manifest, Outcome
 from nbcache.notebook import attachment
-from nbcache.notebook.snapshot_report import arrival_line, snapshot_lines
+from nbcache.notebook.snapshot_report import arrival_line, fit_lines, snapshot_lines
+from nbcache.provenance import Judge
 from nbcache.settings import Settings
 from nbcache.sharing import Sharing, beside
-from nbcache.snapshot import Draft, Origin, Received, fitting, receive, signed
+from nbcache.snapshot import Draft, Origin, Received, differences, fitting, makers, receive, signed
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
@@ -95,7 +97,8 @@ def unsigned(data: bytes, keyring: Keyring) -> bytes:
     from nbcache.container import SnapshotFile, decode_file, encode_file
 
     file = decode_file(data)
-    return encode_file(SnapshotFile(file.manifest, None, file.packed))
+    (version,) = file.versions
+    return encode_file(SnapshotFile([replace(version, signature=None)], file.packed))
 
 
 def carrying(*snapshots: bytes | str) -> str:
@@ -157,7 +160,9 @@ def test_a_stranger_is_used_as_soon_as_they_are_trusted(ada: Person, bob: Person
     bridge.compile("other")
     (received,) = sharing.known()
     assert received.standing is Standing.UNKNOWN
-    sharing.trust(received, "Ada")
+    (stranger,) = sharing.strangers()
+    assert (stranger.fingerprint, stranger.name) == (received.signer, "ada")
+    sharing.trust(stranger, "Ada")
     bridge.compile("one")
     assert outcomes(session) == [Outcome.MISS, Outcome.HIT]
 
@@ -165,15 +170,16 @@ def test_a_stranger_is_used_as_soon_as_they_are_trusted(ada: Person, bob: Person
 def test_without_a_policy_a_stranger_is_used_and_yet_not_signed_by_adding_to_their_file(
     ada: Person, bob: Person
 ) -> None:
-    data = ada.make("one")
-    bob.snapshot.write_bytes(data)
+    bob.snapshot.write_bytes(ada.make("one"))
     session, bridge, sharing = bob.session(Policy.OFF)
     bridge.compile("one")
     assert outcomes(session) == [Outcome.HIT]
     session.end_cell()
-    with pytest.raises(TrustError):
-        sharing.write(bob.snapshot, ORIGIN)
-    assert bob.snapshot.read_bytes() == data
+    written = sharing.write(bob.snapshot, ORIGIN)
+    assert (written.changed, written.left) == (True, 1)
+    for received in receive(written.data, Keyring(bob.keys), where=""):
+        assert [*makers(received.snapshot)] == [Keyring(ada.keys).own()]
+    session.close()
 
 
 def test_an_unsigned_file_is_not_signed_by_adding_to_it(ada: Person, bob: Person) -> None:
@@ -181,9 +187,10 @@ def test_an_unsigned_file_is_not_signed_by_adding_to_it(ada: Person, bob: Person
     bob.snapshot.write_bytes(data)
     session, bridge, sharing = bob.session(Policy.OFF)
     bridge.compile("mine")
-    with pytest.raises((TrustError, SnapshotError)):
-        sharing.write(bob.snapshot, ORIGIN)
-    assert bob.snapshot.read_bytes() == data
+    written = sharing.write(bob.snapshot, ORIGIN)
+    assert (written.changed, written.left) == (True, 1)
+    found = receive(written.data, Keyring(bob.keys), where="")
+    assert sorted(each.signer for each in found) == ["", Keyring(bob.keys).own()]
     session.close()
 
 
@@ -224,6 +231,17 @@ def test_of_several_snapshots_in_a_notebook_the_good_ones_count(
     assert [received.standing for received, _ in restored] == [Standing.OWN]
 
 
+def test_of_very_many_broken_snapshots_in_a_notebook_some_are_told() -> None:
+    output = {"output_type": "display_data", "metadata": {}, "data": {attachment.MIME: "no base64!"}}
+    cell = {"cell_type": "code", "metadata": {}, "source": "", "execution_count": None}
+    cells = [{**cell, "outputs": [output] * 100_000}]
+    notebook = {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}
+
+    found, problems = attachment.carried(json.dumps(notebook).encode())
+
+    assert found == [] and len(problems) == 100
+
+
 def test_a_broken_attachment_can_be_taken_out(tmp_path: Path) -> None:
     notebook = attachment.decode_notebook(carrying("no base64!").encode(), "here")
     assert attachment.detach(notebook) == 1
@@ -256,7 +274,7 @@ def test_a_pipe_in_place_of_a_snapshot_does_not_hang(bob: Person) -> None:
 def test_nothing_that_a_snapshot_says_can_steer_a_terminal(ada: Person, tmp_path: Path) -> None:
     evil = "x\x1b[2J\nfaked: signed by you\r\u202e"
     environment = Environment(components({evil: evil, "cpu.capability": evil, "device": "cpu"}))
-    received = receive(ada.make("one"), Keyring(tmp_path / "nobody"), where=f"/tmp/{evil}.nbcache")
+    received = the_version(ada.make("one"), Keyring(tmp_path / "nobody"), where=f"/tmp/{evil}.nbcache")
     (manifest,) = received.snapshot.manifests
     graphs = tuple(replace(graph, function=evil, cell=evil) for graph in manifest.graphs)
     refs = tuple(replace(ref, function=evil, cell=evil) for ref in manifest.artifacts)
@@ -269,7 +287,8 @@ def test_nothing_that_a_snapshot_says_can_steer_a_terminal(ada: Person, tmp_path
         made_by=evil,
     )
     received = replace(received, snapshot=snapshot)
-    lines = [*snapshot_lines(received, HERE), arrival_line(received, HERE, Policy.STRICT)]
+    judge = Judge(lambda: Keyring(tmp_path / "nobody"), lambda: Policy.STRICT)
+    lines = [*snapshot_lines(received, HERE, judge), arrival_line(received, HERE, Policy.STRICT, judge)]
     error = EnvironmentMismatch("nothing fits", [evil], where=evil)
     keys = Keyring(tmp_path / "keys")
     keys.add("0" * 64, evil)
@@ -278,11 +297,19 @@ def test_nothing_that_a_snapshot_says_can_steer_a_terminal(ada: Person, tmp_path
     assert not any(line.startswith("faked") for line in lines[:-1])
 
 
+def test_of_very_many_differences_some_are_listed() -> None:
+    many = Manifest(Environment(components({f"made.up.{number}": "x" for number in range(1000)})), "", ())
+
+    lines = fit_lines(differences(many, HERE))
+
+    assert len(lines) < 50 and "963 more differences" in lines[-1]
+
+
 def test_a_graph_for_one_cpu_never_fits_another(ada: Person, tmp_path: Path) -> None:
     gpu = {"torch.version": "2.13.0", "device": "H200", "python.abi": "cp311"}
     there = Environment(components(gpu | {"cpu.capability": "AVX512", "compiler.abi": "glibc 2.36"}))
     here = Environment(components(gpu | {"cpu.capability": "AVX2", "compiler.abi": "glibc 2.40"}))
-    received = receive(ada.make("one", "two"), Keyring(tmp_path / "nobody"), where="")
+    received = the_version(ada.make("one", "two"), Keyring(tmp_path / "nobody"), where="")
     (manifest,) = received.snapshot.manifests
     manifest = replace(manifest, environment=there)
     assert fitting([manifest], there) == manifest
@@ -295,7 +322,7 @@ def test_a_graph_for_one_cpu_never_fits_another(ada: Person, tmp_path: Path) -> 
 
 
 def test_what_is_signed_can_be_read_again(ada: Person, tmp_path: Path) -> None:
-    received: Received = receive(ada.make("one"), Keyring(ada.keys), where="")
+    received: Received = the_version(ada.make("one"), Keyring(ada.keys), where="")
     (manifest,) = received.snapshot.manifests
     many = tuple(
         replace(manifest, environment=Environment(components({"cpu": str(number)}))) for number in range(65)
@@ -309,7 +336,7 @@ def test_a_graph_belongs_to_the_manifest_that_names_its_artifacts(ada: Person) -
     from nbcache.errors import CorruptEntry
     from nbcache.format import encode_snapshot
 
-    received = receive(ada.make("one", "two"), Keyring(ada.keys), where="")
+    received = the_version(ada.make("one", "two"), Keyring(ada.keys), where="")
     (manifest,) = received.snapshot.manifests
     one, two = manifest.artifacts
     apart = (

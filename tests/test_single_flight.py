@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,12 +19,14 @@ from redis_servers import RedisServer, wait_until
 
 from nbcache import exchange, single_flight
 from nbcache.model import Level
+from nbcache.peer import Peer
 from nbcache.shared_format import decode_shared
 from nbcache.shared_keys import slot_of
 from nbcache.single_flight import Holder, SingleFlight
-from nbcache.stores.coordination import coordinator
+from nbcache.stores.coordination import Coordinator, coordinator
 from nbcache.stores.redis import RedisStore
 from nbcache.stores.redis_coordination import RedisCoordinator
+from nbcache.trust import Keyring, Policy
 
 pytestmark = pytest.mark.faults
 
@@ -42,6 +45,18 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have leases end soon where no heart beats."""
     monkeypatch.setattr(single_flight, "_LEASE_SECONDS", 0.4)
     monkeypatch.setattr(single_flight, "_BEAT_SECONDS", 0.1)
+
+
+def signs(said: bytes) -> bytes:
+    return b"signed"
+
+
+def vouches(said: bytes, signature: bytes) -> bool:
+    return signature == b"signed"
+
+
+def flight_of(leases: Coordinator, user: str) -> SingleFlight:
+    return SingleFlight(leases, user, "", sign=signs, vouches=vouches)
 
 
 class Compiler:
@@ -253,7 +268,7 @@ def test_an_interrupt_lets_go_of_what_this_kernel_was_to_compile(redis_server: R
     with closing(RedisStore(redis_server.url)) as store:
         leases = coordinator(store)
         assert leases is not None
-        flights = SingleFlight(leases, "ada", "engine")
+        flights = flight_of(leases, "ada")
 
         def interrupted() -> None:
             raise KeyboardInterrupt
@@ -376,6 +391,12 @@ def test_once_redis_is_back_kernels_wait_for_each_other_again(
 # --- who ------------------------------------------------------------------------------------------
 
 
+def said_of(**changes: object) -> str:
+    """Return what a holder of KEY says, with something changed."""
+    fields = {"format": "nbcache.holder", "version": 1, "name": KEY, "user": "ada", "host": "engine"}
+    return json.dumps({**fields, "since": 12.5, **changes})
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -389,26 +410,96 @@ def test_once_redis_is_back_kernels_wait_for_each_other_again(
         b'{"user": "ada", "host": "engine", "since": 1' + b"0" * 400 + b"}",
         b'{"user": "ada", "host": "engine", "since": -1}',
         b'{"user": 1, "host": "engine", "since": 1}',
+        *(
+            json.dumps({"said": said, "signature": ""}).encode()
+            for said in (
+                "",
+                "{}",
+                "[" * 10_000,
+                said_of(user=1),
+                said_of(since=-1),
+                said_of(since=float("nan")),
+                said_of(name="another"),
+                said_of(user="\ud800"),
+                said_of(version=2),
+            )
+        ),
     ],
 )
 def test_whatever_a_holder_says_of_itself_can_be_shown(data: bytes) -> None:
-    holder = Holder.decode(data)
+    holder = Holder.decode(data, KEY, lambda said, signature: True)
     assert str(holder) == "another kernel"
     assert abs(time.time() - holder.since) < SECONDS
 
 
 def test_a_holder_is_named_in_one_short_line() -> None:
-    holder = Holder("ada\n\x1b[31m\ud800", "e" * 1000, 12.5)
-    assert Holder.decode(holder.encode()) == holder
+    holder = Holder("ada\n\x1b[31m", "e" * 1000, 12.5)
+    assert Holder.decode(holder.encode(KEY, signs), KEY, vouches) == holder
     assert str(holder).isprintable() and len(str(holder)) == 60
     assert str(Holder("", "engine", 0.0)) == "engine"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_nobody_is_named_whom_the_user_does_not_trust(
+    redis_server: RedisServer, kernel: Make, trusted: bool
+) -> None:
+    mallory, ada = kernel(redis_server.url, "mallory"), kernel(redis_server.url)
+    if trusted:
+        ada.keyring.add(mallory.shared._peer.fingerprint())
+    compiler = Compiler(mallory)
+    named: list[str] = []
+
+    def let() -> None:
+        assert compiler.began.wait(SECONDS)
+        wait_until(lambda: waits(ada), "ada waits")
+        activity = ada.session.activity()
+        compiler.may_end.set()
+        assert activity is not None
+        named.append(str(activity.compiled_by))
+
+    def later() -> object:
+        assert compiler.began.wait(SECONDS)
+        return ada.run("one")
+
+    at_once([lambda: mallory.run("one"), later, let])
+    assert named == ["mallory@engine" if trusted else "another kernel"]
+
+
+def test_what_a_holder_says_counts_for_its_own_lease_only(tmp_path: Path) -> None:
+    peer = Peer(lambda: Keyring(tmp_path / "ada"), lambda: Policy.STRICT)
+    data = Holder("ada", "engine", 12.5).encode(KEY, peer.sign)
+    assert str(Holder.decode(data, KEY, peer.vouches)) == "ada@engine"
+    assert str(Holder.decode(data, f"{KEY}x", peer.vouches)) == "another kernel"
+    assert str(Holder.decode(data.replace(b"ada", b"eve"), KEY, peer.vouches)) == "another kernel"
+    (tmp_path / "ada").chmod(0o777)  # keys that cannot be believed
+    locked = Holder("ada", "engine", 12.5).encode(KEY, peer.sign)
+    assert str(Holder.decode(locked, KEY, peer.vouches)) == "another kernel"
+
+
+def test_a_cell_waits_in_vain_no_longer_than_for_one_graph(
+    redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_LEAST_EXPECTED", 1.0)
+    monkeypatch.setattr(exchange, "_USUALLY_EXPECTED", 1.0)
+    keys = [f"graph-{number}" for number in range(8)]
+    waiting = kernel(redis_server.url)
+    with closing(RedisStore(redis_server.url)) as store:
+        leases = RedisCoordinator(store)
+        for key in (*keys, "another"):
+            assert leases.claim(slot_of(HERE, "inductor", key), b"", 600.0).lease is not None
+        began = time.monotonic()
+        assert waiting.run(*keys) == [MISS] * len(keys)
+        assert 1.0 <= time.monotonic() - began < 3.0
+        began = time.monotonic()
+        assert waiting.run("another") == [MISS]  # another cell may wait again
+        assert time.monotonic() - began >= 1.0
 
 
 def test_a_graph_that_two_have_let_go_of_without_a_result_is_waited_for_no_more(
     redis_server: RedisServer,
 ) -> None:
     with closing(RedisStore(redis_server.url)) as store:
-        flights = [SingleFlight(RedisCoordinator(store), name, "") for name in ("ada", "bob", "eve", "kim")]
+        flights = [flight_of(RedisCoordinator(store), name) for name in ("ada", "bob", "eve", "kim")]
         ada, *others = flights
         told: set[tuple[str, str]] = set()
         ended: dict[str, bool] = {}

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import zstandard
+from doctored import the_version
 
+from nbcache import snapshot
 from nbcache.artifact_store import ArtifactStore
-from nbcache.container import SnapshotFile, decode_file, encode_file
+from nbcache.container import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.errors import (
     BadSignature,
     CorruptEntry,
@@ -27,6 +29,7 @@ from nbcache.errors import (
 from nbcache.format import decode_snapshot, encode_snapshot, pack, unpack
 from nbcache.key import components, sha256
 from nbcache.model import (
+    UNSIGNED,
     Artifact,
     ArtifactRef,
     Direction,
@@ -37,13 +40,17 @@ from nbcache.model import (
     Packed,
     Snapshot,
 )
-from nbcache.snapshot import Draft, Origin, Received, merge, receive, signed, take
+from nbcache.notebook.snapshot_report import arrival_line
+from nbcache.provenance import Judge, signed_by
+from nbcache.snapshot import Draft, Origin, Received, makers, merge, receive, signed, take
 from nbcache.stores.memory import MemoryStore
-from nbcache.trust import Keyring, Policy, Standing
+from nbcache.trust import Keyring, Policy, Purpose, Standing
+from nbcache.versions import attributed
 
 AVX2 = Environment(components({"torch.version": "2.13.0", "cpu.capability": "AVX2"}))
 AVX512 = Environment(components({"torch.version": "2.13.0", "cpu.capability": "AVX512"}))
 ORIGIN = Origin("quickstart.ipynb", 1700000000.0, "nbcache 0.1.0", user="ada", host="engine")
+MAKER = "56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c"
 CONTENTS = [b"graph " * 100, b"kernel " * 200, b"profile", b""]
 
 
@@ -66,7 +73,7 @@ class Somebody:
 
     def snapshot(self, contents: Iterable[bytes] = CONTENTS, environment: Environment = AVX2) -> Draft:
         manifest = self.put(contents, environment)
-        return take(self.artifacts, with_graphs(manifest), ORIGIN)
+        return attributed(take(self.artifacts, with_graphs(manifest), ORIGIN), [], ORIGIN, self.keyring)
 
 
 def summary(refs: Iterable[ArtifactRef] = (), key: str = "fx", seconds: float = 4.5) -> GraphSummary:
@@ -127,7 +134,7 @@ def archive(members: Iterable[tuple[str, bytes]], compression: int = zipfile.ZIP
 
 def test_a_snapshot_comes_back_as_it_was_taken(ada: Somebody) -> None:
     draft = ada.snapshot()
-    received = receive(signed(draft, ada.keyring), ada.keyring, where="quickstart.nbcache")
+    received = the_version(signed(draft, ada.keyring), ada.keyring, where="quickstart.nbcache")
     assert received.snapshot == draft.snapshot
     assert (received.signer, received.standing) == (ada.keyring.own(), Standing.OWN)
     assert unlocked(received) == CONTENTS
@@ -145,10 +152,11 @@ def test_any_zip_and_zstd_tool_reads_it(ada: Somebody, tmp_path: Path) -> None:
     )
     assert "Done testing" in listed.stdout
     found = members(path.read_bytes())
-    assert list(found)[:2] == ["manifest.json", "signature.json"]
-    assert list(found)[2:] == sorted(f"artifacts/{sha256(content)}.zst" for content in CONTENTS)
-    for content in CONTENTS:
-        frame = found[f"artifacts/{sha256(content)}.zst"]
+    assert list(found)[:2] == ["versions/00/manifest.json", "versions/00/signature.json"]
+    frames = {content: f"artifacts/{sha256(pack(content))}.zst" for content in CONTENTS}
+    assert list(found)[2:] == sorted(frames.values())
+    for content, name in frames.items():
+        frame = found[name]
         assert zstandard.ZstdDecompressor().decompress(frame, max_output_size=len(content)) == content
 
 
@@ -158,15 +166,17 @@ def test_the_same_contents_make_the_same_bytes(ada: Somebody) -> None:
     assert signed(draft, ada.keyring) == signed(turned, ada.keyring)
 
 
-def test_a_snapshot_of_version_1_stays_readable(tmp_path: Path) -> None:
-    golden = Path(__file__).parent / "golden" / "snapshot-1.nbcache"  # by the key of test_trust
-    received = receive(golden.read_bytes(), Keyring(tmp_path), where="golden")
-    assert received.signer == "56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c"
+def test_a_snapshot_of_version_2_stays_readable(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "golden" / "snapshot-2.nbcache"  # by the key of test_trust
+    received = the_version(golden.read_bytes(), Keyring(tmp_path), where="golden")
+    assert received.signer == MAKER
     assert unlocked(received, Policy.OFF) == CONTENTS
     snapshot = received.snapshot
     assert (snapshot.notebook, snapshot.created, snapshot.made_by) == astuple(ORIGIN)[:3]
     assert (snapshot.user, snapshot.host) == ("ada", "engine")
-    assert snapshot.manifests == (
+    assert {fingerprint: made.user for fingerprint, made in makers(snapshot).items()} == {MAKER: "ada"}
+    (part,) = snapshot.manifests
+    assert replace(part, artifacts=tuple(replace(ref, provenance=None) for ref in part.artifacts)) == (
         Manifest(
             AVX2,
             "",
@@ -177,8 +187,15 @@ def test_a_snapshot_of_version_1_stays_readable(tmp_path: Path) -> None:
                 for each in CONTENTS
             ),
             (summary(map(ref, map(sha256, CONTENTS))),),
-        ),
+        )
     )
+
+
+def test_a_snapshot_from_before_the_first_release_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    golden = Path(__file__).parent / "golden" / "snapshot-1.nbcache"
+    with pytest.raises(CorruptSnapshot, match="before the first release") as caught:
+        receive(golden.read_bytes(), Keyring(tmp_path), where="golden")
+    assert "%nbcache snapshot" in (caught.value.next_step or "") and caught.value.where == "golden"
 
 
 def test_what_the_store_has_lost_is_named_and_left_out(ada: Somebody) -> None:
@@ -189,7 +206,7 @@ def test_what_the_store_has_lost_is_named_and_left_out(ada: Somebody) -> None:
     assert draft.missing == (lost,)
     assert lost.digest not in draft.packed
     assert lost.digest not in draft.snapshot.manifests[0].graphs[0].artifacts
-    receive(signed(draft, ada.keyring), ada.keyring, where="")
+    the_version(signed(draft, ada.keyring), ada.keyring, where="")
 
 
 def test_only_what_is_new_is_read_and_compressed(ada: Somebody) -> None:
@@ -206,10 +223,11 @@ def test_only_what_is_new_is_read_and_compressed(ada: Somebody) -> None:
 
 
 def test_artifacts_put_into_another_store_are_found_there(ada: Somebody, bob: Somebody) -> None:
-    received = receive(signed(ada.snapshot(), ada.keyring), ada.keyring, where="")
+    received = the_version(signed(ada.snapshot(), ada.keyring), ada.keyring, where="")
     packed = received.unlock(Policy.STRICT)
     (part,) = received.snapshot.manifests
     for ref in part.artifacts:
+        assert signed_by(ref.provenance or UNSIGNED) == ada.keyring.own()
         assert bob.artifacts.adopt(AVX2.digest, ref, packed[ref.digest])
         assert not bob.artifacts.adopt(AVX2.digest, ref, packed[ref.digest])
     for ref, content in zip(part.artifacts, CONTENTS, strict=True):
@@ -225,7 +243,7 @@ def test_merging_loses_nothing_of_either(ada: Somebody, bob: Somebody) -> None:
     two = bob.snapshot([b"b", b"c"])
     three = bob.snapshot([b"b", b"d"], AVX512)
     merged = merge([one, two, three], ORIGIN)
-    received = receive(signed(merged, ada.keyring), ada.keyring, where="")
+    received = the_version(signed(merged, ada.keyring), ada.keyring, where="")
     parts = {each.environment: each for each in received.snapshot.manifests}
     assert {ref.digest for ref in parts[AVX2].artifacts} == {*map(sha256, [b"a", b"b", b"c"])}
     assert {ref.digest for ref in parts[AVX512].artifacts} == {*map(sha256, [b"b", b"d"])}
@@ -263,31 +281,56 @@ def test_merging_with_itself_changes_nothing(ada: Somebody) -> None:
 
 
 def test_what_a_stranger_signed_is_seen_and_not_unlocked(ada: Somebody, bob: Somebody) -> None:
-    received = receive(signed(ada.snapshot(), ada.keyring), bob.keyring, where="quickstart.nbcache")
+    received = the_version(signed(ada.snapshot(), ada.keyring), bob.keyring, where="quickstart.nbcache")
     assert received.standing is Standing.UNKNOWN
     assert received.snapshot.user == "ada"
     with pytest.raises(UntrustedSigner, match=r"quickstart\.nbcache"):
         received.unlock(Policy.STRICT)
     bob.keyring.add(received.signer)
-    again = receive(signed(ada.snapshot(), ada.keyring), bob.keyring, where="")
+    again = the_version(signed(ada.snapshot(), ada.keyring), bob.keyring, where="")
     assert again.standing is Standing.TRUSTED
     assert unlocked(again) == CONTENTS
 
 
 def test_what_nobody_signed_is_seen_and_not_unlocked(ada: Somebody) -> None:
     draft = ada.snapshot()
-    data = encode_file(SnapshotFile(encode_snapshot(draft.snapshot), None, draft.packed))
-    received = receive(data, ada.keyring, where="quickstart.nbcache")
+    data = with_signature(draft, None)
+    received = the_version(data, ada.keyring, where="quickstart.nbcache")
     with pytest.raises(Unsigned, match=r"quickstart\.nbcache"):
         received.unlock(Policy.STRICT)
     assert unlocked(received, Policy.OFF) == CONTENTS
 
 
+@pytest.mark.parametrize("signed_by_nobody", [True, False])
+def test_nothing_that_a_snapshot_says_is_shown_before_its_signature_is_checked(
+    ada: Somebody, signed_by_nobody: bool
+) -> None:
+    draft = ada.snapshot()
+    said = encode_snapshot(replace(draft.snapshot, user="SAID", notebook="SAID", host="SAID", made_by="SAID"))
+    if signed_by_nobody:
+        (received,) = receive(with_manifest(draft, said, None), ada.keyring, where="quickstart.nbcache")
+        judge = Judge(lambda: ada.keyring, lambda: Policy.STRICT)
+        assert arrival_line(received, AVX512, Policy.STRICT, judge).startswith(
+            "nbcache: quickstart.nbcache: a snapshot · not used: it is not signed"
+        )
+        assert "SAID" in arrival_line(received, AVX512, Policy.OFF, judge)
+        return
+    (version,) = decode_file(signed(draft, ada.keyring)).versions
+    for manifest in (said, said.replace(b'"version":1', b'"version":7'), b"SAID", said[:-1]):
+        forged = with_manifest(draft, manifest, version.signature)
+        with pytest.raises(BadSignature):
+            receive(forged, ada.keyring, where="quickstart.nbcache")
+
+
 def test_a_signature_must_be_right_whatever_the_policy(ada: Somebody, bob: Somebody) -> None:
-    file = decode_file(signed(ada.snapshot(), ada.keyring))
-    other = decode_file(signed(ada.snapshot([b"other"]), ada.keyring))
-    bobs = decode_file(signed(bob.snapshot([b"bob's"]), bob.keyring))
+    whole = decode_file(signed(ada.snapshot(), ada.keyring))
+    (file,) = whole.versions
+    (other,) = decode_file(signed(ada.snapshot([b"other"]), ada.keyring)).versions
+    (bobs,) = decode_file(signed(bob.snapshot([b"bob's"]), bob.keyring)).versions
+    statement = ada.snapshot().snapshot.manifests[0].artifacts[0].provenance
+    assert statement is not None
     for wrong in (
+        Signed(statement.statement, statement.signature),
         replace(file, signature=other.signature),
         replace(file, signature=bobs.signature),
         replace(other, signature=file.signature),
@@ -295,19 +338,19 @@ def test_a_signature_must_be_right_whatever_the_policy(ada: Somebody, bob: Someb
         replace(file, manifest=file.manifest.replace(b'"user":"ada"', b'"user":"eve"')),
     ):
         with pytest.raises(BadSignature):
-            receive(encode_file(wrong), ada.keyring, where="")
+            the_version(encode_file(replace(whole, versions=[wrong])), ada.keyring, where="")
 
 
 def test_a_corrupt_snapshot_is_refused_or_the_change_is_harmless(ada: Somebody) -> None:
     data = signed(ada.snapshot(), ada.keyring)
     other = signed(ada.snapshot([b"other " * 50, b"things"]), ada.keyring)
-    sound = receive(data, ada.keyring, where="")
+    sound = the_version(data, ada.keyring, where="")
     choose = random.Random(0)
     refused = 0
     for number in range(1000):
         changed = corrupted(data, other, choose, number % 6)
         try:
-            received = receive(changed, ada.keyring, where="")
+            received = the_version(changed, ada.keyring, where="")
             contents = unlocked(received)
         except (FormatError, BadSignature, Unsigned):
             refused += 1
@@ -334,14 +377,14 @@ def corrupted(data: bytes, other: bytes, choose: random.Random, kind: int) -> by
             [(mine[two], mine[one]), (choose.choice([*theirs.values()]), b"")]
         )
     elif kind == 4:  # a part of another snapshot
-        name = choose.choice(["manifest.json", "signature.json"])
+        name = choose.choice(["versions/00/manifest.json", "versions/00/signature.json"])
         mine[name] = theirs[name]
         if choose.random() < 0.5:
             mine = {name: content for name, content in mine.items() if name not in artifacts}
             mine |= {name: content for name, content in theirs.items() if name.startswith("artifacts/")}
     else:  # in another order, or not all
         names = choose.sample([*mine], choose.randrange(1, len(mine) + 1))
-        if names[0] == "manifest.json" and len(names) == len(mine):
+        if names[0] == "versions/00/manifest.json" and len(names) == len(mine):
             names.pop()
         mine = {name: mine[name] for name in names}
     return archive(mine.items())
@@ -358,14 +401,18 @@ def corrupted(data: bytes, other: bytes, choose: random.Random, kind: int) -> by
         "artifacts/" + "a" * 63 + ".zst",
         "artifacts/",
         "artifacts\\" + "a" * 64 + ".zst",
-        "Manifest.json",
+        "manifest.json",
+        "versions/00/Manifest.json",
+        "versions/0/manifest.json",
+        "versions/000/manifest.json",
+        "versions/01/signature.json",
         "",
     ],
 )
 def test_members_with_other_names_are_refused(ada: Somebody, name: str) -> None:
     file = members(signed(ada.snapshot(), ada.keyring))
     with pytest.raises(CorruptSnapshot):
-        receive(archive([*file.items(), (name, b"")]), ada.keyring, where="")
+        the_version(archive([*file.items(), (name, b"")]), ada.keyring, where="")
 
 
 def test_two_members_of_one_name_are_refused(ada: Somebody) -> None:
@@ -373,14 +420,14 @@ def test_two_members_of_one_name_are_refused(ada: Somebody) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         twice = archive([*file, file[-1]])
     with pytest.raises(CorruptSnapshot, match="two members"):
-        receive(twice, ada.keyring, where="")
+        the_version(twice, ada.keyring, where="")
 
 
 def test_members_that_would_be_inflated_are_refused(ada: Somebody) -> None:
     file = members(signed(ada.snapshot(), ada.keyring))
     bomb = archive([*file.items(), ("artifacts/" + "a" * 64 + ".zst", bytes(10**6))], zipfile.ZIP_DEFLATED)
     with pytest.raises(CorruptSnapshot, match=r"compressed or encrypted|overlap"):
-        receive(bomb, ada.keyring, where="")
+        the_version(bomb, ada.keyring, where="")
 
 
 def test_members_that_overlap_are_refused(ada: Somebody) -> None:
@@ -395,7 +442,7 @@ def test_members_that_overlap_are_refused(ada: Somebody) -> None:
     tail[8:10] = tail[10:12] = (101).to_bytes(2, "little")
     tail[12:16] = (len(entry) * 101).to_bytes(4, "little")
     with pytest.raises(CorruptSnapshot):
-        receive(bytes(data[:directory] + entry + b"".join(copies) + tail), ada.keyring, where="")
+        the_version(bytes(data[:directory] + entry + b"".join(copies) + tail), ada.keyring, where="")
 
 
 def test_a_link_in_the_archive_is_bytes_and_nothing_more(ada: Somebody) -> None:
@@ -405,7 +452,17 @@ def test_a_link_in_the_archive_is_bytes_and_nothing_more(ada: Somebody) -> None:
             info = zipfile.ZipInfo(name)
             info.external_attr = 0o120777 << 16
             made.writestr(info, content)
-    assert unlocked(receive(stream.getvalue(), ada.keyring, where="")) == CONTENTS
+    assert unlocked(the_version(stream.getvalue(), ada.keyring, where="")) == CONTENTS
+
+
+def with_signature(draft: Draft, signature: bytes | None) -> bytes:
+    return with_manifest(draft, encode_snapshot(draft.snapshot), signature)
+
+
+def with_manifest(draft: Draft, manifest: bytes, signature: bytes | None) -> bytes:
+    contents = draft.snapshot.contents
+    frames = {contents[digest].packed_digest: frame for digest, frame in draft.packed.items()}
+    return encode_file(SnapshotFile([Signed(manifest, signature)], frames))
 
 
 def forged(ada: Somebody, change: Callable[[Snapshot, dict[str, bytes]], Snapshot]) -> bytes:
@@ -432,7 +489,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(ada: Somebody) -> None:
         return with_content(snapshot, digest, Packed(200 * 10**6, len(bomb), sha256(bomb)))
 
     with pytest.raises(CorruptSnapshot, match="2000 times"):
-        receive(forged(ada, change), ada.keyring, where="")
+        the_version(forged(ada, change), ada.keyring, where="")
 
 
 def test_a_frame_that_states_more_than_the_manifest_is_not_unpacked(ada: Somebody) -> None:
@@ -442,7 +499,7 @@ def test_a_frame_that_states_more_than_the_manifest_is_not_unpacked(ada: Somebod
         packed[digest] = bomb = pack(bytes(200 * 10**6))
         return with_content(snapshot, digest, Packed(600, len(bomb), sha256(bomb)))
 
-    received = receive(forged(ada, change), ada.keyring, where="")
+    received = the_version(forged(ada, change), ada.keyring, where="")
     with pytest.raises(CorruptEntry, match="different lengths"):
         unlocked(received)
 
@@ -454,7 +511,7 @@ def test_content_with_another_digest_is_never_found(ada: Somebody, bob: Somebody
         packed[digest] = other = pack(b"x" * 600)
         return with_content(snapshot, digest, Packed(600, len(other), sha256(other)))
 
-    received = receive(forged(ada, change), ada.keyring, where="")
+    received = the_version(forged(ada, change), ada.keyring, where="")
     packed = received.unlock(Policy.STRICT)
     ref = received.snapshot.manifests[0].artifacts[0]
     assert ref.digest == digest
@@ -484,11 +541,34 @@ def ref(digest: str) -> ArtifactRef:
 def test_a_snapshot_of_a_later_version_says_so(ada: Somebody) -> None:
     draft = ada.snapshot()
     manifest = encode_snapshot(draft.snapshot).replace(b'"version":1}', b'"version":2}')
-    data = encode_file(SnapshotFile(manifest, ada.keyring.sign(manifest).encode(), draft.packed))
+    signature = ada.keyring.sign(Purpose.SNAPSHOT, manifest).encode()
+    data = encode_file(SnapshotFile([Signed(manifest, signature)], {}))
     with pytest.raises(UnsupportedVersion, match=r"version 2.*\(here\)"):
-        receive(data, ada.keyring, where="here")
+        the_version(data, ada.keyring, where="here")
 
 
 def test_a_manifest_survives_its_codec(ada: Somebody) -> None:
     snapshot = ada.snapshot().snapshot
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+
+
+def test_what_strangers_say_in_one_file_is_read_up_to_a_bound_whether_or_not_it_is_a_manifest(
+    ada: Somebody, bob: Somebody, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    decode = snapshot.decode_snapshot
+
+    def counted(content: bytes) -> Snapshot:
+        read.append(len(content))
+        return decode(content)
+
+    monkeypatch.setattr(snapshot, "decode_snapshot", counted)
+    file = decode_file(signed(ada.snapshot(), ada.keyring))
+    noise = [Signed(b"%d" % number + b" " * (3 << 20), None) for number in range(9)]
+    data = encode_file(replace(file, versions=[*file.versions, *noise]))
+    read.clear()
+    (received,) = receive(data, ada.keyring, where="x")
+    assert received.standing is Standing.OWN
+    assert sum(read) <= (8 << 20) + len(file.versions[0].manifest)
+    with pytest.raises(UntrustedSigner, match="of signers who are not trusted here"):
+        receive(encode_file(replace(file, versions=[Signed(b" " * (9 << 20), None)])), bob.keyring, where="x")

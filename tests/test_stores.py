@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from conftest import files
+from conftest import files, special_files
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -130,6 +130,40 @@ def test_a_folder_of_ours_that_others_can_write_to_is_made_private(tmp_path: Pat
     (tmp_path / "store/v1").chmod(open_to)
     DirectoryStore(tmp_path / "store")
     assert (mode(tmp_path / "store"), mode(tmp_path / "store/v1")) == (0o700, 0o700)
+
+
+@pytest.mark.parametrize("folder", ["store", "store/v1"])
+def test_what_others_could_have_put_into_it_is_dropped_and_nothing_else(tmp_path: Path, folder: str) -> None:
+    before = DirectoryStore(tmp_path / "store")
+    before.put("artifact/a", b"planted")
+    (tmp_path / "store/notes.txt").write_text("not of the store")
+    (tmp_path / folder).chmod(0o777)
+    store = DirectoryStore(tmp_path / "store")
+    assert (store.was_emptied, before.was_emptied) == (True, False)
+    assert store.get("artifact/a") is None and before.get("artifact/a") is None
+    assert files(tmp_path / "store") == ["notes.txt"]
+    assert not DirectoryStore(tmp_path / "store").was_emptied
+
+
+def test_a_folder_that_cannot_be_closed_to_others_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(0o777)
+    monkeypatch.setattr(Path, "chmod", lambda *arguments: None)  # as on a filesystem without permissions
+    assert "keeps no permissions" in refusal(tmp_path / "store").what
+
+
+def test_what_is_no_regular_file_or_is_reached_by_a_link_is_absent(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    special_files(tmp_path / "store/v1", store)
+
+
+def test_a_file_that_is_longer_than_an_entry_can_be_is_absent_and_not_read(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    store.put("artifact/a", b"one")
+    os.truncate(tmp_path / "store/v1/artifact/a", 1 << 36)
+    assert store.get("artifact/a") is None
 
 
 def test_a_folder_that_others_can_only_read_is_left_as_it_is(tmp_path: Path) -> None:
@@ -318,7 +352,7 @@ def test_a_full_disk_says_so_and_leaves_nothing_behind(small_disk: Path) -> None
         store.put("artifact/b", b"b" * 100_000)
     with pytest.raises(StoreFull):
         store.put("artifact/a", b"c" * 100_000)
-    assert "gc" in (caught.value.next_step or "")
+    assert "clear --all" in (caught.value.next_step or "")
     assert files(small_disk) == ["store/v1/artifact/a"]
     assert store.get("artifact/a") == b"a" * 20_000
     store.put("artifact/b", b"b" * 20_000)

@@ -71,7 +71,7 @@ def test_what_one_has_compiled_all_hit_who_trust_them(
     assert set(outcomes(stranger)) == {"miss"}
     assert printed(stranger, 3) == printed(first, 3)
     (notice,) = [notice for report in reports(stranger) for notice in report["notices"]]
-    (fingerprint,) = re.findall(r"nbcache trust add ([0-9a-f]{64})", notice)
+    (fingerprint,) = re.findall(r"%nbcache trust add ([0-9a-f-]{79})", notice)
 
     added = run_interpreter(["-m", "nbcache", "trust", "add", fingerprint], environ, tmp_path)
     assert added.returncode == 0, added.stderr

@@ -43,6 +43,7 @@ def test_what_runs_is_the_same_elsewhere_and_names_its_new_place(folder: Path, t
     assert (there / "k.json").read_bytes() == (folder / "k.json").read_bytes()
     group = json.loads((there / "__grp__k.json").read_text())["child_paths"]
     assert group["k.cubin"] == str(there / "k.cubin")
+    assert all(Path(each).exists() for each in group.values())  # or Triton 3.8 finds none of them
     assert [each.name for each in there.parent.iterdir()] == [KEY]
 
 
@@ -52,6 +53,30 @@ def test_equal_kernels_are_equal_bytes_wherever_they_are(folder: Path, tmp_path:
     (folder / "k.ptx").unlink()
 
     assert pack(there) == pack(folder)
+
+
+def test_what_an_earlier_nbcache_has_stored_names_what_is_there_only(folder: Path, tmp_path: Path) -> None:
+    files = {name: (folder / name).read_bytes() for name in ("k.json", "k.cubin", "__grp__k.json")}
+    files["__grp__k.json"] = files["__grp__k.json"].replace(str(folder).encode(), b"[nbcache folder]")
+    stored = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    there = tmp_path / "there" / KEY
+
+    unpack(to_json(KERNEL, {"files": stored}), there)
+
+    group = json.loads((there / "__grp__k.json").read_text())["child_paths"]
+    assert group == {name: str(there / name) for name in ("k.json", "k.cubin")}
+
+
+def test_triton_finds_what_was_unpacked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "there"))
+    from triton.runtime.cache import FileCacheManager
+
+    unpack(pack(folder), tmp_path / "there" / KEY)
+
+    assert set(FileCacheManager(KEY).get_group("k.json")) == {"k.json", "k.cubin"}
 
 
 def test_what_another_process_compiles_there_meanwhile_is_left_alone(folder: Path, tmp_path: Path) -> None:
@@ -85,6 +110,10 @@ def test_what_another_process_compiles_there_meanwhile_is_left_alone(folder: Pat
         to_json(KERNEL, {"files": {}}),
         to_json(KERNEL, {"files": {"k.json": "", "__grp__k.json": ""}}),  # Triton would find no machine code
         to_json(KERNEL, {"files": {"k.json": "", "k.cubin": ""}}),
+        *(
+            to_json(KERNEL, {"files": {"k.cubin": "", "__grp__k.json": base64.b64encode(group).decode()}})
+            for group in (b"", b"[]", b"{}", b'{"child_paths": 1}', b"[" * 100_000)
+        ),
     ],
 )
 def test_what_is_no_kernel_is_refused_and_leaves_nothing(content: bytes, tmp_path: Path) -> None:

@@ -39,12 +39,27 @@ OPTIONS: dict[str, Any] = {"library_dirs": ["/usr/lib"], "include_dirs": [], "li
 
 
 class Driver(types.SimpleNamespace):
-    """Compiles as Triton's driver does, into a folder; what is there is not compiled again."""
+    """Compiles as Triton's driver does, into a folder; what is there is not compiled again.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.compiles = folder, 0
+    Up to Triton 3.7 it takes the source, afterwards the path of a file.
+    """
+
+    def __init__(self, folder: Path, takes: str) -> None:
+        self.folder, self.takes, self.compiles = folder, takes, 0
         folder.mkdir()
-        super().__init__(compile_module_from_src=self.compile)
+        ways = {"src": self.compile, "file": self.compile_file}
+        super().__init__(**{f"compile_module_from_{takes}": ways[takes]})
+
+    def compile_file(self, src_path: str, name: str, **options: Any) -> Any:
+        return self.compile(Path(src_path).read_text(), name, **options)
+
+    def load(self, source: str, **options: Any) -> Any:
+        """Ask for a module in the way of this Triton, as it does."""
+        if self.takes == "src":
+            return self.compile_module_from_src(src=source, name="cuda_utils", **options)
+        path = self.folder / "driver.c"
+        path.write_text(source)
+        return self.compile_module_from_file(src_path=str(path), name="cuda_utils", **options)
 
     def compile(self, src: str, name: str, **options: Any) -> Any:
         made = self.folder / f"{name}.so"
@@ -64,9 +79,11 @@ class Driver(types.SimpleNamespace):
 class Machine:
     """A session and a driver, hooked."""
 
-    def __init__(self, folder: Path, store: MemoryStore, *, serves: bool = True, owned: bool = True) -> None:
+    def __init__(
+        self, folder: Path, store: MemoryStore, *, serves: bool = True, owned: bool = True, takes: str = "src"
+    ) -> None:
         folder.mkdir()
-        self.driver = Driver(folder / "triton")
+        self.driver = Driver(folder / "triton", takes)
         self.session = Session(Settings(), FakeBridge(ENVIRONMENT), store)
         self.session.start()
         self.patches = Patches()
@@ -80,9 +97,7 @@ class Machine:
 
     def load(self, word: str = "first", **options: Any) -> str:
         """Have the driver load a module; return what it says."""
-        source = SOURCE.replace("VALUE", word)
-        module = self.driver.compile_module_from_src(src=source, name="cuda_utils", **OPTIONS, **options)
-        return str(module.__doc__)
+        return str(self.driver.load(SOURCE.replace("VALUE", word), **OPTIONS, **options).__doc__)
 
 
 @pytest.fixture
@@ -92,7 +107,7 @@ def torchs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def machine(folder: Path, store: MemoryStore, **options: bool) -> Iterator[Machine]:
+def machine(folder: Path, store: MemoryStore, **options: Any) -> Iterator[Machine]:
     made = Machine(folder, store, **options)
     yield made
     made.session.close(10.0)
@@ -104,16 +119,20 @@ def stored_after(machine: Machine) -> int:
     return len(list(machine.session.artifacts.store.keys("artifact/")))
 
 
-def test_a_module_is_compiled_on_the_first_machine_only(tmp_path: Path, torchs_folder: Path) -> None:
+@pytest.mark.parametrize("takes", ["src", "file"])
+def test_a_module_is_compiled_on_the_first_machine_only(
+    takes: str, tmp_path: Path, torchs_folder: Path
+) -> None:
     store = MemoryStore("local store")
-    with machine(tmp_path / "a", store) as first:
+    with machine(tmp_path / "a", store, takes=takes) as first:
         assert (first.load(), first.driver.compiles, stored_after(first)) == ("first", 1, 1)
 
-    with machine(tmp_path / "b", store) as second:
+    with machine(tmp_path / "b", store, takes=takes) as second:
         assert (second.load(), second.driver.compiles, second.session.notices) == ("first", 0, [])
         assert second.load(ccflags=["-O3"]) == "first" and second.driver.compiles == 1  # another module
+        hooked = vars(second.driver)[f"compile_module_from_{takes}"]
         second.patches.restore()
-        assert second.driver.compile_module_from_src == second.driver.compile
+        assert vars(second.driver)[f"compile_module_from_{takes}"] is not hooked
 
     assert [each.suffix for each in torchs_folder.rglob("*") if each.is_file()] == [".so"]
 
@@ -151,6 +170,6 @@ def test_another_source_name_or_library_is_another_module_and_folders_are_not() 
     def key(src: str = "a", name: str = "b", **options: Any) -> str:
         return module_key(src, name, OPTIONS | options)
 
-    keys = {key(), key("b"), key(name="c"), key(libraries=[]), key(ccflags=["-O3"])}
-    assert len(keys) == 5
+    keys = {key(), key("b"), key(name="c"), key(libraries=[]), key(ccflags=["-O3"]), key(language="c++")}
+    assert len(keys) == 6
     assert key(library_dirs=["/elsewhere"], include_dirs=["/elsewhere"]) == key()

@@ -23,19 +23,19 @@ from nbcache.errors import (
     UntrustedSigner,
 )
 from nbcache.key import sha256
-from nbcache.trust import Keyring, Policy, Signature, Standing, admit, message, short
+from nbcache.trust import Keyring, Policy, Purpose, Signature, Standing, admit, message, short
 
 SEED = bytes(range(32))
 KEY = Ed25519PrivateKey.from_private_bytes(SEED)
 PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"
 FINGERPRINT = "56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c"
 OF_ABC = (
-    "6c015f3c5f08c684d1e9c90586888a04485b8ae5cc1fd3b7a83cf20e5d051f6c"
-    "c9180b6c69c57e999976749d9f40828bfa8745bd64c1e243f9918ca0747cdd0e"
+    "ef0c1ad3dec820b02133d7b52a5c798c51a9433966a39a73fee90685127752ef"
+    "10866c83b438a9421c4c7f18c9e1234e9944e8e9da6f59074be79a4440abd301"
 )
 SIGNED = (
     '{"algorithm":"ed25519","format":"nbcache.signature",'
-    f'"public_key":"{PUBLIC}","signature":"SIGNATURE","version":1}}'
+    f'"public_key":"{PUBLIC}","signature":"SIGNATURE","version":2}}'
 )
 
 
@@ -57,11 +57,14 @@ def mode(path: Path) -> int:
 
 
 def test_what_is_signed_states_purpose_and_length() -> None:
-    assert message(b"{}") == b"18:nbcache snapshot 12:{}"
+    assert message(Purpose.SNAPSHOT, b"{}") == b"18:nbcache snapshot 22:{}"
+    assert message(Purpose.ARTIFACT, b"{}") == b"18:nbcache artifact 22:{}"
+    assert message(Purpose.PUBLICATION, b"{}") == b"21:nbcache publication 22:{}"
+    assert message(Purpose.LEASE, b"{}") == b"15:nbcache lease 22:{}"
 
 
 def test_the_bytes_of_a_signature_are_frozen() -> None:
-    signature = Signature(KEY.public_key().public_bytes_raw(), KEY.sign(message(b"abc")))
+    signature = Signature(KEY.public_key().public_bytes_raw(), KEY.sign(message(Purpose.SNAPSHOT, b"abc")))
     assert signature.signature.hex() == OF_ABC  # Ed25519 has no randomness
     assert signature.encode().decode() == SIGNED.replace("SIGNATURE", OF_ABC)
     assert Signature.decode(signature.encode()) == signature
@@ -69,9 +72,9 @@ def test_the_bytes_of_a_signature_are_frozen() -> None:
 
 
 def test_a_signature_is_right_for_its_contents_and_no_others(keyring: Keyring) -> None:
-    signature = keyring.sign(b"contents")
-    signature.verify(b"contents")
-    others = Keyring(keyring.folder / "of somebody else").sign(b"contents")
+    signature = keyring.sign(Purpose.SNAPSHOT, b"contents")
+    signature.verify(Purpose.SNAPSHOT, b"contents")
+    others = Keyring(keyring.folder / "of somebody else").sign(Purpose.SNAPSHOT, b"contents")
     for wrong, content in (
         (signature, b"content"),
         (signature, b"contents "),
@@ -80,7 +83,25 @@ def test_a_signature_is_right_for_its_contents_and_no_others(keyring: Keyring) -
         (replace(signature, public_key=bytes(32)), b"contents"),
     ):
         with pytest.raises(BadSignature):
-            wrong.verify(content)
+            wrong.verify(Purpose.SNAPSHOT, content)
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_signature_for_one_purpose_is_none_for_another(keyring: Keyring, purpose: Purpose) -> None:
+    signature = keyring.sign(purpose, b"contents")
+    for other in Purpose:
+        if other is purpose:
+            signature.verify(other, b"contents")
+            continue
+        with pytest.raises(BadSignature):
+            signature.verify(other, b"contents")
+
+
+def test_a_signature_from_before_the_first_release_says_what_to_do() -> None:
+    old = SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":2', '"version":1')
+    with pytest.raises(BadSignature, match="before the first release") as caught:
+        Signature.decode(old.encode())
+    assert "made again" in (caught.value.next_step or "")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +114,7 @@ def test_a_signature_is_right_for_its_contents_and_no_others(keyring: Keyring) -
         SIGNED.encode(),  # no hexadecimal digits
         SIGNED.replace("SIGNATURE", "0" * 126).encode(),
         SIGNED.replace("SIGNATURE", "0" * 128).replace("ed25519", "none").encode(),
-        SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":1', '"version":0').encode(),
+        SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":2', '"version":0').encode(),
         SIGNED.replace("SIGNATURE", "0" * 128).encode() + b" " * 5000,
     ],
 )
@@ -103,8 +124,8 @@ def test_what_is_no_signature_is_refused(data: bytes) -> None:
 
 
 def test_a_signature_of_a_later_version_says_so() -> None:
-    data = SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":1', '"version":2')
-    with pytest.raises(UnsupportedVersion, match="version 2"):
+    data = SIGNED.replace("SIGNATURE", "0" * 128).replace('"version":2', '"version":3')
+    with pytest.raises(UnsupportedVersion, match="version 3"):
         Signature.decode(data.encode())
 
 
@@ -116,11 +137,11 @@ def test_a_key_is_made_at_the_first_signature_and_kept(keyring: Keyring, folder:
     assert keyring.trusted() == []
     assert not folder.exists()
 
-    signature = keyring.sign(b"one")
+    signature = keyring.sign(Purpose.SNAPSHOT, b"one")
 
     again = Keyring(folder)
     assert again.own() == keyring.own() == signature.fingerprint
-    assert again.sign(b"one") == signature
+    assert again.sign(Purpose.SNAPSHOT, b"one") == signature
     assert again.standing(signature.fingerprint) is Standing.OWN
     key = serialization.load_pem_private_key((folder / "key").read_bytes(), password=None)
     assert isinstance(key, Ed25519PrivateKey)
@@ -128,7 +149,7 @@ def test_a_key_is_made_at_the_first_signature_and_kept(keyring: Keyring, folder:
 
 def test_nobody_else_can_read_the_key_whatever_the_umask(folder: Path) -> None:
     code = "import os, sys; os.umask(0); from pathlib import Path; from nbcache.trust import Keyring; "
-    code += "ring = Keyring(Path(sys.argv[1])); ring.sign(b''); ring.add('0' * 64)"
+    code += "ring = Keyring(Path(sys.argv[1])); ring.fingerprint(); ring.add('0' * 64)"
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
     assert (mode(folder), mode(folder / "key")) == (0o700, 0o600)
     assert (mode(folder / "trusted"), mode(folder / "trusted" / ("0" * 64))) == (0o700, 0o600)
@@ -138,7 +159,7 @@ def test_nobody_else_can_read_the_key_whatever_the_umask(folder: Path) -> None:
 def test_two_processes_that_make_a_key_at_once_get_the_same_one(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         rings = [Keyring(folder) for _ in range(8)]
-        assert len({signature.fingerprint for signature in pool.map(lambda ring: ring.sign(b""), rings)}) == 1
+        assert len(set(pool.map(lambda ring: ring.fingerprint(), rings))) == 1
     assert [path.name for path in folder.iterdir()] == ["key"]
 
 
@@ -146,10 +167,10 @@ def test_two_processes_that_make_a_key_at_once_get_the_same_one(folder: Path) ->
 def test_a_key_that_others_can_read_or_write_is_not_used(
     keyring: Keyring, folder: Path, permissions: int
 ) -> None:
-    keyring.sign(b"")
+    keyring.fingerprint()
     (folder / "key").chmod(permissions)
     with pytest.raises(TrustError, match="others can read or write") as caught:
-        Keyring(folder).sign(b"")
+        Keyring(folder).fingerprint()
     assert f"chmod 600 {folder / 'key'}" in (caught.value.next_step or "")
 
 
@@ -161,22 +182,22 @@ def test_a_folder_that_others_can_enter_is_not_used(keyring: Keyring, folder: Pa
 
 
 def test_a_link_in_place_of_the_key_is_not_followed(keyring: Keyring, folder: Path, tmp_path: Path) -> None:
-    keyring.sign(b"")
+    keyring.fingerprint()
     (folder / "key").rename(tmp_path / "elsewhere")
     (folder / "key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TrustError, match="not yours alone"):
-        Keyring(folder).sign(b"")
+        Keyring(folder).fingerprint()
 
 
 def test_a_file_that_is_no_such_key_says_so_and_is_kept(folder: Path) -> None:
-    Keyring(folder).sign(b"")
+    Keyring(folder).fingerprint()
     other = X25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     for content in (b"", b"no key", other):
         (folder / "key").write_bytes(content)
         with pytest.raises(TrustError, match="not an Ed25519 key"):
-            Keyring(folder).sign(b"")
+            Keyring(folder).fingerprint()
         assert (folder / "key").read_bytes() == content
 
 
@@ -184,13 +205,13 @@ def test_a_file_that_is_no_such_key_says_so_and_is_kept(folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(TrustError, match="cannot be written"):
-        Keyring(tmp_path / "nbcache").sign(b"")
+        Keyring(tmp_path / "nbcache").fingerprint()
 
 
 def test_a_path_that_is_a_file_says_so(tmp_path: Path) -> None:
     (tmp_path / "nbcache").write_text("")
     with pytest.raises(TrustError, match="not yours alone"):
-        Keyring(tmp_path / "nbcache").sign(b"")
+        Keyring(tmp_path / "nbcache").fingerprint()
 
 
 # --- who is trusted -----------------------------------------------------------------------------

@@ -154,6 +154,8 @@ class _NoHooks:
 
     def clear(self) -> None: ...
 
+    def disown(self) -> None: ...
+
     def prewarm(self) -> Steps:
         return iter(())
 

@@ -18,7 +18,8 @@ from typing import Any
 from nbcache.bench.kernels import BenchError
 from nbcache.bench.results import Held, Traffic
 from nbcache.errors import NbcacheError, StoreError
-from nbcache.shared_format import Statement, decode_shared
+from nbcache.provenance import Statement
+from nbcache.shared_format import decode_shared
 from nbcache.shared_keys import LIVE
 from nbcache.stores.redis import RedisStore
 

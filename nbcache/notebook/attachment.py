@@ -10,6 +10,8 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nbcache.errors import CorruptSnapshot, SnapshotError
@@ -21,6 +23,7 @@ __all__ = [
     "MANIFEST_MIME",
     "MIME",
     "attach",
+    "attached",
     "carried",
     "decode_notebook",
     "detach",
@@ -35,6 +38,8 @@ MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
 """The type of what a notebook says of the snapshot file beside it: its name and digest."""
 
 _NAME = "snapshot.nbcache"
+_MOST = 100
+"""Snapshots in one notebook that are looked at."""
 _MARK = "nbcache"
 """Key of the cell's metadata that tells our cell from others."""
 _TEXT = """\
@@ -49,12 +54,21 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
     """
     notebook = _with(MIME, data)
     found, problems = [], []
-    for text in (*_attached(notebook), *_displayed(notebook)):
+    for text in islice(chain(_attached(notebook), _displayed(notebook)), _MOST):
         try:
             found.append(_decoded(text))
         except CorruptSnapshot as error:
             problems.append(error)
     return found, problems
+
+
+def attached(notebook: NotebookNode) -> list[bytes]:
+    """Return the snapshots that are attached to a notebook, as far as they are base64."""
+    found = []
+    for text in _attached(notebook):
+        with suppress(CorruptSnapshot):
+            found.append(_decoded(text))
+    return found
 
 
 def referred(data: bytes) -> set[str]:

@@ -168,9 +168,10 @@ class Check:
         }
 
 
-def render_report(report: CellReport, *, stored: bool = True) -> Rendered:
-    """Return the report after a cell; `stored` as in `report_text`."""
-    text, html = report_text(report, stored=stored), report_html(report, stored=stored)
+def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> Rendered:
+    """Return the report after a cell; `stored` and `why` as in `report_text`."""
+    text = report_text(report, stored=stored, why=why)
+    html = report_html(report, stored=stored, why=why)
     return Rendered(text, html, report.to_json())
 
 
@@ -296,6 +297,7 @@ def _activity_parts(now: Activity) -> list[str]:
         parts = [what, one_line(DOING.get(now.phase, now.phase), 30), clock]
         if now.compiled_by:
             since = duration(max(0.0, round(time.time() - now.compiled_since)))
+            what = f"waiting for {one_line(now.function, 60)} {now.compile_id}".rstrip()
             parts = [what, f"{one_line(now.compiled_by, 60)} is compiling this, {since}"]
     if now.graphs_done:
         parts.append(f"{counted(now.graphs_done, 'graph')} done")
@@ -309,12 +311,13 @@ RIGHT = (5, 6, 7)
 """Columns of `HEADERS` that hold numbers."""
 
 
-def report_text(report: CellReport, *, stored: bool = True) -> str:
+def report_text(report: CellReport, *, stored: bool = True, why: str = "") -> str:
     """Return the report after a cell for a terminal.
 
-    `stored` tells whether what missed is now in a store, so that the next run will hit it.
+    `stored` tells whether what missed is now in a store, so that the next run will hit it; `why` is why it is
+    not, or what may make one doubt that it is.
     """
-    lines = _joined(_title(report), totals(report.graphs, stored=stored))
+    lines = _joined(_title(report), totals(report.graphs, stored=stored, why=why))
     return "\n".join([*lines, *_table_text(report.graphs), *_notices_text(report.notices)])
 
 
@@ -460,12 +463,12 @@ WRAPPED = CELL.replace("nowrap", "normal")
 LAST = WRAPPED + ";width:100%;min-width:160px"
 
 
-def report_html(report: CellReport, *, stored: bool = True) -> str:
+def report_html(report: CellReport, *, stored: bool = True, why: str = "") -> str:
     """Return the report after a cell for a notebook: the totals, and the table folded below them.
 
-    `stored` as in `report_text`.
+    `stored` and `why` as in `report_text`.
     """
-    head = _head(_title(report), totals(report.graphs, stored=stored))
+    head = _head(_title(report), totals(report.graphs, stored=stored, why=why))
     shown = _folded(head, _table_html(report.graphs), is_open=True) if report.graphs else head
     return _tag("div", BOX, shown, _notices_html(report.notices))
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nbcache.baseline import LABEL
-from nbcache.errors import TrustError, UntrustedSigner
+from nbcache.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.key import Difference
 from nbcache.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
 from nbcache.named_snapshots import Version
 from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
-from nbcache.snapshot import Received, baseline_for, differences, foreseen_differences
-from nbcache.trust import Policy, Standing, admit, short
+from nbcache.provenance import Judge, Made, signed_by
+from nbcache.snapshot import Received, baseline_for, differences, foreseen_differences, makers
+from nbcache.trust import Policy, Standing, admit, short, spelled
 
 __all__ = [
     "arrival",
     "arrival_line",
     "fit_lines",
     "held",
+    "left_out",
     "snapshot_json",
     "snapshot_lines",
     "taken_parts",
@@ -35,7 +38,10 @@ _REMEDIES = {
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
 }
 """What to do where a component differs, by the first part of its label."""
-_MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
+_MOST_ENVIRONMENTS, _MOST_GRAPHS, _MOST_DIFFERENCES = 8, 40, 40
+_MOST_NAMED = 3
+_TITLE = 40
+"""Characters of a cell's first line that are shown."""
 _LONGEST = 60
 """Characters of a name or value that are shown."""
 
@@ -60,12 +66,23 @@ def taken_parts(taken: SnapshotTaken) -> list[str]:
     if taken.missing:
         parts.append(f"{taken.missing} more are not stored any more")
     if taken.left:
-        parts.append(f"{counted(taken.left, 'version')} of others, or damaged, left beside (nbcache ls)")
+        parts.append(
+            f"{counted(taken.left, 'version stands', 'versions stand')} beside it, of others or damaged"
+        )
     return parts
 
 
-def snapshot_lines(received: Received, here: Environment | None = None) -> list[str]:
-    """Return a snapshot in words: what it holds, who answers for it, and whether it fits `here`, if known."""
+def snapshot_lines(
+    received: Received,
+    here: Environment | None = None,
+    judge: Judge | None = None,
+    titles: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Return a snapshot in words: what it holds, who signed it, who compiled what of it, and whether it fits.
+
+    `here`, where it is known; `judge` tells who the signers are to the user; `titles` are what to call cells
+    instead of their digests.
+    """
     snapshot = received.snapshot
     lines = [f"{one_line(received.where)}: {held(snapshot)}"]
     by = f" by {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
@@ -73,34 +90,44 @@ def snapshot_lines(received: Received, here: Environment | None = None) -> list[
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
     lines.append(f"  taken {_day(snapshot.created)}{by}{on}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
     lines.append(f"  {_signer(received)}")
+    compiled = list(makers(snapshot).items())
+    lines += [f"  {_made(fingerprint, made, judge)}" for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]]
+    if (more := len(compiled) - _MOST_ENVIRONMENTS) > 0:
+        lines.append(f"  and by {counted(more, 'more signer')} (--json has all)")
     for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
-        lines += ["", *_manifest_lines(manifest, here)]
+        lines += ["", *_manifest_lines(manifest, here, titles)]
     if (more := len(snapshot.manifests) - _MOST_ENVIRONMENTS) > 0:
         lines.append(f"  and {counted(more, 'more environment')} (--json has all)")
     return lines
 
 
-def arrival_line(received: Received, here: Environment | None, policy: Policy) -> str:
+def arrival_line(received: Received, here: Environment | None, policy: Policy, judge: Judge) -> str:
     """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
 
     `here` as in `arrival`.
     """
-    said, hindrances = arrival(received, here, policy)
+    said, hindrances = arrival(received, here, policy, judge)
     return "nbcache: " + DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
 
 def arrival(
-    received: Received, here: Environment | None, policy: Policy
+    received: Received, here: Environment | None, policy: Policy, judge: Judge
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return what came along, and what keeps it or part of it from being used, each with the next step.
 
     `here` may hold only those components that are known before torch is imported; they are compared.
     """
     snapshot = received.snapshot
+    name = one_line(received.name, _LONGEST)
+    try:
+        admit(policy, received.standing)
+    except Unsigned as error:  # nor does anybody answer for what it says of itself: nothing of that is shown
+        return f"{name}: a snapshot", [(f"not used: {error.what}", error.next_step or "nbcache inspect")]
+    except TrustError:
+        pass
     manifest, differing = _nearest(snapshot.manifests, here)
     graphs = manifest.graphs if manifest is not None else ()
-    whose = f" of {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
-    name = one_line(received.name, _LONGEST)
+    whose = _whose(received)
     parts = [
         f"{name}: {counted(len(graphs), 'graph')}{whose}",
         *([each] if manifest is not None and (each := _for_any(manifest)) else []),
@@ -119,10 +146,60 @@ def arrival(
     except TrustError as error:
         hindrances.append((f"not used: {error.what}", error.next_step or "nbcache inspect"))
     else:
+        hindrances += left_out(received, policy, judge)
         if here is not None and (baseline := baseline_for(snapshot.manifests, here)) is not None:
             next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
             hindrances.append(("this kernel compiles for this CPU only", next_step))
     return DOT.join(parts), hindrances
+
+
+def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:
+    """Return what of a trusted signer's snapshot may not be used, by who compiled it; with the next step."""
+    found = []
+    for fingerprint, made in makers(received.snapshot).items():
+        what = counted(made.artifacts, "artifact")
+        try:
+            admit(policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
+        except UntrustedSigner:
+            why = f"{what} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
+            found.append((why, "%nbcache trust"))
+        except TrustError:
+            found.append((f"{what} not used: nobody has signed for having compiled that", "nbcache inspect"))
+    if (more := len(found) - _MOST_NAMED) > 0:
+        return [*found[:_MOST_NAMED], (f"and of {counted(more, 'more signer')}", "nbcache inspect")]
+    return found
+
+
+def _whose(received: Received) -> str:
+    """Return who compiled what came along, and who took it, where that is somebody else.
+
+    Of a stranger's snapshot only who took it: nobody answers for what else it says.
+    """
+    taken_by = one_line(received.snapshot.user, _LONGEST)
+    is_strangers = received.standing in (None, Standing.UNKNOWN)
+    compiled: Mapping[str, Made] = {} if is_strangers else makers(received.snapshot)
+    if compiled.keys() <= {received.signer}:
+        return f" of {taken_by}" if taken_by else ""
+    names = [
+        (one_line(made.user, _LONGEST) or short(fingerprint)) if fingerprint else "nobody known"
+        for fingerprint, made in compiled.items()
+    ]
+    more = f" and {counted(len(names) - _MOST_NAMED, 'other')}" if len(names) > _MOST_NAMED else ""
+    taken_by = taken_by or (short(received.signer) if received.signer else "nobody known")
+    return f" of {', '.join(dict.fromkeys(names[:_MOST_NAMED]))}{more}, taken by {taken_by}"
+
+
+def _made(fingerprint: str, made: Made, judge: Judge | None) -> str:
+    """Return who compiled how much of a snapshot."""
+    what = counted(made.artifacts, "artifact")
+    if not fingerprint:
+        return f"nobody has signed for having compiled {what}"
+    standing = None if judge is None else judge.standing(fingerprint)
+    if standing is Standing.OWN:
+        return f"compiled by you: {what}"
+    who = "@".join(one_line(each, _LONGEST) for each in (made.user, made.host) if each)
+    parts = [spelled(fingerprint), *([] if standing is None else [standing.value]), *([who] if who else [])]
+    return f"compiled by {', '.join(parts)}: {what}"
 
 
 def _nearest(
@@ -158,13 +235,16 @@ def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]
     if not found:
         return ["fits this machine"]
     rows = [("differs", "there", "here", "what to do")]
-    for each in found:
+    for each in found[:_MOST_DIFFERENCES]:
         remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
         if each.label == "device":
             remedy = _remedy_for_device(each)
         there, here = _telling(each)
         rows.append((_value(each.label), _value(there), _value(here), remedy))
-    return aligned(rows, right=())
+    lines = aligned(rows, right=())
+    if (more := len(found) - _MOST_DIFFERENCES) > 0:
+        lines.append(f"and {counted(more, 'more difference')} (--json has all)")
+    return lines
 
 
 def _remedy_for_device(each: Difference) -> str:
@@ -182,7 +262,9 @@ def _telling(each: Difference) -> tuple[str | None, str | None]:
     return " ".join(sorted(there - here)) or None, " ".join(sorted(here - there)) or None
 
 
-def snapshot_json(received: Received, here: Environment | None = None) -> dict[str, Any]:
+def snapshot_json(
+    received: Received, here: Environment | None = None, judge: Judge | None = None
+) -> dict[str, Any]:
     """Return the same as JSON values, by the names that the README documents."""
     snapshot = received.snapshot
     return {
@@ -194,6 +276,16 @@ def snapshot_json(received: Received, here: Environment | None = None) -> dict[s
         "host": snapshot.host,
         "signer": received.signer or None,
         "standing": None if received.standing is None else received.standing.name.lower(),
+        "makers": [
+            {
+                "signer": fingerprint or None,
+                "standing": judge.standing(fingerprint).name.lower() if judge and fingerprint else None,
+                "user": made.user,
+                "host": made.host,
+                "artifacts": made.artifacts,
+            }
+            for fingerprint, made in makers(snapshot).items()
+        ],
         "bytes": sum(each.size for each in snapshot.contents.values()),
         "packed_bytes": sum(each.packed_size for each in snapshot.contents.values()),
         "manifests": [
@@ -215,6 +307,7 @@ def snapshot_json(received: Received, here: Environment | None = None) -> dict[s
                         "packed_bytes": snapshot.contents[ref.digest].packed_size,
                         "cell": ref.cell,
                         "function": ref.function,
+                        "maker": (signed_by(ref.provenance) or None) if ref.provenance else None,
                     }
                     for ref in manifest.artifacts
                 ],
@@ -280,7 +373,7 @@ def version_json(version: Version) -> dict[str, Any]:
     }
 
 
-def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
+def _manifest_lines(manifest: Manifest, here: Environment | None, titles: Mapping[str, str]) -> list[str]:
     known = manifest.environment.values
     shown = [
         f"torch {known.get('torch.version', '?')}",
@@ -298,7 +391,7 @@ def _manifest_lines(manifest: Manifest, here: Environment | None) -> list[str]:
             (
                 one_line(graph.function, _LONGEST) or NOTHING,
                 graph.direction.value,
-                one_line(graph.cell, _LONGEST) or NOTHING,
+                one_line(titles.get(graph.cell, graph.cell), _TITLE) or NOTHING,
                 graph.outcome.value,
                 duration(graph.seconds),
                 f"{len(graph.artifacts)}, {size(sum(sizes[digest] for digest in graph.artifacts))}",
@@ -321,8 +414,8 @@ def _signer(received: Received) -> str:
     if received.standing is None:
         return "not signed"
     if received.standing is Standing.OWN:
-        return f"signed by you: {received.signer}"
-    return f"signed by {received.signer}, {received.standing.value}"
+        return f"signed by you: {spelled(received.signer)}"
+    return f"signed by {spelled(received.signer)}, {received.standing.value}"
 
 
 def _seconds(graphs: Iterable[GraphSummary]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 
-from nbcache.model import PHASES, GraphRecord, Outcome
+from nbcache.model import PHASES, GraphRecord, Level, Outcome
 
 __all__ = [
     "DOT",
@@ -105,10 +105,11 @@ def one_line(text: str, limit: int = LONG) -> str:
     return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."
 
 
-def totals(graphs: Sequence[GraphRecord], *, stored: bool = False) -> list[str]:
+def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = "") -> list[str]:
     """Return the parts of a total line: graphs, hits of all graphs, seconds, and what was or will be saved.
 
-    `stored` tells whether what missed is now in a store, so that the next run will hit it.
+    `stored` tells whether what missed is now in a store, so that the next run will hit it; `why` is why it is
+    not, or what may make one doubt that it is.
     """
     if not graphs:
         return ["nothing compiled"]
@@ -119,13 +120,23 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False) -> list[str]:
         parts.append(f"{outcomes[Outcome.BYPASS]} bypassed")
     if outcomes[Outcome.DISABLED]:
         parts.append(f"{outcomes[Outcome.DISABLED]} disabled")
-    spent = sum(graph.total_seconds for graph in graphs)
+    waited = sum(waited for graph in graphs if (waited := graph.seconds.get("wait", 0.0)) > _ASKING)
+    spent = sum(graph.total_seconds for graph in graphs) - waited
     parts.append(f"{duration(spent)} {'loading' if hits == every else 'compiling'}")
-    if hits:
-        parts.append(f"{duration(sum(graph.saved_seconds or 0.0 for graph in graphs))} saved")
+    if waited:
+        parts.append(f"{duration(waited)} waiting for another kernel")
+    by_torch = [graph.saved_seconds or 0.0 for graph in graphs if graph.level is Level.L0]
+    if len(by_torch) < hits:
+        gain = sum(graph.saved_seconds or 0.0 for graph in graphs if graph.level is not Level.L0)
+        parts.append(f"{duration(gain)} saved")
+    if by_torch:
+        parts.append(f"{duration(sum(by_torch))} saved by torch's own folder")
     if stored and outcomes[Outcome.MISS]:
         gain = sum(_gain(graph) for graph in graphs if graph.outcome is Outcome.MISS)
-        parts.append("stored for next time" + (f" (saves about {duration(gain)})" if gain >= 0.1 else ""))
+        kept = f"stored for next time, {why}" if why else "stored for next time"
+        parts.append(kept + (f" (saves about {duration(gain)})" if gain >= 0.1 else ""))
+    elif why and outcomes[Outcome.MISS]:
+        parts.append(f"nothing stored: {why}")
     return parts
 
 
@@ -140,8 +151,10 @@ def taken(graph: GraphRecord) -> str:
 
 
 def saved(graph: GraphRecord) -> str:
-    """Return the seconds that a hit saved."""
-    return NOTHING if graph.saved_seconds is None else duration(graph.saved_seconds)
+    """Return the seconds that a hit saved, and say so where torch would have saved them by itself."""
+    if graph.saved_seconds is None:
+        return NOTHING
+    return duration(graph.saved_seconds) + (" (torch)" if graph.level is Level.L0 else "")
 
 
 def phases(graph: GraphRecord) -> str:

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Store", "check_key", "check_prefix", "is_key"]
+from nbcache.errors import StoreError
+
+__all__ = ["MAX_VALUE_BYTES", "Store", "check_key", "check_length", "check_prefix", "is_key"]
+
+MAX_VALUE_BYTES = 512 << 20
+"""The longest value of a store that others write to; what is longer is not there, and not read.
+
+What kernels publish has half of that at most, since no more waits to be written.
+"""
 
 _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
 
@@ -20,6 +28,12 @@ def check_key(key: str) -> str:
     if not is_key(key):
         raise ValueError(f"not a store key: {key[:80]!r}")
     return key
+
+
+def check_length(value: bytes) -> None:
+    """Raise StoreError where a value is longer than is read again."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise StoreError(f"a value of {len(value):,} bytes; at most {MAX_VALUE_BYTES:,} are written and read")
 
 
 def is_key(name: str) -> bool:

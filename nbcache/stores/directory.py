@@ -20,13 +20,16 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.format import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
+from nbcache.stores.plain_files import is_plain, read_plain
 
 __all__ = ["DirectoryStore"]
 
@@ -43,6 +46,9 @@ _ABANDONED_SECONDS = 3600.0
 _ATTEMPTS = 100
 """How often a put makes its folder again. Three threads that do nothing but put and delete the only
 keys of one folder were seen to remove it under a put ten times in a row."""
+
+_MAX_BYTES = MAX_CONTENT_BYTES + 4096
+"""The longest value: an entry of the longest content; what is longer is not ours."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -64,6 +70,8 @@ class DirectoryStore:
         self.name = name
         self.path = Path(path).absolute()  # a cell may change the working directory
         self._root = self.path / _VERSION
+        self.was_emptied = False
+        """Whether values were dropped because others could have put them there."""
         self._prepare()
         self.read_only = not os.access(
             self._root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
@@ -74,17 +82,10 @@ class DirectoryStore:
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes under `key`, or None; it then counts as used now."""
-        file = self._file(key)
         try:
-            with file.open("rb") as stream:
-                value = stream.read()
-                with contextlib.suppress(OSError):  # a read-only folder keeps the order that it has
-                    os.utime(stream.fileno())
+            return read_plain(self._root, check_key(key), max_bytes=_MAX_BYTES, used=True)
         except OSError as error:
-            if error.errno in _ABSENT:
-                return None
             raise self._unavailable("cannot be read", error) from error
-        return value
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return those of `keys` that are there, with their bytes."""
@@ -92,7 +93,7 @@ class DirectoryStore:
 
     def present(self, keys: Iterable[str]) -> set[str]:
         """Return those of `keys` that are there; that counts as no use of them."""
-        return {key for key in keys if self._is_there(self._file(key))}
+        return {key for key in keys if self._is_there(check_key(key))}
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all, even if the process is killed."""
@@ -126,8 +127,7 @@ class DirectoryStore:
 
     def touch(self, key: str) -> bool:
         """Count `key` as used now, without reading it; return whether it is there."""
-        file = self._file(key)
-        present = self._is_there(file)
+        file, present = self._file(key), self._is_there(key)
         if present:
             with contextlib.suppress(OSError):
                 os.utime(file)
@@ -159,29 +159,30 @@ class DirectoryStore:
     def _file(self, key: str) -> Path:
         return self._root / check_key(key)
 
-    def _is_there(self, file: Path) -> bool:
+    def _is_there(self, key: str) -> bool:
         try:
-            return stat.S_ISREG(file.stat().st_mode)
+            return is_plain(self._root, key)
         except OSError as error:
-            if error.errno in _ABSENT:
-                return False
             raise self._unavailable("cannot be read", error) from error
 
     def _prepare(self) -> None:
         """Make the folders, or check that those that are there are the user's own."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._make_private(self.path)
+            was_open = self._is_open(self.path)
         except OSError as error:
             raise self._unavailable("cannot be used", error) from error
         try:
-            self._make_private(self._root)
+            if was_open or (os.path.lexists(self._root) and self._is_open(self._root)):
+                self._close_to_others()
+            self._is_open(self._root)
             (self._root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             if error.errno not in _FORBIDDEN:
                 raise self._unavailable("cannot be used", error) from error
 
-    def _make_private(self, folder: Path) -> None:
+    def _is_open(self, folder: Path) -> bool:
+        """Tell whether others can write to a folder of ours, which is made where it is not there."""
         try:
             status = folder.lstat()
         except FileNotFoundError:
@@ -197,8 +198,29 @@ class DirectoryStore:
             raise self._refused(folder, "is not a folder")
         if status.st_uid != user:
             raise self._refused(folder, f"belongs to user {status.st_uid}, not to you")
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            folder.chmod(0o700)
+        return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+    def _close_to_others(self) -> None:
+        """Drop all values, which others may have put there, and make the folder private."""
+        self._drop()  # first: no other kernel shall take them for private
+        self.path.chmod(0o700)
+        self._drop()  # what somebody has put there meanwhile
+        if self._is_open(self.path):
+            raise self._refused(self.path, "cannot be closed to others: its filesystem keeps no permissions")
+
+    def _drop(self) -> None:
+        aside = self.path / f".{_VERSION}-{secrets.token_hex(8)}"
+        try:
+            self._root.rename(aside)
+        except FileNotFoundError:
+            return
+        if aside.is_symlink():
+            aside.unlink()
+            self.was_emptied = True
+            return
+        aside.chmod(0o700)
+        self.was_emptied |= any(each.name not in (_TEMPORARY, _LOCK) for each in aside.iterdir())
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _write(self, file: Path, value: bytes) -> None:
         temporary = self._root / _TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -329,7 +351,7 @@ class DirectoryStore:
             return StoreFull(
                 f"{self.name} has no room: {error.strerror}",
                 where=str(self.path),
-                next_step="free disk space, or run %nbcache gc",
+                next_step="free disk space; in a notebook, %nbcache clear --all removes all that is stored",
             )
         if error.errno in _FORBIDDEN:
             return self._forbidden()

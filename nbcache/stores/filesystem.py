@@ -9,6 +9,10 @@ A put is atomic on a folder, and where the service takes an object whole, as obj
 (`ftp://`) a reader may see the beginning of a value; entries are verified when they are read, so that costs a
 miss.
 
+In a folder only regular files are values, reached by no link, and no longer than a value may be: others can
+put anything there. Nor is anything written or removed through a link. One `get_many` returns no more bytes
+than one value may have; the rest is absent.
+
 fsspec has no timeouts of its own: each service has its defaults, and a network folder may hang for as long as
 its server does. Whoever must not wait asks from a thread.
 """
@@ -30,7 +34,9 @@ from typing import Any
 
 from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.forks import renew_in_children
-from nbcache.stores.base import check_key, check_prefix, is_key
+from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
+from nbcache.stores.bounded import given_up
+from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
 from nbcache.urls import redacted
 
 __all__ = ["FilesystemStore"]
@@ -41,6 +47,8 @@ _ABANDONED_SECONDS = 3600.0
 """How old a temporary file is when its writer must be dead."""
 _AT_ONCE = 16
 """How many objects a service is asked for at once."""
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -87,6 +95,8 @@ class FilesystemStore:
         wanted = [check_key(key) for key in dict.fromkeys(keys)]
         with self._errors("cannot be read"):
             fs, root = self._opened()
+            if _is_folder(fs):
+                return _read_files(Path(root), wanted)
             answers = fs.cat_ranges([f"{root}/{key}" for key in wanted], None, None, on_error="return")
             found = {}
             for key, answer in zip(wanted, answers, strict=True):
@@ -102,7 +112,7 @@ class FilesystemStore:
         with self._errors("cannot be read"):
             fs, root = self._opened()
             if _is_folder(fs):
-                return {key for key in wanted if _is_file(Path(root, key))}
+                return {key for key in wanted if is_plain(*_below(Path(root), key))}
             fs.invalidate_cache()  # of listings: others write here too
             look = partial(_is_object, fs, root)
             if not fs.async_impl:  # some cannot be asked by several threads
@@ -113,6 +123,7 @@ class FilesystemStore:
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all where the service can do that."""
         check_key(key)
+        check_length(value)
         with self._errors("cannot be written to", writing=True):
             fs, root = self._opened()
             if _is_folder(fs):
@@ -127,7 +138,8 @@ class FilesystemStore:
             fs, root = self._opened()
             try:
                 if _is_folder(fs):
-                    Path(root, key).unlink()
+                    with folder_of(*_below(Path(root), key)) as (folder, name):
+                        os.unlink(name, dir_fd=folder)
                 else:
                     fs.rm_file(f"{root}/{key}")
             except Exception as error:
@@ -145,7 +157,7 @@ class FilesystemStore:
         with self._errors("cannot be listed"):
             fs, root = self._opened()
             if _is_folder(fs):
-                paths = _files_below(root, prefix)
+                paths = [f"{root}/{name}" for name in _names_below(Path(root), prefix)]
             else:
                 fs.invalidate_cache()  # of listings: others write here too
                 try:
@@ -170,22 +182,27 @@ class FilesystemStore:
             return self._open
 
     def _put_file(self, root: Path, key: str, value: bytes) -> None:
-        file, folder = root / key, root / _TEMPORARY
-        mode = _make_folder(folder, root.parent)
-        _make_folder(file.parent, root.parent)
-        if not self._swept:
-            self._swept = True
-            _sweep(folder)
-        temporary = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
-        try:
-            with temporary.open("xb") as stream:
-                os.fchmod(stream.fileno(), mode & 0o666)
-                stream.write(value)
-            temporary.replace(file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        shared = root.parent
+        shared.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(shared.stat().st_mode)  # those may use it who may use the shared one
+        unique = f"{os.getpid()}-{secrets.token_hex(8)}"
+        with (
+            folder_of(*_below(root, f"{_TEMPORARY}/{unique}"), mode=mode) as (folder, temporary),
+            folder_of(*_below(root, key), mode=mode) as (target, name),
+        ):
+            if not self._swept:
+                self._swept = True
+                _sweep(folder)
+            try:
+                descriptor = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
+                with os.fdopen(descriptor, "wb") as stream:
+                    os.fchmod(descriptor, mode & 0o666)
+                    stream.write(value)
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
 
     @contextlib.contextmanager
     def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
@@ -198,6 +215,12 @@ class FilesystemStore:
 
     def _error(self, error: Exception, what: str, writing: bool) -> StoreError:
         number = error.errno if isinstance(error, OSError) else None
+        if writing and isinstance(error, LinkInTheWay):
+            return StoreUnavailable(
+                "a folder in this store is a link, which somebody else may have put there",
+                where=str(error.filename),
+                next_step="remove it, or name another folder",
+            )
         if writing and number in _FULL:
             return StoreFull(f"{self.name} has no room", where=self.name, next_step="free space there")
         if writing and (isinstance(error, PermissionError | NotImplementedError) or number in _FORBIDDEN):
@@ -249,15 +272,6 @@ def _is_absence(error: Exception) -> bool:
     return isinstance(error, _ABSENT) or getattr(error, "errno", None) == errno.ENAMETOOLONG
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except OSError as error:
-        if _is_absence(error):
-            return False
-        raise
-
-
 def _is_object(fs: Any, root: str, key: str) -> bool:
     try:
         return bool(fs.info(f"{root}/{key}")["type"] == "file")
@@ -267,34 +281,31 @@ def _is_object(fs: Any, root: str, key: str) -> bool:
         raise
 
 
-def _files_below(root: str, prefix: str) -> list[str]:
-    """Return the paths of the files below a folder; fsspec's `find` is silent about what may not be read."""
-
-    def tell(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            raise error
-
-    return [
-        os.path.join(folder, name)
-        for folder, _, names in os.walk(os.path.join(root, prefix), onerror=tell)
-        for name in names
-    ]
+def _below(root: Path, key: str) -> tuple[Path, str]:
+    """Return the folder that was named, which may be a link, and a key's path in it, which may be none."""
+    return root.parent, f"{root.name}/{key}"
 
 
-def _make_folder(folder: Path, shared: Path) -> int:
-    """Make `folder` below the shared one, for those who may use that; return the mode of the shared one."""
-    shared.mkdir(parents=True, exist_ok=True)
-    mode = stat.S_IMODE(shared.stat().st_mode)
-    for part in [*reversed(folder.relative_to(shared).parents), folder.relative_to(shared)][1:]:
-        with contextlib.suppress(FileExistsError):
-            (shared / part).mkdir()
-            (shared / part).chmod(mode)
-    return mode
+def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    left = MAX_VALUE_BYTES
+    for key in keys:
+        content = read_plain(*_below(root, key), max_bytes=left, given_up=given_up)
+        if content is not None:
+            found[key] = content
+            left -= len(content)
+    return found
 
 
-def _sweep(folder: Path) -> None:
+def _names_below(root: Path, prefix: str) -> Iterator[str]:
+    found = files_below(*_below(root, prefix), given_up)
+    return (name.removeprefix(f"{root.name}/") for name in found)
+
+
+def _sweep(folder: int) -> None:
+    """Remove what writers that died have left in a folder, by its descriptor."""
     oldest = time.time() - _ABANDONED_SECONDS
-    for file in folder.iterdir():
+    for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
-            if file.stat().st_mtime < oldest:
-                file.unlink()
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
+                os.unlink(name, dir_fd=folder)

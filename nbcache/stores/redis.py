@@ -14,13 +14,15 @@ and never left over. A reader who is between two parts when the value is replace
 `<put>`, and starts again. The braces put both names into one slot of a Cluster. A temporary hash expires,
 should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
 
-A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN RENAME SCAN, on a
+A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN HSTRLEN RENAME SCAN, on a
 Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. What leases and channels need is in
 `redis_coordination`.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
-at most one connect timeout more. A value in parts takes a round trip for each part. Finding a host's address
-is not bounded: the system's resolver cannot be interrupted.
+at most one connect timeout more. All that one `get` or `get_many` does has one together, and a bound on its
+bytes. A value in parts takes a round trip for each part, after one for their lengths: what has more parts
+than are written here, or is longer, is absent, and not read. Finding a host's address is not bounded: the
+system's resolver cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -28,23 +30,29 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.forks import renew_in_children
-from nbcache.stores.base import check_key, check_prefix, is_key
+from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.redis_address import Address
-from nbcache.stores.redis_client import connect, deadline, disconnect, require_redis
+from nbcache.stores.redis_client import TooMuchError, connect, deadline, disconnect, require_redis
 
 __all__ = ["RedisStore"]
 
 _PART_BYTES = 64 * 1024**2
+_MOST_PARTS = 1024
+_OVERHEAD_BYTES = 16 << 20
+"""What may come beside a value: keys, lengths, other answers."""
 _TEMPORARY_SECONDS = 600
 """How long after its last part a temporary hash is kept: its writer must be dead."""
 _ATTEMPTS = 3
 """How often a value in parts is read again because it was replaced meanwhile; then it is absent."""
 _SCAN_COUNT = 1000
+_LISTING_FACTOR = 15
+"""A listing may take so many times as long as another operation."""
 _QUOTED = ", with args"
 """What a server says before it quotes a command that it does not know."""
 
@@ -106,17 +114,21 @@ class RedisStore:
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return those of `keys` that are there, with their bytes.
 
-        One round trip, on a Cluster to all nodes at once; those in parts are then read one by one.
+        One round trip, on a Cluster to all nodes at once; those in parts are then read one by one, until all
+        have as many bytes as one value may have: others are absent.
         """
         names = {key: self._key(key) for key in keys}
         if not names:
             return {}
         found = {}
-        answers = self._ask(*(("GET", name) for name in names.values()))
-        for (key, name), answer in zip(names.items(), answers, strict=True):
-            value = self._joined(name) if answer is _IN_PARTS else self._bytes(answer)
-            if value is not None:
-                found[key] = value
+        left = MAX_VALUE_BYTES
+        with deadline(self._timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
+            answers = self._ask(*(("GET", name) for name in names.values()))
+            for (key, name), answer in zip(names.items(), answers, strict=True):
+                value = self._joined(name, left) if answer is _IN_PARTS else self._bytes(answer)
+                if value is not None:
+                    found[key] = value
+                    left -= len(value)
         return found
 
     def present(self, keys: Iterable[str]) -> set[str]:
@@ -132,6 +144,7 @@ class RedisStore:
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all."""
         name, ttl = self._key(key), self._address.ttl
+        check_length(value)
         if len(value) > self._part_bytes:
             self._put_parts(name, value)
         else:
@@ -183,8 +196,8 @@ class RedisStore:
     def _key(self, key: str) -> str:
         return f"{self._address.prefix}:v1:{check_key(key)}"
 
-    def _joined(self, name: str) -> bytes | None:
-        """Return the value in parts under `name`, all of one put."""
+    def _joined(self, name: str, most: int) -> bytes | None:
+        """Return the value in parts under `name`, all of one put; None where it is longer than `most` too."""
         for _ in range(_ATTEMPTS):
             (head,) = self._ask(("HGET", name, "put"))
             if head is _IN_PARTS:  # replaced by a short one
@@ -197,10 +210,20 @@ class RedisStore:
             put, _, count = (self._bytes(head) or b"").partition(b":")
             if not (count.isdigit() and len(count) < 10):
                 raise self._garbled()
+            if int(count) > _MOST_PARTS:
+                return None
+            fields = [b"%s:%d" % (put, number) for number in range(int(count))]
+            lengths = self._ask(*(("HSTRLEN", name, field) for field in fields)) if fields else []
+            if _IN_PARTS in lengths or 0 in lengths:
+                continue  # replaced meanwhile
+            if not all(isinstance(length, int) and length > 0 for length in lengths):
+                raise self._garbled()
+            if sum(lengths) > most:
+                return None
             parts = []
-            for number in range(int(count)):
-                (part,) = self._ask(("HGET", name, b"%s:%d" % (put, number)))
-                if not isinstance(part, bytes):
+            for field, length in zip(fields, lengths, strict=True):
+                (part,) = self._ask(("HGET", name, field))
+                if not isinstance(part, bytes) or len(part) != length:
                     break
                 parts.append(part)
             else:
@@ -242,13 +265,20 @@ class RedisStore:
 
     def _scan(self, prefix: str) -> Iterator[str]:
         beginning = f"{self._address.prefix}:v1:"
+        spent = 0.0
         seen = set()  # SCAN may name a key twice, and so may two nodes while it moves
         for node in self._nodes():
             cursor = 0
             while True:
+                began = time.monotonic()
                 with self._round_trip():
                     cursor, found = node.scan(cursor, match=f"{beginning}{prefix}*", count=_SCAN_COUNT)
                     names = [bytes.decode(name, errors="replace") for name in found]
+                spent += time.monotonic() - began
+                if (
+                    spent > _LISTING_FACTOR * self._timeout
+                ):  # or a server that never ends would be asked for ever
+                    raise self._error(TimeoutError())
                 for name in names:
                     key = name.removeprefix(beginning)
                     if key not in seen and is_key(key):
@@ -274,7 +304,7 @@ class RedisStore:
     def _round_trip(self) -> Iterator[Any]:
         """Yield the client; what is done with it ends by the deadline, and fails with StoreError alone."""
         try:
-            with deadline(self._timeout):
+            with deadline(self._timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
             # Nor may a traceback show what a server has quoted: it has causes, too.
@@ -346,6 +376,11 @@ class RedisStore:
                 return self._unavailable(
                     "the Cluster cannot serve this now",
                     "check that all its slots are covered: CLUSTER INFO",
+                )
+            case TooMuchError():
+                return self._unavailable(
+                    f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes",
+                    "see who else writes there, or use another prefix",
                 )
             case kinds.TimeoutError() | TimeoutError():
                 return self._unavailable(

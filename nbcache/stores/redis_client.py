@@ -18,7 +18,7 @@ from typing import Any
 from nbcache.errors import ConfigError
 from nbcache.stores.redis_address import Address
 
-__all__ = ["connect", "deadline", "disconnect", "require_redis"]
+__all__ = ["TooMuchError", "connect", "deadline", "disconnect", "require_redis"]
 
 _READ_BYTES = 256 * 1024
 
@@ -98,17 +98,35 @@ def require_redis() -> Any:
 
 
 @contextlib.contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Have all that this thread does with clients fail with a timeout once `seconds` have passed."""
-    _thread.deadline = time.monotonic() + seconds
+def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
+    """Have all that this thread does with clients fail with a timeout once `seconds` have passed.
+
+    With TooMuchError once it has received more than `most_bytes`. Within another one the narrower bounds
+    count.
+    """
+    until, allowed = _thread.deadline, _thread.allowed
+    _thread.deadline = min(until, time.monotonic() + seconds)
+    _thread.allowed = begun = min(allowed, most_bytes)
     try:
         yield
     finally:
-        _thread.deadline = math.inf
+        _thread.deadline = until
+        _thread.allowed = allowed - (begun - _thread.allowed if begun < math.inf else 0.0)
+
+
+class TooMuchError(Exception):
+    """More bytes come than the deadline's bound allows."""
 
 
 class _Thread(threading.local):
     deadline = math.inf
+    allowed = math.inf
+    """Bytes that it may still receive."""
+
+    def received(self, count: int) -> None:
+        self.allowed -= count
+        if self.allowed < 0:
+            raise TooMuchError
 
     def left(self) -> float:
         """Return the seconds until the deadline; TimeoutError where it has passed."""
@@ -136,11 +154,15 @@ class _BoundedSocket:
 
     def recv(self, *arguments: Any) -> Any:
         self._bound()
-        return self._socket.recv(*arguments)
+        data = self._socket.recv(*arguments)
+        _thread.received(len(data))
+        return data
 
     def recv_into(self, *arguments: Any) -> Any:  # with hiredis
         self._bound()
-        return self._socket.recv_into(*arguments)
+        count = self._socket.recv_into(*arguments)
+        _thread.received(count)
+        return count
 
     def sendall(self, *arguments: Any) -> Any:
         self._bound()

@@ -49,6 +49,8 @@ _POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 1.0
 _SILENCE_SECONDS = 30.0
 """After so long without a word the server is asked for one, or a connection could be dead unnoticed."""
+_MOST_BYTES = 1 << 20
+"""Received for one message: several short ones may come together."""
 _PAUSES = (0.1, 30.0)
 """Seconds between attempts to connect again: the first, and what they grow to."""
 
@@ -221,7 +223,7 @@ class RedisListener:
             heard_at, asked = time.monotonic(), False
             while not self._ends.is_set():
                 if connection.can_read(_POLL_SECONDS):
-                    with deadline(self._store.timeout):
+                    with deadline(self._store.timeout, _MOST_BYTES):
                         answer = connection.read_response()
                     self._take(answer)
                     heard_at, asked = time.monotonic(), False

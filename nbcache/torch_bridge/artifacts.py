@@ -1,7 +1,4 @@
-"""Record each artifact as torch makes or hits it, and make present what torch is about to look up.
-
-Tested on torch 2.13.0 and 2.11.0.
-"""
+"""Record each artifact as torch makes or hits it, and make present what torch is about to look up."""
 
 from __future__ import annotations
 
@@ -68,14 +65,15 @@ def record(
     patches: Patches,
     owned: Callable[[], bool],
     disown: Callable[[], None],
+    tells: Callable[[str], bool],
 ) -> None:
     """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`.
 
     `owned` tells whether torch's folder holds only what was made in this environment. It does not once
-    a bundle has been loaded (`populate_caches`), which does not say for which CPU it was made.
+    a bundle has been loaded (`populate_caches`), which does not say for which CPU it was made. `tells`
+    says of a type whether other hooks tell what torch has found of it: else none of it counts as made here.
     """
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
-    recorded, populate = manager.record_artifact, manager.populate_caches
 
     def was_hit(artifact_type: str, key: str, content: Any) -> bool:
         if artifact_type == "autotune":
@@ -84,7 +82,7 @@ def record(
         return content is getattr(_loaded, "content", None) or getattr(_loaded, "profile", False)
 
     def was_made(artifact_type: str, key: str, content: Any) -> bool:
-        if artifact_type == "inductor" and kernels_are_replaced():
+        if not tells(artifact_type) or (artifact_type == "inductor" and kernels_are_replaced()):
             return False
         if was_hit(artifact_type, key, content):
             return getattr(_loaded, "local", True) and owned()
@@ -95,16 +93,19 @@ def record(
         encoded = factory.encode_create(artifact_type, key, content).content
         hand_on(session, Artifact(artifact_type, key, encoded), made=made)
 
-    def record_artifact(artifact_type: str, key: str, content: Any) -> None:
-        recorded(artifact_type, key, content)
+    def record_artifact(
+        original: Any, cls: Any, artifact_type: str, key: str, content: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        done = original(cls, artifact_type, key, content, *args, **kwargs)
         session.attempt("recording an artifact", partial(note, artifact_type, key, content))
+        return done
 
-    def populate_caches(artifacts: Any) -> Any:
-        session.attempt("noting a bundle", disown)
-        return populate(artifacts)
+    def populate_caches(original: Any, *args: Any, **kwargs: Any) -> Any:
+        disown()
+        return original(*args, **kwargs)
 
-    patches.set(manager, "record_artifact", staticmethod(record_artifact))
-    patches.set(manager, "populate_caches", staticmethod(populate_caches))
+    patches.hook(manager, "record_artifact", record_artifact, takes="cls artifact_type key content")
+    patches.hook(manager, "populate_caches", populate_caches)
 
 
 def hand_on(session: Session, artifact: Artifact, *, made: bool) -> None:
@@ -173,7 +174,6 @@ def provide_graphs(
     The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
     either, whether another kernel is compiling it just now.
     """
-    original = codecache.GuardedCache.__dict__["iterate_over_candidates"].__func__
     tuned: set[str] = set()
 
     def make_present(cls: Any, type: str, key: str) -> bool:
@@ -206,14 +206,16 @@ def provide_graphs(
         populate(codecache, session, cls, type, key, contents)
         return contents
 
-    def iterate_over_candidates(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[Any]:
+    def iterate_over_candidates(
+        original: Any, cls: Any, local: bool, remote_cache: Any, key: str, *args: Any, **kwargs: Any
+    ) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
         serves, tried = False, set()
         _loaded.asked = None
         if local and type:
             present = partial(make_present, cls, type, key)
             serves = bool(session.attempt("making a stored graph present", present))
-        for candidate in original(cls, local, remote_cache, key):
+        for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
             tried.add(candidate[1])
             _loaded.content, _loaded.local = candidate[1], candidate[2]
             yield candidate
@@ -230,7 +232,8 @@ def provide_graphs(
                 _loaded.content, _loaded.local = content, True
                 yield candidate
 
-    patches.set(codecache.GuardedCache, "iterate_over_candidates", classmethod(iterate_over_candidates))
+    takes = "cls local remote_cache key"
+    patches.hook(codecache.GuardedCache, "iterate_over_candidates", iterate_over_candidates, takes=takes)
 
 
 def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
@@ -289,7 +292,6 @@ def _provided(codecache: ModuleType, key: str) -> str:
 
 def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]) -> None:
     """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
-    original = pgo.get_local_code_state
 
     def make_present(key: str) -> None:
         _loaded.asked = None
@@ -301,15 +303,15 @@ def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving
             for artifact in session.provide("pgo", key)[:1]:
                 _populate(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
 
-    def get_local_code_state(cache_key: str) -> Any:
+    def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
         session.attempt("making a stored profile present", partial(make_present, cache_key))
         _loaded.profile = True
         try:
-            return original(cache_key)
+            return original(cache_key, *args, **kwargs)
         finally:
             _loaded.profile = False
 
-    patches.set(pgo, "get_local_code_state", get_local_code_state)
+    patches.hook(pgo, "get_local_code_state", get_local_code_state, takes="cache_key")
 
 
 def provide_autotune(
@@ -322,22 +324,23 @@ def provide_autotune(
     cache folder unchecked, so only keys of the form that torch itself makes are let through.
     """
     backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
+    if backend is None and module.__name__.endswith("autotune_cache"):
+        raise AttributeError(f"{module.__name__} has no backend for this machine")
     if backend is None or backend.__module__ != module.__name__:
         return
-    original = backend._get
 
     def make_present(self: Any, path: str, key: str) -> None:
         if serving():
             _provide_tuning(session, key, path, partial(self._put, path))
 
-    def _get(self: Any, path: str) -> Any:
+    def _get(original: Any, self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         key = "/".join(path.split(os.sep)[-2:])
         session.attempt("making a stored tuning result present", partial(make_present, self, path, key))
-        found = original(self, path)
+        found = original(self, path, *args, **kwargs)
         _loaded.tuning = None if found is None else key
         return found
 
-    patches.set(backend, "_get", _get)
+    patches.hook(backend, "_get", _get, takes="self key")
 
 
 def provide_tuning_to_workers(
@@ -347,7 +350,6 @@ def provide_tuning_to_workers(
 
     The manifest does not name what other notebooks have tuned. (Never run on a GPU yet.)
     """
-    triton = async_compile.AsyncCompile.triton
 
     def make_present(source: str) -> None:
         from torch._inductor.codecache import get_hash, get_path
@@ -363,11 +365,13 @@ def provide_tuning_to_workers(
             key = "/".join(path.split(os.sep)[-2:])
             _provide_tuning(session, key, path, partial(_write_tuning, key))
 
-    def provided(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+    def provided(
+        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
+    ) -> Any:
         session.attempt("making a stored tuning result present", partial(make_present, source_code))
-        return triton(self, kernel_name, source_code, *args, **kwargs)
+        return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.set(async_compile.AsyncCompile, "triton", provided)
+    patches.hook(async_compile.AsyncCompile, "triton", provided, takes="self kernel_name source_code")
 
 
 def _populate_tuning(session: Session, folder: str) -> None:

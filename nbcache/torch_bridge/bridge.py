@@ -7,7 +7,6 @@ import getpass
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from nbcache.torch_bridge import (
     cpp_kernels,
     environment,
     events,
+    folders,
     garbage,
     gemm_autotune,
     gpus,
@@ -38,6 +38,8 @@ from nbcache.torch_bridge import (
 )
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
+from nbcache.torch_bridge.default_folder import DefaultFolder
+from nbcache.torch_bridge.dependencies import TABLES, Dependencies
 from nbcache.torch_bridge.hooks import ImportHook, Patches
 
 if TYPE_CHECKING:
@@ -50,7 +52,16 @@ _FOREIGN = "nbcache_foreign"
 """File in torch's folder that says: not all in here was made in this environment."""
 _CACHES = ("aotautograd", "dynamo", "fxgraph")
 """Folders of torch's cache folder that are looked things up in; others hold what a compile works on."""
+_DEFAULT = "default"
+"""Folder, beside those for environments, that stands for torch's default one where that is not safe."""
 _IN_USE_SECONDS = 60.0
+_TOLD_BY = {
+    "inductor": ("provide_graphs",),
+    "aot_autograd": ("provide_graphs",),
+    "autotune": ("provide_autotune", "replace_backends"),
+    "pgo": ("provide_profile", "replace_backends"),
+}
+"""By type of artifact, the parts that tell what torch has found from what it has made here."""
 _LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx")
 """What takes tenths of a second to import."""
 
@@ -61,10 +72,19 @@ class TorchBridge:
     def __init__(self, user_has_torch: Callable[[], bool] = lambda: False) -> None:
         self._user_has_torch = user_has_torch
         self._patches = Patches()
+        self._parts: dict[str, Patches] = {}
+        """What is hooked, by the names of the functions that hooked it."""
+        self._lost: set[str] = set()
+        """The names of those parts that this torch has no place for, or that have failed."""
         self._imports: ImportHook | None = None
         self._session: Session | None = None
+        self._roots = folders.Roots()
+        self._default_folder = DefaultFolder(self._default)
         self._folder: Path | None = None
-        """The cache folder that we gave torch; None where the user has set one, or torch is not there."""
+        """The cache folder that we gave torch; None where the user has set one, or torch is not there.
+
+        Where none could be made it is not there, and `_expected` is None.
+        """
         self._chosen: str | None = None
         """The cache folder that the user has chosen through us."""
         self._expected: str | None = None
@@ -75,6 +95,13 @@ class TorchBridge:
         self._profile: str | None = None
         """The job id that we gave torch for this notebook's profile; None where the user has set one."""
         self._caches = CacheSettings()
+        self._dependencies: Dependencies | None = None
+        self._late = False
+        """Whether torch was imported before nbcache was loaded."""
+        self._waiting: list[Callable[[], None]] = []
+        """What depends on more of torch than there is while it is being imported."""
+        self._sound = False
+        """Whether torch's keys hold all that graphs depend on; if not, nothing is stored nor served."""
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
@@ -87,21 +114,24 @@ class TorchBridge:
             session.settings = session.settings.with_value("portable", OFF, origin=because)
 
         def when(follow: Callable[..., None], *more: Any) -> Callable[[ModuleType], None]:
-            def hook(module: ModuleType) -> None:
-                self._hook(follow, module, *more)
-
-            return hook
+            return lambda module: self._hook(follow, module, *more)
 
         serving = self._serving
+        self._late = "torch" in sys.modules
         self._imports = ImportHook(
             {
                 "torch": self._torch_module,
-                "torch._dynamo.utils": when(events.follow_spans, self._caches.why_disabled, self._settle),
-                "torch.compiler._cache": when(artifacts.record, self._owned, self._disown),
+                "torch._inductor.runtime.cache_dir_utils": when(self._default_folder.replace_in_utils),
+                "torch._inductor.runtime.runtime_utils": when(self._default_folder.replace_in_runtime),
+                "torch._dynamo.utils": self._dynamo_module,
+                "torch.compiler._cache": when(artifacts.record, self._owned, self.disown, self._tells),
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
+                **{name: partial(self._depends, "note_tables") for name in TABLES},
+                "torch._inductor.pattern_matcher": partial(self._depends, "follow_patterns"),
+                "torch._functorch._aot_autograd.aot_autograd_result": partial(self._depends, "follow_hits"),
                 "torch._inductor.cpu_vec_isa": self._instructions_module,
-                "torch._inductor.cpp_builder": partial(self._restrict, portable.restrict_flags),
+                "torch._inductor.cpp_builder": self._builder_module,
                 "torch._inductor.remote_cache": self._remote_cache_module,
                 "torch._functorch._aot_autograd.autograd_cache": when(remote.renew_autograd_cache),
                 "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
@@ -121,6 +151,8 @@ class TorchBridge:
         if self._imports is not None:
             self._imports.uninstall()
         self._patches.restore()
+        self._parts.clear()
+        self._lost.clear()
         self._tag.set(None)
         self._caches.restore()
         self._take_folder_back()
@@ -132,9 +164,19 @@ class TorchBridge:
             return
         baseline = portable.chosen(self._session.settings.portable)
         if baseline == self._baseline:
+            self._renew_folder(self._session)
             return
         with _nothing_compiles():
             self._compile_for(baseline, self._session)
+
+    def _renew_folder(self, session: Session) -> None:
+        """Give torch another folder of ours, where other signers' code may be used now than in this one."""
+        current, ours = session.environment, self._folder
+        if current is None or ours is None or self._chosen or ours.name == _name_of_folder(session, current):
+            return
+        with _nothing_compiles():
+            self._take_folder_back()
+            self._give_folder(session, current)
 
     def _compile_for(self, baseline: Baseline | None, session: Session) -> None:
         self._baseline = baseline
@@ -160,12 +202,11 @@ class TorchBridge:
 
     def clear(self) -> None:
         """Empty the folders that we give torch, for all environments; the user's own is not ours to clean."""
-        try:
-            folders = [folder for folder in _own_folder(_own_root()).iterdir() if folder.is_dir()]
-        except (OSError, StoreUnavailable):
-            return
-        for folder in folders:
-            _empty(folder)
+        for root in self._roots.all(self._own()):
+            with contextlib.suppress(OSError):
+                for folder in root.iterdir():
+                    if folder.name != _DEFAULT and folder.is_dir() and not folder.is_symlink():
+                        _empty(folder)
 
     def cache_folder(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
@@ -204,27 +245,73 @@ class TorchBridge:
         """Tell whether torch looks where nbcache puts what it restores; False before torch is imported."""
         return self._expected is not None and os.path.abspath(os.environ.get(FOLDER, "")) == self._expected
 
-    def _hook(self, follow: Callable[..., None], module: ModuleType, *more: Any) -> bool:
-        """Install one hook; where this torch is built otherwise, go without it, say so, and return False."""
+    @property
+    def awaited(self) -> list[str]:
+        """The modules that have something to be hooked, and are not imported yet."""
+        return [] if self._imports is None else self._imports.awaited
+
+    @property
+    def parts(self) -> dict[str, Patches]:
+        """The parts of nbcache that hook something of torch's now, by name."""
+        return dict(self._parts)
+
+    def _hook(
+        self,
+        follow: Callable[..., None],
+        module: ModuleType,
+        *more: Any,
+        otherwise: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Hook one part of nbcache, whole or not at all.
+
+        Where this torch has no place for it, or where it fails later, go without that part, and say so once;
+        `otherwise` is then done.
+        """
         if self._session is None:
-            return False
+            return
+
+        def lose(why: str, error: Exception) -> None:
+            self._lost.add(follow.__name__)
+            if self._session is not None:
+                version = getattr(sys.modules.get("torch"), "__version__", "?")
+                of = f"{module.__name__} of torch {version}"
+                problem = UnsupportedTorch(
+                    f"part of nbcache ({follow.__name__}) is off, because {of} {why}", where=repr(error)
+                )
+                self._session.notice(str(problem))
+            otherwise()
+
+        part = Patches(partial(lose, "has called it as it does not know"))
         try:
-            follow(module, self._session, self._patches, *more)
-            return True
+            follow(module, self._session, part, *more)
         except Exception as error:  # whatever it is, the user's import goes on
-            version = getattr(sys.modules.get("torch"), "__version__", "?")
-            problem = UnsupportedTorch(
-                f"part of nbcache is off, because {module.__name__} of torch {version} is not as it knows it",
-                where=repr(error),
-            )
-            self._session.notice(str(problem))
-            return False
+            part.restore()
+            lose("is not as it knows it", error)
+            return
+        self._parts[follow.__name__ if part.replaced else f"{follow.__name__} of {module.__name__}"] = part
+        self._patches.undo(part.restore)
+
+    def _is_on(self, *names: str) -> bool:
+        """Tell whether these parts are hooked, and have not failed."""
+        return all(name in self._parts and name not in self._lost for name in names)
+
+    def _tells(self, type: str) -> bool:
+        """Tell whether it is known of artifacts of this type whether torch has made them or found them."""
+        return self._lost.isdisjoint(_TOLD_BY.get(type, ()))
+
+    def _dynamo_module(self, module: ModuleType) -> None:
+        more = (self._caches.why_disabled, self._settle)
+        # Where settings do not follow to the thread that compiles, neither does what tells portable code.
+        self._hook(events.follow_spans, module, *more, otherwise=self._not_portable)
 
     def _codecache_module(self, module: ModuleType) -> None:
         if self._session is not None:
             prewarm.prefetch_keys(module, self._session)
+        self._hook(self._default_folder.replace_in_codecache, module)
+        self._hook(self._default_folder.replace_headers, module)
+        self._depends("follow_keys", module)
         self._hook(events.follow_lookups, module)
-        self._hook(artifacts.provide_graphs, module, self._serving)
+        self._hook(artifacts.provide_graphs, module, self._serving_graphs)
         self._hook(gemm_autotune.provide_times, module, self._serving, self._owned)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
 
@@ -244,14 +331,29 @@ class TorchBridge:
         self._hook(triton_kernels.provide_tuned, module, self._serving, self._owned)
 
     def _instructions_module(self, module: ModuleType) -> None:
-        self._restrict(portable.restrict_features, module)
+        self._hook(portable.restrict_features, module, self._current_baseline, otherwise=self._not_portable)
         self._hook(cpp_kernels.provide_probes, module, self._serving)
 
-    def _restrict(self, follow: Callable[..., None], module: ModuleType) -> None:
-        """Hook what makes code portable; where that is impossible, it is for this CPU, and counts as such."""
-        hooked = self._hook(follow, module, self._current_baseline)
-        if not hooked and self._baseline is not None and self._session is not None:
+    def _builder_module(self, module: ModuleType) -> None:
+        self._hook(portable.restrict_flags, module, self._current_baseline, otherwise=self._not_portable)
+
+    def _not_portable(self) -> None:
+        """Compile for this CPU from now on, and have it count as such: what makes code portable is lost."""
+        if self._baseline is not None and self._session is not None:
             self._compile_for(None, self._session)
+
+    def _depends(self, follow: str, module: ModuleType) -> None:
+        """Hook what torch's keys leave out; where that is impossible, nothing is stored nor served."""
+        if self._dependencies is None:  # torch imports this module while it is being imported itself
+            self._waiting.append(partial(self._depends, follow, module))
+        else:
+            self._hook(getattr(self._dependencies, follow), module, otherwise=self._not_sound)
+
+    def _not_sound(self) -> None:
+        """Neither store nor serve anything from now on: what graphs depend on cannot be told."""
+        self._sound = False
+        if self._session is not None:
+            self._session.environment = None
 
     def _current_baseline(self) -> Baseline | None:
         return self._baseline
@@ -266,6 +368,10 @@ class TorchBridge:
             session.notice(f"torch {torch.__version__} is older than {needed}: nbcache does nothing with it")
             self.uninstall()
             return
+        self._dependencies, self._sound = Dependencies(torch, late=self._late), True
+        self._depends("follow_operators", torch)
+        while self._waiting:
+            self._waiting.pop()()
         self._environment_changed(session)
 
     def _environment_changed(self, session: Session) -> None:
@@ -273,13 +379,15 @@ class TorchBridge:
         self._tag.set(self._baseline)
         current = environment.current(self._baseline)
         self._give_folder(session, current)
-        session.environment_ready(current)
+        if self._sound:
+            session.environment_ready(current)
 
     def _give_folder(self, session: Session, current: Environment) -> None:
         """Give torch a cache folder of its own for this environment, unless the user has set one.
 
         torch's CPU keys leave the CPU out, and its default folder is shared by all: a folder for each
-        environment keeps that sound and leaves torch's keys as they are.
+        environment keeps that sound and leaves torch's keys as they are. Once a signer is trusted no more
+        there is another one: what they have compiled may be in the one before.
         """
         set_by_user = os.environ.get(FOLDER)
         if set_by_user and set_by_user != self._chosen and _is_nobodys_choice(Path(set_by_user)):
@@ -289,21 +397,46 @@ class TorchBridge:
             if self._baseline is None:  # torch's keys hold a baseline
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
+        before = self._folder
         try:
-            folder = _own_folder(_own_root()) / current.digest[:16]
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder, said = self._roots.folder(_name_of_folder(session, current), self._own())
         except (OSError, StoreUnavailable) as error:
-            self._take_folder_back()
-            session.notice(f"{error}. torch keeps its usual cache folder, and nbcache only watches")
+            # Not torch's default folder: its name can be foreseen, and what somebody put there would run.
+            self._folder, self._expected = self._roots.nowhere(), None
+            if not set_by_user:
+                self._set_folder(str(self._folder))
+            session.notice(f"no folder can be made for torch's cache: {error}. nbcache only watches")
             return
+        for each in said:
+            session.notice(each)
         self._folder, self._expected = folder, str(folder)
         if not set_by_user:  # else within `fresh_cache()`, or chosen by a cell since
             self._set_folder(str(folder))
+        _move_triton(before, folder)
+
+    def _own(self) -> Path:
+        """Return nbcache's own folder."""
+        return Path(os.devnull) if self._session is None else self._session.settings.dir
 
     def _set_folder(self, folder: str) -> None:
         for name in (FOLDER, _TRITON_FOLDER):  # Triton's is set below it at the first use
             self._before.setdefault(name, os.environ.get(name))
         os.environ[FOLDER] = folder
+
+    def _default(self) -> Path:
+        """Return what stands for torch's default folder where that is not safe."""
+        try:
+            return self._roots.folder(_DEFAULT, self._own())[0]
+        except (OSError, StoreUnavailable):
+            return self._roots.nowhere()
+
+    def _check_folders(self, session: Session) -> None:
+        """Have torch use another folder where ours is not ours any more: others clean temp folders, too."""
+        self._default_folder.check(session)
+        given, current = self._folder, session.environment
+        if given is None or self._expected is None or current is None or folders.is_private(given):
+            return
+        self._give_folder(session, current)
 
     def _choose_folder(self, text: str) -> None:
         """Have torch use a folder that the user names, as if set before the kernel began; "" takes that back.
@@ -337,24 +470,30 @@ class TorchBridge:
 
         if environment.requested() != self._requested and self._session is not None:
             self._environment_changed(self._session)
+        if self._session is not None:
+            self._check_folders(self._session)
         if torch.cuda.is_initialized():
             gpus.settle()
-        if torch.compiler.config.force_disable_caches:
+        if torch.compiler.config.force_disable_caches or not self._sound:
             return False
         value = os.environ.get(FOLDER, "")
         if self._folder is not None and value != str(self._folder) and _is_nobodys_choice(Path(value)):
             os.environ[FOLDER] = str(self._folder)  # it was another environment's when `fresh_cache()` began
-        if self._folder is not None and not self._folder.is_dir():  # temp folders are cleaned by others, too
-            (_own_folder(_own_root()) / self._folder.name).mkdir(mode=0o700, exist_ok=True)
         return self.serves_folder()
+
+    def _serving_graphs(self) -> bool:
+        """Tell whether graphs may be made present: only where their C++ kernels are loaded as stored, too."""
+        return self._is_on("follow_lookups", "provide_kernels") and self._serving()
 
     def _owned(self) -> bool:
         """Tell whether torch's folder holds only what was made in this environment."""
-        return self._folder is not None and self._serving() and not (self._folder / _FOREIGN).exists()
+        if self._folder is None or not self._is_on("record"):  # that tells of what comes from elsewhere
+            return False
+        return self._serving() and not (self._folder / _FOREIGN).exists()
 
-    def _disown(self) -> None:
+    def disown(self) -> None:
         """Remember that torch's folder holds what came from elsewhere."""
-        if self._folder is not None:
+        if self._folder is not None and self._expected is not None:
             (self._folder / _FOREIGN).touch()
 
     def _pgo_module(self, pgo: ModuleType) -> None:
@@ -409,14 +548,16 @@ def _nothing_compiles() -> Iterator[None]:
 
 
 def _empty(folder: Path) -> None:
-    """Remove what torch would look up in one of our folders, and what no kernel is working on."""
+    """Remove what torch would look up in one of our folders, and what no kernel is working on.
+
+    What says that others' code was put there stays: some of it does, and running kernels may put it again.
+    """
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / _FOREIGN).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         (folder / KERNELS / CLEARED).touch()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        if KERNELS in path.parts:  # running kernels have loaded them, and may store them anew
+        if KERNELS in path.parts or path == folder / _FOREIGN:  # kernels that run may store theirs anew
             continue
         with contextlib.suppress(OSError):  # another kernel may be compiling there just now
             if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
@@ -428,12 +569,12 @@ def _is_nobodys_choice(folder: Path) -> bool:
 
     Both are in the environment, which child processes inherit.
     """
-    if folder.parent.name == _own_root().name:
+    if folders.is_root(folder.parent):
         return True
     try:
         user = getpass.getuser()
     except (KeyError, ModuleNotFoundError, OSError):
-        user = f"uid_{_user()}"
+        user = f"uid_{os.getuid()}"
     default = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
     return folder == Path(tempfile.gettempdir(), default)
 
@@ -444,7 +585,7 @@ def _folder_for_torch(text: str) -> str:
     why = None
     if any(character.isspace() for character in str(folder)):
         why = "torch cannot compile where a name has a space"
-    elif _own_root() in (folder, *folder.parents):
+    elif any(map(folders.is_root, (folder, *folder.parents))):
         why = "that is nbcache's own, for one environment each"
     else:
         try:
@@ -460,8 +601,15 @@ def _folder_for_torch(text: str) -> str:
     return str(folder)
 
 
-def _own_root() -> Path:
-    return Path(tempfile.gettempdir()) / f"nbcache_{_user()}"
+def _name_of_folder(session: Session, current: Environment) -> str:
+    return f"{current.digest[:16]}{session.judge.mark()}"
+
+
+def _move_triton(before: Path | None, folder: Path) -> None:
+    """Have Triton follow torch into another folder; it has remembered one below the first."""
+    value = os.environ.get(_TRITON_FOLDER, "")
+    if before not in (None, folder) and value.startswith(f"{before}{os.sep}"):
+        os.environ[_TRITON_FOLDER] = f"{folder}{value.removeprefix(str(before))}"
 
 
 def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) -> None:
@@ -476,22 +624,3 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
                 f"{FOLDER}={folder} was also used with another CPU, or another ATEN_CPU_CAPABILITY: torch "
                 "does not tell their code apart, and results may be wrong. Unset it: nbcache keeps them apart"
             )
-
-
-def _user() -> str:
-    return str(os.getuid()) if hasattr(os, "getuid") else "user"
-
-
-def _own_folder(folder: Path) -> Path:
-    """Make `folder` for its owner only, or raise StoreUnavailable where somebody else made it first."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
-        raise StoreUnavailable(
-            "the folder for torch's cache is not ours",
-            where=str(folder),
-            next_step="remove it, or set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a folder of your own",
-        )
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        folder.chmod(0o700)
-    return folder

@@ -5,8 +5,6 @@ nothing, but for the folder, which the bridge looks after. What a variable said 
 be assigned over for the remote caches. For the others torch goes on to take what the variable said, and
 ignores assignments without a word. An assignment counts where cells run; on 2.13 a thread that a cell starts
 does not see it.
-
-Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
@@ -236,7 +234,9 @@ class CacheSettings:
         setting = _SETTINGS[name]
         if (value := _WORDS.get(text.lower())) is None:
             raise ConfigError(
-                f"{name}={text!r} cannot be used: on or off is needed", where=ORIGIN, next_step=setting.help
+                f"{name}={text!r} cannot be used: on or off is needed",
+                where=ORIGIN,
+                next_step=f"{name} takes on or off; it is: {setting.help}",
             )
         # Off is None there: False would be part of AOTAutograd's keys, so that nothing stored is found.
         chosen = value or (None if setting.is_remote else False)

@@ -5,13 +5,12 @@ torch and Python, so in another virtual environment it compiles everything again
 which vector instructions work by compiling and loading a test program. Here both are kept under
 keys that hold what the result depends on and nothing else, in the session's environment, which
 adds torch's build, the Python ABI, the compiler's ABI and every instruction set of the CPU.
-
-Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from nbcache.key import components, digest, sha256
 from nbcache.model import BUNDLED, Artifact, Level
 from nbcache.torch_bridge.artifacts import being_loaded, was_provided
-from nbcache.torch_bridge.environment import torch_release
+from nbcache.torch_bridge.environment import release, torch_release, torch_version
 from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
+from nbcache.torch_bridge.hooks import Intended
 from nbcache.tracking import KernelUsed, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _THREADS_IN_KEYS = (2, 13)
 """Since when torch's keys hold the number of threads."""
+_ARGUMENTS_IN_CXX = (2, 15)
+"""Since when torch takes `CXX` for a command."""
 _WORKS = b"1"
 _CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
@@ -71,6 +73,10 @@ _BUILD_VARIABLES = (
 )
 
 
+class IncompleteGraph(Intended, OSError):
+    """Makes torch take a stored graph for a miss and compile it whole: a kernel of it cannot be had."""
+
+
 def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], build_settings: str) -> str:
     """Return the key of a C++ kernel, 64 hexadecimal digits.
 
@@ -95,17 +101,18 @@ def provide_kernels(
     baseline: Callable[[], Baseline | None],
 ) -> None:
     """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
-    original = codecache.CppCodeCache.__dict__["load_async"].__func__
     pending: set[tuple[Any, str]] = set()
     trusted: dict[str, Path] = {}
     """By slot, the files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
+    restored: set[str] = set()
+    """Those slots of them whose kernels were restored, from whomever."""
 
     def slot(key: str) -> str:
         """Return under what a kernel is kept in this process, which may compile for one CPU, then another."""
         chosen = baseline()
         return key if chosen is None else f"{key} for {chosen.name}"
 
-    def load_async(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_async(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
         if load is not None:
             return load
@@ -149,7 +156,7 @@ def provide_kernels(
     def given_up(graph: str, why: str) -> OSError:
         """Drop a stored graph; return what makes torch take it for a miss and compile it whole."""
         session.attempt("dropping an incomplete graph", partial(give_up, graph))
-        return OSError(f"a C++ kernel of the stored graph {graph} {why}")
+        return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
 
     def noted(key: str, ours: str, began: float, library: Any) -> None:
         session.attempt("recording a kernel", partial(note, key, ours, began, library))
@@ -162,6 +169,7 @@ def provide_kernels(
         session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
         if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
             trusted[ours] = path
+            restored.discard(ours)
             session.record("cpp_kernel", key, path.read_bytes, made=True)
 
     def give_up(graph: str) -> None:
@@ -179,7 +187,8 @@ def provide_kernels(
         if (loaded := cls.cache.get(ours)) is not None:
             session.emit(KernelUsed(**stamp(), compiled=False))
             if ours in trusted:  # the store may have been cleared since
-                session.record("cpp_kernel", key, trusted[ours].read_bytes, made=True)
+                made = ours not in restored or owned()  # else it may be another's
+                session.record("cpp_kernel", key, trusted[ours].read_bytes, made=made)
             return key, loaded
         for artifact in session.provide("cpp_kernel", key)[:1]:
             if (load := loaded_from(cls, artifact)) is not None:
@@ -201,10 +210,13 @@ def provide_kernels(
             return None
         ours = slot(artifact.key)
         trusted[ours] = _path(codecache.cache_dir(), artifact)
+        restored.add(ours)
         load: Callable[[], Any] = cls.cache.setdefault(ours, partial(_same, library))
         return load
 
-    patches.set(codecache.CppCodeCache, "load_async", classmethod(load_async))
+    patches.hook(
+        codecache.CppCodeCache, "load_async", load_async, takes="cls main_code device_type submit_fn"
+    )
 
 
 def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
@@ -356,7 +368,6 @@ def provide_probes(
     Finding it out costs a run of that compiler and a process. That one does not work is not remembered:
     the reason may pass, such as a time-out on a busy machine.
     """
-    original = cpu_vec_isa.VecISA.check_build
 
     def known(self: Any, code: str) -> tuple[str | None, bool]:
         """Return the key under which to remember, None for not at all, and whether it is known to work."""
@@ -370,30 +381,49 @@ def provide_probes(
             return key, artifact.content == _WORKS
         return key, False
 
-    def check_build(self: Any, code: str) -> bool:
+    def check_build(original: Any, self: Any, code: str) -> Any:
         key, works = session.attempt("looking up a probe", partial(known, self, code)) or (None, False)
         if works:
             return True
         must_be_stored(str(self))
-        works = bool(original(self, code))
+        works = original(self, code)
         if works and key is not None:
             session.attempt("recording a probe", partial(session.record, "probe", key, _WORKS, made=True))
         return works
 
-    patches.set(cpu_vec_isa.VecISA, "check_build", check_build)
+    patches.hook(cpu_vec_isa.VecISA, "check_build", check_build, takes="self code", only=True)
 
 
-def compiler() -> tuple[str, str | None]:
-    """Return the C++ compiler's name, as `CXX` gives it, and its path; None where it is not there."""
+def compiler() -> tuple[str, list[str] | None]:
+    """Return the C++ compiler, as `CXX` names it, and the command that runs it; None where it is not there.
+
+    Since torch 2.15 arguments may stand there, as in `ccache g++`; before, all of it names a program.
+    """
     name = os.environ.get("CXX", "g++")
-    return name, shutil.which(name)
+    words = [name]
+    if release(torch_version() or "0.0") >= _ARGUMENTS_IN_CXX:
+        try:
+            words = shlex.split(name) or [name]
+        except ValueError:  # a quotation mark without its other
+            return name, None
+    path = shutil.which(words[0])
+    return name, None if path is None else [path, *words[1:]]
 
 
 def compiler_identity() -> str | None:
-    """Return the identity of the C++ compiler without running it; None where there is none."""
-    _, path = compiler()
+    """Return the identity of the C++ compiler without running it; None where there is none.
+
+    Of a command that is all programs among its words (`ccache g++`), and their arguments.
+    """
+    _, command = compiler()
+    return None if command is None else " ".join(map(_identity, command))
+
+
+def _identity(word: str) -> str:
+    """Return what tells the program that a word of a command names from others; another word as it is."""
+    path = shutil.which(word)
     if path is None:
-        return None
+        return word
     path = os.path.realpath(path)
     status = os.stat(path)
     return f"{path} {status.st_size} {status.st_mtime_ns}"

@@ -1,7 +1,4 @@
-"""Follow what torch compiles: its own spans and cache answers, as tracking events.
-
-Tested on torch 2.13.0 and 2.11.0.
-"""
+"""Follow what torch compiles: its own spans and cache answers, as tracking events."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.model import Outcome
 from nbcache.torch_bridge import garbage, import_order
+from nbcache.torch_bridge.hooks import Intended
 from nbcache.tracking import (
     AutogradLookup,
     FrameCompiled,
@@ -59,6 +57,9 @@ _AUTOGRAD = {
 }
 _breaks = threading.local()
 """`before`: how many graph breaks torch had noted when the compile on this thread began."""
+_OUTVOTED = "autograd_cache_cross_rank_miss"
+_outvoted = 0
+"""How often other processes of a distributed program have lacked what this one had found, so far."""
 _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
@@ -80,7 +81,7 @@ _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
 
-class NotStored(Exception):
+class NotStored(Intended):
     """Something is not stored, and there is no time to compile it."""
 
 
@@ -139,33 +140,43 @@ def follow_spans(
     class EventLog(utils.ChromiumEventLogger):  # type: ignore[name-defined]
         """Passes every event on to torch's own logging, and to the session."""
 
-        def _log_timed_event(
-            self, event_name: str, time_ns: int, phase: str, metadata: dict[str, Any] | None = None
-        ) -> Any:
-            if phase == "B" and event_name in (_FRAME, _BACKWARD):
-                session.attempt("settling torch's settings", settle)
-            if event_name == _FRAME:
-                (heap.begin if phase == "B" else heap.end)()
-                if phase == "B":
-                    session.attempt("settling the order of modules", partial(import_order.settle, torch))
-            if not event_name.startswith(_PASSES):
-                noted = partial(_span, utils, session, why_disabled, event_name, phase, metadata or {})
-                session.attempt(_FOLLOWING, noted)
-            return super()._log_timed_event(event_name, time_ns, phase, metadata)
+    def timed(
+        original: Any,
+        self: Any,
+        event_name: str,
+        time_ns: int,
+        phase: str,
+        metadata: dict[str, Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if phase == "B" and event_name in (_FRAME, _BACKWARD):
+            session.attempt("settling torch's settings", settle)
+        if event_name == _FRAME:
+            (heap.begin if phase == "B" else heap.end)()
+            if phase == "B":
+                session.attempt("settling the order of modules", partial(import_order.settle, torch))
+        if not event_name.startswith(_PASSES):
+            noted = partial(_span, utils, session, why_disabled, event_name, phase, metadata or {})
+            session.attempt(_FOLLOWING, noted)
+        return original(self, event_name, time_ns, phase, metadata, *args, **kwargs)
 
-        def log_instant_event(
-            self,
-            event_name: str,
-            time_ns: int,
-            metadata: dict[str, Any] | None = None,
-            log_pt2_compile_event: bool = False,
-        ) -> None:
-            if event_name in _AUTOGRAD:
-                session.attempt(
-                    _FOLLOWING, partial(_autograd, session, _AUTOGRAD[event_name], metadata or {})
-                )
-            super().log_instant_event(event_name, time_ns, metadata, log_pt2_compile_event)
+    def instant(
+        original: Any,
+        self: Any,
+        event_name: str,
+        time_ns: int,
+        metadata: dict[str, Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if event_name in _AUTOGRAD:
+            noted = partial(_autograd, utils, session, _AUTOGRAD[event_name], metadata or {})
+            session.attempt(_FOLLOWING, noted)
+        return original(self, event_name, time_ns, metadata, *args, **kwargs)
 
+    patches.hook(EventLog, "_log_timed_event", timed, takes="self event_name time_ns phase metadata")
+    patches.hook(EventLog, "log_instant_event", instant, takes="self event_name time_ns metadata")
     patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
 
 
@@ -201,7 +212,7 @@ def _tuned(at: dict[str, Any], metadata: Mapping[str, Any]) -> KernelTuned:
     )
 
 
-def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
+def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
     session.emit(
         AutogradLookup(
             **stamp(),
@@ -210,8 +221,19 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
             reason=_first_line(metadata.get("cache_bypass_reason")),
             forward_saved_seconds=_scaled(metadata.get("forward_time_saved_ms"), 1e-3),
             backward_saved_seconds=_scaled(metadata.get("backward_time_saved_ms"), 1e-3),
+            outvoted=outcome is Outcome.MISS and _was_outvoted(utils),
         )
     )
+
+
+def _was_outvoted(utils: ModuleType) -> bool:
+    """Tell whether the miss that torch reports now was a hit here, and none in another process (since 2.15).
+
+    torch counts those (`_sync_cache_decision_cross_ranks`), until the user has it count anew.
+    """
+    global _outvoted
+    before, _outvoted = _outvoted, utils.counters["aot_autograd"].get(_OUTVOTED, 0)
+    return bool(_outvoted > before)
 
 
 def _code_being_compiled(frame: FrameType | None) -> CodeType | None:
@@ -301,9 +323,9 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
 
     torch's own instant events leave out the hits under an AOTAutograd hit.
     """
-    load = codecache.FxGraphCache.load_with_key
 
     def load_with_key(
+        original: Any,
         key: str,
         debug_lines: list[str],
         example_inputs: Any,
@@ -319,7 +341,7 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
         graph, info = None, {}
         being_looked_up.key = key
         try:
-            graph, info = load(
+            graph, info = original(
                 key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
             )
         finally:
@@ -329,37 +351,38 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
             must_be_stored(key)
         return graph, info
 
-    patches.set(codecache.FxGraphCache, "load_with_key", staticmethod(load_with_key))
+    takes = "key debug_lines example_inputs local remote_cache is_backward"
+    patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key, takes=takes)
 
 
 def _looked_up(session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any]) -> None:
     hit = graph is not None
     level, source = session.looked_up("inductor", key) if hit else (None, None)
+    threads = sys.modules["torch"].get_num_threads()
     session.emit(
         GraphLookup(
             **stamp(),
             key=key,
             backward=backward,
             hit=hit,
-            reason=None if hit else _miss_reason(session, key, info),
+            reason=None if hit else _miss_reason(session, key, info, threads, backward),
             saved_seconds=_scaled(info.get("time_saved_ns"), 1e-9),
             level=level,
             source=source,
+            threads=threads,
         )
     )
 
 
-def _miss_reason(session: Session, key: str, info: Mapping[str, Any]) -> str:
+def _miss_reason(session: Session, key: str, info: Mapping[str, Any], threads: int, backward: bool) -> str:
     if info.get("cache_status_detailed") == "guard_miss":
         return "stored for other shapes: a guard of the stored graph does not hold"
-    return session.miss_reason(key)
+    return session.miss_reason(key, threads, backward=backward)
 
 
 def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:
     """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
     from torch._guards import CompileContext
-
-    triton = async_compile.AsyncCompile.triton
 
     def loaded(kernel_name: str, source_code: str) -> None:
         match = _KERNEL_NAME.search(source_code)
@@ -372,11 +395,13 @@ def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches
         if tuner is not None:
             tuner.compile_id = CompileContext.current_compile_id()
 
-    def counted(self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
+    def counted(
+        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
+    ) -> Any:
         session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
-        return triton(self, kernel_name, source_code, *args, **kwargs)
+        return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.set(async_compile.AsyncCompile, "triton", counted)
+    patches.hook(async_compile.AsyncCompile, "triton", counted, takes="self kernel_name source_code")
 
 
 def _scaled(value: Any, unit: float) -> float | None:

@@ -8,13 +8,10 @@ where the file is gone: seconds to minutes. Mega-Cache leaves the file out.
 One artifact is what one benchmark has measured: the times of the candidates that torch compared. Those of
 other candidates for the same multiplication are variants under the same key. Whether times may be used, torch
 decides as ever: by the file's hash, the inputs, the precision, and the hash of each candidate.
-
-Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -44,7 +41,6 @@ __all__ = [
 T = TypeVar("T")
 
 TYPE = "gemm_autotune"
-_ARGUMENTS = ["self", "choices", "op", "inputs", "benchmark", "hint_override"]
 _MOST_BYTES = 4 << 20
 """An exhaustive search has thousands of candidates, of about 100 bytes each."""
 _RESTORING = "restoring what was benchmarked"
@@ -96,10 +92,12 @@ def provide_times(
     So what is stored replaces what is there of the candidates asked for, where it has all of them, and is
     left alone elsewhere. Of two processes that write the file at once one may lose, as with torch alone.
     """
-    original = codecache.PersistentCache.lookup
-    if [*inspect.signature(original).parameters] != _ARGUMENTS:
-        raise TypeError(f"PersistentCache.lookup takes {inspect.signature(original)}")
     stored = _Stored(session, patches, owned)
+
+    # Since 2.15 another function says under which precision times are kept.
+    precision_key = getattr(
+        codecache, "fp32_matmul_precision_key", codecache.torch.get_float32_matmul_precision
+    )
 
     def make_present(
         cache: Any, choices: list[Any], op: str, inputs: str, hint: int | None
@@ -109,7 +107,7 @@ def provide_times(
             return None
         if hint is not None:
             inputs = f"{inputs}_{hint}"
-        precision = codecache.torch.get_float32_matmul_precision()
+        precision = precision_key()
         key = _key(cache, op=op, inputs=inputs, precision=precision)
         hashes = {choice: choice.hash_key() for choice in choices}
         file = cache.get_local_cache()
@@ -129,6 +127,7 @@ def provide_times(
             stored.note(key, encode_times(times), measured)
 
     def lookup(
+        original: Any,
         self: Any,
         choices: list[Any],
         op: str,
@@ -139,7 +138,8 @@ def provide_times(
         present = partial(make_present, self, choices, op, inputs, hint_override)
         known = session.attempt(_RESTORING, present)
         if known is None or benchmark is None:
-            return original(self, choices, op, inputs, benchmark, hint_override)  # type: ignore[no-any-return]
+            found: dict[Any, float] = original(self, choices, op, inputs, benchmark, hint_override)
+            return found
         key, hashes = known
         measured = False
 
@@ -153,7 +153,8 @@ def provide_times(
         session.attempt(_RECORDING, partial(note, key, named, measured))
         return times
 
-    patches.set(codecache.PersistentCache, "lookup", lookup)
+    takes = "self choices op inputs benchmark hint_override"
+    patches.hook(codecache.PersistentCache, "lookup", lookup, takes=takes, only=True)
 
 
 def provide_decisions(
@@ -171,7 +172,7 @@ def provide_decisions(
     stored = _Stored(session, patches, owned)
 
     def follow(name: str, kind: type[bool | float]) -> None:
-        get, put = vars(pad_mm)[f"get_cached_{name}"], vars(pad_mm)[f"set_cached_{name}"]
+        put = vars(pad_mm)[f"set_cached_{name}"]
 
         def key_of(key: str) -> str | None:
             from torch._inductor import config
@@ -193,20 +194,21 @@ def provide_decisions(
             if ours is not None and isinstance(value, kind) and 0 <= value < math.inf:
                 stored.note(ours, encode_decision(value), measured)
 
-        def get_cached(key: str) -> Any:
-            found = get(key)
+        def get_cached(original: Any, key: str) -> Any:
+            found = original(key)
             if found is None:
                 found = session.attempt(_RESTORING, partial(make_present, key))
             if found is not None:
                 session.attempt(_RECORDING, partial(note, key, found, False))
             return found
 
-        def set_cached(key: str, value: Any) -> None:
-            put(key, value=value)
+        def set_cached(original: Any, key: str, value: Any) -> Any:
+            done = original(key, value=value)
             session.attempt(_RECORDING, partial(note, key, value, True))
+            return done
 
-        patches.set(pad_mm, f"get_cached_{name}", get_cached)
-        patches.set(pad_mm, f"set_cached_{name}", set_cached)
+        patches.hook(pad_mm, f"get_cached_{name}", get_cached, takes="key", only=True)
+        patches.hook(pad_mm, f"set_cached_{name}", set_cached, takes="key value", only=True)
 
     for name, kind in _DECISIONS.items():
         follow(name, kind)

@@ -1,31 +1,52 @@
-"""Patches that can be taken back, and code that runs when a module is imported."""
+"""Patches that can be taken back, hooks that cannot fail their caller, and code that runs after an import."""
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-__all__ = ["ImportHook", "Patches"]
+__all__ = ["ImportHook", "Intended", "Patches"]
 
 _ABSENT = object()
+_OF_FUNCTIONS = (classmethod, staticmethod)
+_KEPT = ("cache_clear", "cache_info", "cache_parameters")
+"""What a function that `functools` has cached can do beside being called."""
+
+
+class Intended(Exception):
+    """Base of what a hook raises on purpose: for torch, which goes another way then, or for ourselves."""
 
 
 class Patches:
-    """Replaces attributes and remembers what was there."""
+    """Replaces attributes, and remembers what was there: the hooks of one part of nbcache.
 
-    def __init__(self) -> None:
+    `on_fault` is told of the first exception of a hook's own, once; then all hooks here do nothing any more.
+    """
+
+    def __init__(self, on_fault: Callable[[Exception], object] | None = None) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._on_fault = on_fault
+        self.replaced: list[tuple[Any, str]] = []
+        """What stands in for something, in order: its owner, and the name there."""
+        self.hooks: list[tuple[Any, str]] = []
+        """Those of them that cannot fail their caller."""
+        self.off = False
+        """Whether a hook here has failed."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set `owner.name`, a class's or module's own attribute, until `restore`."""
+        """Set `owner.name` of a class or module until `restore`; AttributeError where it has none."""
+        getattr(owner, name)
         before = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
         ours = vars(owner).get(name, _ABSENT)
+        self.replaced.append((owner, name))
 
         def undo() -> None:
             if vars(owner).get(name, _ABSENT) is not ours:
@@ -37,14 +58,171 @@ class Patches:
 
         self._undo.append(undo)
 
+    def hook(
+        self,
+        owner: Any,
+        name: str,
+        stand_in: Callable[..., Any],
+        *,
+        takes: str | None = None,
+        only: bool = False,
+    ) -> None:
+        """Have `stand_in(original, …)` called with what `owner.name` is called with, until `restore`.
+
+        Whatever `stand_in` gets, and whatever goes wrong in it, the caller sees what the original does: what
+        it has returned or raised, or else what it returns when it is called instead. Only what the original
+        itself raises, and `Intended`, pass. `stand_in` may be a generator function if the original returns an
+        iterator.
+
+        `takes` are the names of the original's parameters that `stand_in` counts on, from the first on, with
+        `only` all that it has; TypeError where this torch has others.
+        """
+        descriptor = inspect.getattr_static(owner, name)
+        kind = type(descriptor) if isinstance(descriptor, _OF_FUNCTIONS) else None
+        original = descriptor if kind is None else descriptor.__func__
+        if not callable(original):
+            raise TypeError(f"{name} is no function")
+        if takes is not None:
+            _check(original, name, takes.split(), only)
+        make = self._generator if inspect.isgeneratorfunction(stand_in) else self._function
+        hooked = make(original, stand_in)
+        functools.update_wrapper(hooked, original)
+        for each in _KEPT:
+            if hasattr(original, each):
+                setattr(hooked, each, getattr(original, each))
+        self.set(owner, name, hooked if kind is None else kind(hooked))
+        self.hooks.append((owner, name))
+
+    def _function(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            if self.off:
+                return original(*args, **kwargs)
+            call = _Call(original)
+            try:
+                return stand_in(call, *args, **kwargs)
+            except Intended:
+                raise
+            except Exception as error:
+                if error is call.raised:
+                    raise
+                self._fault(error)
+            return call.result(*args, **kwargs)
+
+        return hooked
+
+    def _generator(
+        self, original: Callable[..., Any], stand_in: Callable[..., Iterator[Any]]
+    ) -> Callable[..., Any]:
+        def hooked(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            call = _Iteration(original)
+            if not self.off:
+                try:
+                    for each in stand_in(call, *args, **kwargs):
+                        call.handed_on()
+                        yield each
+                    return
+                except Intended:
+                    raise
+                except Exception as error:
+                    if error is call.raised:
+                        raise
+                    self._fault(error)
+            yield from call.rest(*args, **kwargs)
+
+        return hooked
+
+    def _fault(self, error: Exception) -> None:
+        """Switch all hooks here off, and tell of the first fault."""
+        if self.off:
+            return
+        self.off = True
+        if self._on_fault is not None:
+            try:
+                self._on_fault(error)
+            except Exception:  # telling of it is no reason to fail a cell either
+                pass
+
     def undo(self, action: Callable[[], None]) -> None:
         """Have `action` done by `restore`, too."""
         self._undo.append(action)
 
     def restore(self) -> None:
         """Put back what was there, newest first."""
+        self.replaced.clear()
+        self.hooks.clear()
         while self._undo:
             self._undo.pop()()
+
+
+class _Call:
+    """Calls what a hook stands in for, and remembers what came of it."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
+        self._called = False
+        self._returned: Any = None
+        self.raised: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._called = True
+        try:
+            self._returned = self._original(*args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        return self._returned
+
+    def result(self, *args: Any, **kwargs: Any) -> Any:
+        """Return or raise what came of the call; without one, of a call with these arguments."""
+        if self.raised is not None:
+            raise self.raised
+        return self._returned if self._called else self._original(*args, **kwargs)
+
+
+class _Iteration:
+    """Iterates over what a hook stands in for, and goes on with it where the hook has stopped."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
+        self._iterator: Iterator[Any] | None = None
+        self._held: list[Any] = []
+        """What the hook has taken last, and not handed on."""
+        self.raised: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self._original(*args, **kwargs))
+            for each in self._iterator:
+                self._held = [each]
+                yield each
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def handed_on(self) -> None:
+        """Note that the hook's caller has got what the hook has taken last."""
+        self._held = []
+
+    def rest(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield what the caller has not got yet; without a call, of one with these arguments."""
+        if self.raised is not None and not isinstance(self.raised, GeneratorExit):
+            raise self.raised
+        yield from self._held
+        yield from self(*args, **kwargs)
+
+
+def _check(original: Any, name: str, takes: Sequence[str], only: bool) -> None:
+    """Raise TypeError where `original` does not take the parameters of these names, from the first on."""
+    try:
+        parameters = inspect.signature(original).parameters.values()
+    except ValueError:  # it is written in C, and does not tell
+        return
+    names = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    more = any(each.kind is each.VAR_POSITIONAL for each in parameters)  # perhaps somebody has wrapped it
+    known = [*takes[: len(names)]] if more else [*takes]
+    if (names if only else names[: len(known)]) != known:
+        raise TypeError(f"{name} takes ({', '.join(map(str, parameters))})")
 
 
 class ImportHook(importlib.abc.MetaPathFinder):
@@ -71,6 +249,11 @@ class ImportHook(importlib.abc.MetaPathFinder):
             if module is not None and not getattr(spec, "_initializing", False):
                 self._actions.pop(name)(module)
         sys.meta_path.insert(0, self)
+
+    @property
+    def awaited(self) -> list[str]:
+        """The names of the modules whose import is watched for."""
+        return list(self._actions)
 
     def uninstall(self) -> None:
         """Stop watching."""

@@ -5,8 +5,6 @@ its keys, so the baseline is put into `torch.compiler.config.cache_key_tag`, whi
 code must never be taken for code for one CPU, nor the other way round, in folders and bundles either (one's
 source built with the other's flags computes something else). The number of threads stays in torch's keys
 (2.13): code for two threads is not found where torch uses four.
-
-Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
@@ -68,15 +66,15 @@ def chosen(name: str) -> Baseline | None:
 
 def _refusing(name: str) -> str | None:
     """Return the C++ compiler if it does not know a baseline; None where it does, or there is none."""
-    _, path = compiler()
-    if path is None:  # what is restored needs none
+    called, command = compiler()
+    if command is None:  # what is restored needs none
         return None
-    command = [path, f"-march={name}", "-E", "-x", "c++", os.devnull]
+    asking = [*command, f"-march={name}", "-E", "-x", "c++", os.devnull]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS)
+        done = subprocess.run(asking, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return path if done.returncode else None
+    return called if done.returncode else None
 
 
 def restrict_features(
@@ -91,12 +89,12 @@ def restrict_features(
 
     patches.undo(forget)  # after the functions below are the original ones again
     for name, needed in _QUESTIONS.items():
-        patches.set(cpu, name, partial(_supported, getattr(cpu, name), needed, baseline))
+        patches.hook(cpu, name, partial(_supported, needed, baseline), takes="", only=True)
     forget()
 
 
 def _supported(
-    original: Callable[[], bool], needed: frozenset[str], baseline: Callable[[], Baseline | None]
+    needed: frozenset[str], baseline: Callable[[], Baseline | None], original: Callable[[], bool]
 ) -> bool:
     current = baseline()
     return (current is None or needed <= current.features) and original()
@@ -106,15 +104,14 @@ def restrict_flags(
     cpp_builder: ModuleType, session: Session, patches: Patches, baseline: Callable[[], Baseline | None]
 ) -> None:
     """Have the compiler told the `baseline`, while there is one, in place of the CPU that is here."""
-    original = cpp_builder._get_optimization_cflags
 
-    def _get_optimization_cflags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
+    def _get_optimization_cflags(original: Any, *args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = original(*args, **kwargs)
         if (current := baseline()) is not None:
             cflags = [f"march={current.name}" if flag.startswith("march=") else flag for flag in cflags]
         return cflags, ldflags
 
-    patches.set(cpp_builder, "_get_optimization_cflags", _get_optimization_cflags)
+    patches.hook(cpp_builder, "_get_optimization_cflags", _get_optimization_cflags)
 
 
 class KeyTag:

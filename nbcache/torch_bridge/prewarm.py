@@ -6,8 +6,6 @@ hold no import lock and run beside it. A sample is compiled last, forward and ba
 torch is imported or built at its first use only. It is always a hit: where it is not stored yet, a
 process of its own compiles it in the background, which also leaves torch's precompiled headers and the
 answers of the instruction-set probes.
-
-Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What torch's own backend reads from Redis is signed by nobody, and most of it is pickled code. Here all of it
 comes from, and goes to, the levels of the session. What these caches hold, torch has handed to
 `CacheArtifactManager` already, but for tuning results under torch's remote keys, and extra profiles.
-
-Tested on torch 2.13.0 and 2.11.0.
 """
 
 from __future__ import annotations
@@ -74,16 +72,13 @@ def replace_backends(
     override = _WhileSharing(session, Backend, cache.backend_override_cls)
     patches.set(cache, "backend_override_cls", override)
 
-    def watched(get: Callable[..., Any]) -> Callable[..., Any]:
-        def _get(self: Any, key: str, sample: Any) -> Any:
-            found = get(self, key, sample)
-            note_unverified(None if isinstance(self.backend, Backend) else found)
-            return found
-
-        return _get
+    def watched(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        note_unverified(None if isinstance(self.backend, Backend) else found)
+        return found
 
     for name in _UNVERIFIED:
-        patches.set(vars(module)[name], "_get", watched(vars(module)[name]._get))
+        patches.hook(vars(module)[name], "_get", watched)
 
 
 def _get(session: Session, serving: Callable[[], bool], key: str) -> bytes | None:
@@ -140,13 +135,12 @@ def _tuning(key: str, content: bytes) -> bytes | None:
 
 def renew_autograd_cache(module: ModuleType, session: Session, patches: Patches) -> None:
     """Have the AOTAutograd cache make its remote cache anew while sharing: torch keeps the first for good."""
-    kept = module.AOTAutogradCache.get_remote_cache
+    make = module.AOTAutogradCache.get_remote_cache.__wrapped__
 
-    def get_remote_cache() -> Any:
-        return kept.__wrapped__() if session.shares else kept()
+    def get_remote_cache(original: Any) -> Any:
+        return make() if session.shares else original()
 
-    get_remote_cache.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
-    patches.set(module.AOTAutogradCache, "get_remote_cache", staticmethod(get_remote_cache))
+    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache, takes="", only=True)
 
 
 def keep_workers_apart(async_compile: ModuleType, session: Session, patches: Patches) -> None:
@@ -169,8 +163,8 @@ class _Job:
         self._function = function
         self._session = session
 
-    def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return operator.itemgetter(-1), ((_Switch(self._session.shares), self._function),)

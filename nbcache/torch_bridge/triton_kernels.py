@@ -3,20 +3,19 @@
 A graph brings the machine code of all configurations of its kernels that were compiled with it
 (`TritonBundler`). Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs:
 the one that it finds is in no bundle of torch's, and is an artifact of its own here.
-
-Tested on torch 2.13.0 (Triton 3.7.1) and 2.11.0 (3.6.0).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Callable, Collection
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -82,19 +81,14 @@ def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> No
     if torch_release() >= _MENDED:
         return
     tuner, hashed = heuristics.CachingAutotuner, heuristics.triton_config_to_hashable
-    check, recheck, scale = (
-        heuristics.check_autotune_cache,
-        tuner.recheck_autotune_cache,
-        tuner._dynamic_scale_rblock,
-    )
     found = threading.local()
 
-    def check_autotune_cache(*args: Any, **kwargs: Any) -> Any:
-        found.configs, *_ = checked = check(*args, **kwargs)
+    def check_autotune_cache(original: Any, *args: Any, **kwargs: Any) -> Any:
+        found.configs, *_ = checked = original(*args, **kwargs)
         return checked
 
-    def recheck_autotune_cache(self: Any, reload_kernel_from_src: Any) -> None:
-        recheck(self, reload_kernel_from_src=reload_kernel_from_src)
+    def recheck_autotune_cache(original: Any, self: Any, reload_kernel_from_src: Any) -> None:
+        original(self, reload_kernel_from_src=reload_kernel_from_src)
         if not _was_tuned(self) or len(found.configs) != 1:
             return
         (best,) = found.configs
@@ -107,13 +101,14 @@ def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> No
             self.fn = reload_kernel_from_src().fn
         self.compile_results = [self._precompile_config(best)]
 
-    def _dynamic_scale_rblock(self: Any) -> None:
+    def _dynamic_scale_rblock(original: Any, self: Any) -> None:
         if not _was_tuned(self):
-            scale(self)
+            original(self)
 
-    patches.set(heuristics, "check_autotune_cache", check_autotune_cache)
-    patches.set(tuner, "recheck_autotune_cache", recheck_autotune_cache)
-    patches.set(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock)
+    patches.hook(heuristics, "check_autotune_cache", check_autotune_cache)
+    takes = "self reload_kernel_from_src"
+    patches.hook(tuner, "recheck_autotune_cache", recheck_autotune_cache, takes=takes, only=True)
+    patches.hook(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock, takes="self", only=True)
 
 
 def _was_tuned(tuner: Any) -> bool:
@@ -128,33 +123,27 @@ def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches)
     candidates have, and the graph's own kernels have not, so that hits elsewhere compile those again.
     """
     bundler, tuner, trying = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
-    put, put_static = bundler.put, bundler.put_static_autotuner
 
-    def within(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before = getattr(trying, "now", False)
-            trying.now = self.inductor_meta.get("kernel_name") == CANDIDATE
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                trying.now = before
+    def within(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(trying, "now", False)
+        trying.now = self.inductor_meta.get("kernel_name") == CANDIDATE
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            trying.now = before
 
-        return followed
+    def unless_trying(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if getattr(trying, "now", False) else original(*args, **kwargs)
 
-    def unless_trying(method: Callable[..., None]) -> Any:
-        def followed(cls: Any, *args: Any, **kwargs: Any) -> None:
-            if not getattr(trying, "now", False):
-                method(*args, **kwargs)
-
-        return classmethod(followed)
+    def forget(original: Any, *args: Any, **kwargs: Any) -> None:
+        pass
 
     for name in ("precompile", "_precompile_config"):
-        patches.set(tuner, name, within(vars(tuner)[name]))
-    patches.set(bundler, "put", unless_trying(put))
-    patches.set(bundler, "put_static_autotuner", unless_trying(put_static))
+        patches.hook(tuner, name, within)
+    patches.hook(bundler, "put", unless_trying)
+    patches.hook(bundler, "put_static_autotuner", unless_trying)
     if hasattr(bundler, "put_winner"):
-        patches.set(bundler, "put_winner", classmethod(lambda cls, kernel_hash: None))
+        patches.hook(bundler, "put_winner", forget)
 
 
 def provide_tuned(
@@ -174,11 +163,6 @@ def provide_tuned(
     from triton.runtime.cache import FileCacheManager
 
     tuner, looking = heuristics.CachingAutotuner, threading.local()
-    descend, precompile, get_group = (
-        tuner.coordinate_descent_tuning,
-        tuner._precompile_config,
-        FileCacheManager.get_group,
-    )
 
     def note(self: Any, launcher: Any, began: float) -> None:
         """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
@@ -195,17 +179,17 @@ def provide_tuned(
         made = compiled_since(began, code.stat()) or ours
         hand_on(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
 
-    def coordinate_descent_tuning(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
+    def coordinate_descent_tuning(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.time()
-        best = descend(self, launcher, *args, **kwargs)
-        if getattr(best.config, "found_by_coordesc", False):
+        best = original(self, *args, **kwargs)
+        if getattr(getattr(best, "config", None), "found_by_coordesc", False):
             session.attempt("recording a tuned kernel", partial(note, self, best, began))
         return best
 
-    def _precompile_config(self: Any, config: Any) -> Any:
+    def _precompile_config(original: Any, self: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
         looking.now = getattr(config, "found_by_coordesc", False)
         try:
-            return precompile(self, config)
+            return original(self, config, *args, **kwargs)
         finally:
             looking.now = False
 
@@ -219,17 +203,17 @@ def provide_tuned(
 
         return bool(restored(session, KERNEL, manager.key, use))
 
-    def group(self: Any, filename: str) -> Any:
-        found = get_group(self, filename)
+    def get_group(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
         if found is None and getattr(looking, "now", False):
             looking.now = False
             if session.attempt("restoring a tuned kernel", partial(make_present, self)):
-                found = get_group(self, filename)
+                found = original(self, *args, **kwargs)
         return found
 
-    patches.set(tuner, "coordinate_descent_tuning", coordinate_descent_tuning)
-    patches.set(tuner, "_precompile_config", _precompile_config)
-    patches.set(FileCacheManager, "get_group", group)
+    patches.hook(tuner, "coordinate_descent_tuning", coordinate_descent_tuning, takes="self launcher")
+    patches.hook(tuner, "_precompile_config", _precompile_config, takes="self cfg")
+    patches.hook(FileCacheManager, "get_group", get_group, takes="self filename")
 
 
 def pack(folder: Path) -> bytes:
@@ -237,14 +221,28 @@ def pack(folder: Path) -> bytes:
 
     Triton writes absolute paths into its JSON; they are stored relative to the folder.
     """
+    kept = {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix in _KEPT}
     files = {}
-    for each in folder.iterdir():
-        if each.suffix in _KEPT:
-            content = each.read_bytes()
-            if each.suffix == ".json":
-                content = content.replace(os.fsencode(folder), _FOLDER)
-            files[each.name] = base64.b64encode(content).decode()
+    for name, content in kept.items():
+        if name.startswith(_GROUP):
+            content = _group(content, kept, os.fsdecode(_FOLDER))
+        elif name.endswith(".json"):
+            content = content.replace(os.fsencode(folder), _FOLDER)
+        files[name] = base64.b64encode(content).decode()
     return to_json(KERNEL, {"files": files})
+
+
+def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
+    """Return Triton's list of a kernel's files, with `names` only, as in `folder`; FormatError for no list.
+
+    Since Triton 3.8 it finds none of them where one that is listed is missing.
+    """
+    try:
+        listed = json.loads(content)["child_paths"]
+        children = {name: os.path.join(folder, name) for name in listed if name in names}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise corrupt(f"a {KERNEL} does not name its files") from error
+    return json.dumps({"child_paths": children}).encode()
 
 
 def unpack(content: bytes, folder: Path) -> None:
@@ -264,12 +262,14 @@ def unpack(content: bytes, folder: Path) -> None:
     endings = {Path(name).suffix for name in files}
     if not in_order or not in_order[-1].startswith(_GROUP) or _CODE not in endings:
         raise corrupt(f"a {KERNEL} holds no machine code, or does not name its files")
+    for name in in_order:
+        if name.startswith(_GROUP):
+            files[name] = _group(files[name], files, str(folder))
+        elif name.endswith(".json"):
+            files[name] = files[name].replace(_FOLDER, os.fsencode(folder))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="tmp.") as temporary:
         for name in in_order:  # another process may be compiling into the same folder just now
-            file = files[name]
-            if name.endswith(".json"):
-                file = file.replace(_FOLDER, os.fsencode(folder))
             written = Path(temporary, name)
-            written.write_bytes(file)
+            written.write_bytes(files[name])
             written.replace(folder / name)

@@ -4,8 +4,6 @@ Triton talks to the driver through a module, `cuda_utils`, which it compiles on 
 does every launcher of a kernel that Inductor's static launcher does not launch. On a fresh machine that takes
 the C compiler, Python's headers and tenths of a second each. They are kept by their source, in the session's
 environment, which adds Triton's version, the Python ABI and the C library's.
-
-Tested on Triton 3.6.0 (torch 2.11.0) and 3.7.1 (torch 2.13.0).
 """
 
 from __future__ import annotations
@@ -35,10 +33,14 @@ MODULE = "triton_module"
 """The type of these artifacts."""
 
 
+_KNOWN = ("ccflags", "include_dirs", "libraries", "library_dirs")
+"""Options of Triton's that are parts of a key by themselves, or in none."""
+
+
 def module_key(src: str, name: str, options: dict[str, Any]) -> str:
     """Return the key of a module, 64 hexadecimal digits; folders of headers and libraries are not in it.
 
-    `options` are those of Triton's `compile_module_from_src`.
+    `options` are those of Triton's `compile_module_from_src`, or `compile_module_from_file`.
     """
     parts = {
         "source": src,
@@ -46,6 +48,7 @@ def module_key(src: str, name: str, options: dict[str, Any]) -> str:
         "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
         "libraries": options.get("libraries") or [],
         "flags": options.get("ccflags") or [],
+        **{f"option {each}": repr(value) for each, value in options.items() if each not in _KNOWN},
     }
     return digest(components(parts))
 
@@ -57,27 +60,28 @@ def provide_modules(
     serving: Callable[[], bool],
     owned: Callable[[], bool],
 ) -> None:
-    """Stand in for `compile_module_from_src`, as Triton's `driver` calls it: load what is stored, or compile.
+    """Stand in for what Triton's `driver` compiles its modules with: load what is stored, or compile.
 
-    What Triton finds in its own cache, below the user's home, is not looked at where it is stored.
+    That is `compile_module_from_src`, since Triton 3.8 `compile_module_from_file`. What Triton finds in its
+    own cache, below the user's home, is not looked at where it is stored.
     """
-    original = driver.compile_module_from_src
 
-    def compile_module_from_src(src: str, name: str, *args: Any, **options: Any) -> Any:
-        if args:  # not as Triton calls it, as far as we know
-            return original(src, name, *args, **options)
-        key = session.attempt("restoring a module of Triton", partial(key_if_served, src, name, options))
+    def module(
+        compile: Callable[[], Any], read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any
+    ) -> Any:
+        key = session.attempt("restoring a module of Triton", partial(key_of, read, name, args, options))
         if key is None:
-            return original(src, name, **options)
+            return compile()
         module = session.attempt("restoring a module of Triton", partial(stored, key, name))
         if module is None:
             began = time.time()
-            module = original(src, name, **options)
+            module = compile()
             session.attempt("recording a module of Triton", partial(note, key, module, began))
         return module
 
-    def key_if_served(src: str, name: str, options: dict[str, Any]) -> str | None:
-        return module_key(src, name, options) if serving() else None
+    def key_of(read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any) -> str | None:
+        """Return a module's key; None where nothing is served, or where Triton asks in another way."""
+        return None if args or not serving() else module_key(read(), name, options)
 
     def stored(key: str, name: str) -> Any:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -91,7 +95,18 @@ def provide_modules(
         made = compiled_since(began, status) or (owned() and status.st_uid == os.getuid())
         hand_on(session, Artifact(MODULE, key, path.read_bytes()), made=made)
 
-    patches.set(driver, "compile_module_from_src", compile_module_from_src)
+    def compile_module_from_src(original: Any, src: str, name: str, *args: Any, **options: Any) -> Any:
+        compile = partial(original, src, name, *args, **options)
+        return module(compile, lambda: src, name, args, options)
+
+    def compile_module_from_file(original: Any, src_path: str, name: str, *args: Any, **options: Any) -> Any:
+        compile, path = partial(original, src_path, name, *args, **options), Path(src_path)
+        return module(compile, path.read_text, name, args, {**options, "language": path.suffix})
+
+    if hasattr(driver, "compile_module_from_file"):
+        patches.hook(driver, "compile_module_from_file", compile_module_from_file, takes="src_path name")
+    else:
+        patches.hook(driver, "compile_module_from_src", compile_module_from_src, takes="src name")
 
 
 def _loaded(name: str, path: Path) -> ModuleType:

@@ -9,6 +9,8 @@
 
 static char context;
 
+int cudaStreamIsCapturing(void *stream, int *status);
+
 CUresult cuInit(unsigned flags) { return card_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE; }
 
 CUresult cuDriverGetVersion(int *version) {
@@ -70,6 +72,13 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return CUDA_SUCCESS; }
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  int found = 0;
+  int result = cudaStreamIsCapturing(stream, &found);
+  *status = (CUstreamCaptureStatus)found;
+  return result;
+}
 
 CUresult cuGetErrorString(CUresult error, const char **text) {
   static __thread char buffer[48];

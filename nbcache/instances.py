@@ -1,0 +1,55 @@
+"""What an instance holds: found without running code of its class."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+__all__ = ["has_dictionary", "has_python", "held", "native_class"]
+
+_HEAP = 1 << 9
+"""Of `__flags__`: a class that was made while the process ran, as all that are written in Python."""
+
+
+def held(kind: type, value: Any) -> dict[str, Any]:
+    """Return the attributes that an instance itself holds, in its dictionary and in slots."""
+    state: dict[str, Any] = {}
+    for base in kind.__mro__:
+        for name, slot in vars(base).items() if "__slots__" in vars(base) else ():
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    state[name] = slot.__get__(value)
+                except AttributeError:
+                    pass
+    return state | _dictionary(value)
+
+
+def has_dictionary(value: Any) -> bool:
+    """Tell whether an instance holds attributes in a dictionary."""
+    read: Any = native_class(type(value)).__getattribute__
+    try:
+        return isinstance(read(value, "__dict__"), dict)
+    except AttributeError:
+        return False
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    read: Any = native_class(type(value)).__getattribute__
+    return dict(read(value, "__dict__")) if has_dictionary(value) else {}
+
+
+def native_class(kind: type) -> type:
+    """Return the class written in C that an instance of `kind` has its content from; `object` has none."""
+    for base in kind.__mro__:
+        new = vars(base).get("__new__")
+        if isinstance(new, types.BuiltinFunctionType) and new.__self__ is base:
+            return base
+        if not base.__flags__ & _HEAP:
+            return base
+    return object
+
+
+def has_python(cls: type) -> bool:
+    """Tell whether a class is written in Python, and not in C."""
+    members = vars(cls)
+    return "__slots__" in members or any(isinstance(each, types.FunctionType) for each in members.values())

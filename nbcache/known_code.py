@@ -1,0 +1,121 @@
+"""Which code belongs to packages that count by their names alone: the standard library, torch, Triton."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+__all__ = ["DESCRIPTORS", "Known", "contents"]
+
+DESCRIPTORS = (
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+"""Types of what is written in C and called: functions, methods and attributes."""
+
+
+class Known:
+    """The packages that count by their names alone: the standard library, and those in `folders`."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        below = (os.path.join(os.path.abspath(folder), "") for folder in folders)
+        self._folders = (*below, "<frozen ")
+        self._files: dict[str, bool] = {}
+        stdlib = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+        self._stdlib = tuple(os.path.join(os.path.abspath(folder), "") for folder in stdlib)
+
+    def has_file(self, file: str) -> bool:
+        """Tell whether code of this file belongs to a known package."""
+        if file.startswith(self._folders):
+            return True
+        return file.startswith(self._stdlib) and not ("/site-packages/" in file or "/dist-packages/" in file)
+
+    def has_module(self, name: str) -> bool:
+        """Tell whether a module belongs to a known package.
+
+        One that is not imported does if the standard library has one of its name.
+        """
+        module = sys.modules.get(name)
+        if module is None:
+            return name.partition(".")[0] in sys.stdlib_module_names
+        if (file := getattr(module, "__file__", None)) is not None:
+            return self.has_file(file)
+        return name in sys.builtin_module_names or name in sys.stdlib_module_names
+
+    def has(self, value: Any) -> bool:
+        """Tell whether a function or class is what a known package calls by its name."""
+        read = type.__getattribute__ if issubclass(type(value), type) else getattr
+        module, name = (read(value, name) for name in ("__module__", "__qualname__"))
+        if not isinstance(module, str) or not isinstance(name, str) or not self.has_module(module):
+            return False
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return found is value
+
+    def made(self, value: Any) -> bool:
+        """Tell whether known packages alone have written a callable, with all that it is wrapped around."""
+        return next(self.foreign(value), None) is None
+
+    def foreign(self, value: Any) -> Iterator[Any]:
+        """Return what others have written of a callable, and of all that it is wrapped around."""
+        seen: set[int] = set()
+        stack = [value]
+        while stack:
+            value = stack.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, types.FunctionType):
+                if not self._has_code(value.__code__):
+                    yield value
+                    continue
+                if value.__closure__ is not None:
+                    stack += contents(value)
+                stack += value.__defaults__ or ()
+                stack += (value.__kwdefaults__ or {}).values()
+            elif isinstance(value, (list, tuple, set, frozenset)):
+                stack += value
+            elif isinstance(value, functools.partial):
+                stack += (value.func, value.args, *value.keywords.values())
+            elif isinstance(value, types.MethodType):
+                stack.append(value.__self__)
+                code = getattr(value.__func__, "__code__", None)
+                from_text = code is not None and code.co_filename == "<string>"
+                if not (from_text and self.has(type(value.__self__))):  # as torch makes those of its classes
+                    stack.append(value.__func__)
+            elif isinstance(value, type):
+                if not self.has_module(value.__module__):
+                    yield value
+            elif callable(value) and not isinstance(value, DESCRIPTORS):
+                if not self.has_module(type(value).__module__):
+                    yield value
+                    continue
+                stack.append(getattr(value, "__wrapped__", None))
+
+    def _has_code(self, code: types.CodeType) -> bool:
+        found = self._files.get(code.co_filename)
+        if found is None:
+            found = self._files[code.co_filename] = self.has_file(code.co_filename)
+        return found
+
+
+def contents(function: types.FunctionType) -> list[Any]:
+    """Return what the closure of a function holds, without the cells that are empty."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            pass
+    return found

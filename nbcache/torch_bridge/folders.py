@@ -1,0 +1,258 @@
+"""Folders for torch's caches that nobody else can have written to: what torch finds there, it runs.
+
+All are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
+cannot be used, it is a folder of the same name in nbcache's own, or a new one with a random name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import grp
+import os
+import pwd
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from nbcache.errors import StoreUnavailable
+
+__all__ = ["Roots", "is_private", "is_root", "is_safe", "is_safe_below", "refusal", "secure", "usual_root"]
+
+_OTHERS = 0o077
+"""Mode bits by which anybody but the owner may read, write or enter."""
+_OTHERS_WRITE = 0o022
+
+
+def usual_root() -> Path:
+    """Return the root in the temp folder, whatever is there."""
+    return Path(tempfile.gettempdir()) / _name()
+
+
+def is_root(folder: Path) -> bool:
+    """Tell by its name whether a folder is a root of this user's, wherever it is."""
+    return folder.name == _name() or folder.name.startswith(f"{_name()}_")
+
+
+def is_private(folder: Path) -> bool:
+    """Tell whether a folder and its root are there, and this user's alone."""
+    return all(_fault(each) is None and not _mode(each) & _OTHERS for each in (folder.parent, folder))
+
+
+def is_safe(folder: Path) -> bool:
+    """Tell whether a folder that is there holds only what this user has put there; it may be a link."""
+    try:
+        if folder.lstat().st_uid != os.geteuid() or _foreign_parent(folder) is not None:
+            return False
+        status = folder.stat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not stat.S_IMODE(status.st_mode) & _OTHERS_WRITE
+    )
+
+
+def is_safe_below(folder: Path, name: str) -> bool:
+    """Tell the same of what a safe folder has under `name`, where it has that.
+
+    In a folder that nobody else can enter, others write to nothing, whatever modes torch has made it with.
+    """
+    inner = folder / name
+    if not os.path.lexists(inner):
+        return True
+    if _mode(folder.resolve()) & _OTHERS or inner.is_symlink():
+        return is_safe(inner)
+    return _fault(inner) is None
+
+
+def secure(folder: Path) -> bool:
+    """Make `folder` for this user only; return whether another was there, that others may have written to.
+
+    That one is removed. StoreUnavailable where a root is not this user's, OSError where nothing can be made.
+    """
+    if is_root(folder):
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (fault := _foreign_parent(folder)) is not None:
+            raise _Exposed(f"{folder.parent} {fault}", next_step=_remedy(folder.parent))
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    fault = _fault(folder)
+    if fault is not None and is_root(folder):
+        raise _refused(folder, fault)
+    if fault is None and not _mode(folder) & _OTHERS:
+        return False
+    # It is moved away at once: so no other kernel takes it for private in between, and what cannot be
+    # removed, as folders of others in it, is not where torch looks.
+    aside = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
+    folder.rename(aside)
+    folder.mkdir(mode=0o700)
+    _remove(aside)
+    if (fault := _fault(folder)) is not None:
+        raise _refused(folder, fault)
+    if _mode(folder) & _OTHERS:
+        raise _refused(folder, "cannot be closed to others: its filesystem keeps no permissions")
+    return True
+
+
+def refusal(root: Path) -> StoreUnavailable | None:
+    """Return why `root` cannot be used as it is; None where it can, or is not there and can be made."""
+    if (fault := _foreign_parent(root)) is not None:
+        return _refused(root.parent, fault)
+    if not os.path.lexists(root):
+        return None
+    return None if (fault := _fault(root)) is None else _refused(root, fault)
+
+
+class _Exposed(StoreUnavailable):
+    """Others could put another folder in the place of a root. In many containers it is so, and no attack.
+
+    It is the doctor who tells of it, and not each session.
+    """
+
+
+class Roots:
+    """The roots that one process has used."""
+
+    def __init__(self) -> None:
+        self._new: Path | None = None
+        self._nowhere = Path(tempfile.gettempdir()) / f"{_name()}_{secrets.token_hex(8)}" / "none"
+        self._used: dict[Path, None] = {}
+
+    def folder(self, name: str, own: Path) -> tuple[Path, list[str]]:
+        """Return the folder `name` in the first root that can be used, and what is to be said of that.
+
+        `own` is nbcache's own folder. OSError where no folder can be made anywhere.
+        """
+        said: list[str] = []
+        instead = ""
+        for root in (usual_root(), *([own / _name()] if _is_for_torch(own) else [])):
+            try:
+                emptied = [each for each in (root, root / name) if secure(each)]
+            except _Exposed:
+                continue
+            except (OSError, StoreUnavailable) as error:
+                instead = instead or _told(error, root)
+                continue
+            said += [
+                f"{each} was not yours alone: what was in it is not used, and removed" for each in emptied
+            ]
+            break
+        else:
+            root = self._random()
+            secure(root / name)
+        if instead:
+            said.insert(0, f"torch's cache is in {root}. {instead}")
+        self._used[root] = None
+        return root / name, said
+
+    def all(self, own: Path) -> list[Path]:
+        """Return those roots that are there and this user's alone."""
+        roots = dict.fromkeys((usual_root(), own / _name(), *self._used))
+        return [
+            root for root in roots if refusal(root) is None and root.is_dir() and not _mode(root) & _OTHERS
+        ]
+
+    def nowhere(self) -> Path:
+        """Return a folder that is not there, by a name that nobody can foresee."""
+        return self._nowhere
+
+    def _random(self) -> Path:
+        """Return a root that ends with this process."""
+        if self._new is None or _fault(self._new) is not None:
+            self._new = Path(tempfile.mkdtemp(prefix=f"{_name()}_"))
+            atexit.register(_end, self._new, os.getpid())
+        return self._new
+
+
+def _is_for_torch(folder: Path) -> bool:
+    """Tell whether torch can compile below a folder: not where a name has a space."""
+    return not any(character.isspace() for character in str(folder))
+
+
+def _fault(folder: Path) -> str | None:
+    """Return why a folder is not this user's own; None where it is."""
+    try:
+        status = folder.lstat()
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a folder"
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to you"
+    return None
+
+
+def _foreign_parent(folder: Path) -> str | None:
+    """Return why others could put another in the place of a folder; None where they cannot."""
+    try:
+        status = folder.parent.stat()
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {status.st_uid}, who can replace what is in it"
+    writable = status.st_mode & _OTHERS_WRITE
+    if writable == stat.S_IWGRP and _is_own_group(status.st_gid):
+        writable = 0
+    if writable and not status.st_mode & stat.S_ISVTX:
+        return "can be written to by others, who can replace what is in it: it has no sticky bit"
+    return None
+
+
+def _is_own_group(group: int) -> bool:
+    """Tell whether a group is the user's own, as many systems make one for each user, of the same name."""
+    try:
+        return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+
+
+def _mode(folder: Path) -> int:
+    return stat.S_IMODE(folder.lstat().st_mode)
+
+
+def _refused(folder: Path, fault: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{folder} {fault}", next_step=_remedy(folder))
+
+
+def _remedy(folder: Path) -> str:
+    """Return what to do where a folder is not one's own."""
+    elsewhere = "set TMPDIR to a folder of your own, and restart the kernel"
+    with contextlib.suppress(OSError):
+        parent, owner = folder.parent.stat(), folder.lstat().st_uid
+        mine = parent.st_uid == os.geteuid() or owner == os.geteuid() or os.geteuid() == 0
+        if not is_root(folder):
+            return elsewhere
+        if mine or not parent.st_mode & stat.S_ISVTX:
+            return f"remove {folder}, or {elsewhere}"
+        return f"only user {owner} or an administrator can remove {folder}: ask them, or {elsewhere}"
+    return elsewhere
+
+
+def _told(error: OSError | StoreUnavailable, root: Path) -> str:
+    """Return in words why a root is not used, and what to do."""
+    if isinstance(error, StoreUnavailable):
+        return f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
+    return f"{root} cannot be used: {error.strerror or error}"
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, or what stands in its place, as far as that is possible."""
+    with contextlib.suppress(OSError):
+        if folder.is_dir() and not folder.is_symlink():
+            folder.chmod(0o700)
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.unlink()
+
+
+def _end(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # and no forked child
+        _remove(folder)
+
+
+def _name() -> str:
+    return f"nbcache_{os.geteuid()}"

@@ -1,0 +1,292 @@
+"""What is registered for an operator: its schema, and the code that torch traces through or asks for shapes.
+
+torch's keys name an operator and leave out what is registered for it. A kernel for a device is left out here
+as well: the compiled graph calls the operator, and so whatever kernel there is.
+
+torch's dispatcher tells that a kernel is there, and where its library was made, but not which function it is.
+So `Registrations` notes the functions as they are registered. What was registered from Python before that
+cannot be told, except for what torch itself keeps: `torch.library.custom_op` and `register_fake`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nbcache.fingerprints import Fingerprint, Unknown
+from nbcache.known_code import Known
+
+if TYPE_CHECKING:
+    from nbcache.kernel_session import Session
+    from nbcache.torch_bridge.hooks import Patches
+
+__all__ = ["Registrations", "add_python"]
+
+_KERNEL = re.compile(
+    r"(?P<key>\w+)(?:\[alias\])?: (?:fallthrough )?registered at (?P<file>.*):\d+ :: ", re.ASCII
+)
+"""A line of what the dispatcher tells of an operator; kernels that another one replaced are `(inactive)`."""
+_DEFINED = re.compile(r"debug: registered at (?P<file>.*):\d+")
+_COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".inl", ".mm")
+_DEVICES = frozenset({"CPU", "CUDA", "HIP", "HPU", "MPS", "MTIA", "PrivateUse1", "XPU"})
+"""Keys of kernels that run when the graph runs."""
+_SHAPES = frozenset({"CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta"})
+"""Keys of kernels that tell shapes; without any, torch may ask a device's kernel."""
+_IMPLICIT = "CompositeImplicitAutograd"
+"""The key of a kernel that is registered under none."""
+_ANYWHERE = ("_library/custom_ops.py", "library.py")
+"""Files of torch's that register what others have written."""
+_KERNELS_OF_A_DEFINITION = frozenset(
+    {"_backend_fns", "_disabled_kernel", "_init_fn", "_lib", "_name", "_namespace", "_opoverload"}
+)
+"""Attributes of what `custom_op` returns that hold kernels for devices, or what its schema tells, too."""
+_LINKED = (b"libc10.so", b"libtorch.so", b"libtorch_cpu.so", b"libtorch_python.so")
+"""Names that a shared library which registers operators holds: it is linked with one of them."""
+
+
+class _Kernel(NamedTuple):
+    key: str
+    file: str
+
+
+class Registrations:
+    """Notes what is registered for operators, and adds it to fingerprints."""
+
+    def __init__(self, torch: ModuleType, known: Known, *, late: bool) -> None:
+        """`late` says that torch was imported before: what was registered until now was not seen."""
+        self._torch = torch
+        self._known = known
+        self._late = late
+        self._folder = os.path.join(os.path.dirname(os.path.abspath(str(torch.__file__))), "")
+        self._kernels: dict[tuple[str, str], list[tuple[Any, weakref.ref[Any]]]] = {}
+        """By operator and dispatch key: each function, and the library that lends it."""
+        self._replaced: list[tuple[str, Any, weakref.ref[Any]]] = []
+        """What others have registered for all operators, or for one of torch's own."""
+        self._torchs: dict[str, bool] = {}
+        self._lost = ""
+        """Why a registration could not be noted."""
+
+    def follow(self, torch: ModuleType, session: Session, patches: Patches) -> None:
+        """Note each registration from now on: `Library.impl`, `Library.fallback` and `py_impl`."""
+
+        def impl(original: Any, lib: Any, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(lib, op_name, fn, *args, **kwargs)
+            self._note(lambda: self._note_kernel(lib, op_name, fn, _dispatch_key(lib, args, kwargs)))
+            return result
+
+        def fallback(original: Any, lib: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(lib, fn, *args, **kwargs)
+            what = partial(_dispatch_key, lib, args, kwargs)
+            self._note(lambda: self._note_replaced(f"fallback {what()}", fn, lib))
+            return result
+
+        def py_impl(original: Any, operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            register = original(operator, key, *args, **kwargs)
+
+            def inner(*functions: Any, **named: Any) -> Any:
+                result = register(*functions, **named)
+                for each in (*functions, *named.values()):
+                    self._note(partial(self._note_py_impl, operator, key, each))
+                return result
+
+            return inner
+
+        library = torch.library.Library
+        patches.hook(library, "impl", impl, takes="self op_name fn dispatch_key")
+        patches.hook(library, "fallback", fallback, takes="self fn dispatch_key")
+        patches.hook(torch._ops.OperatorBase, "py_impl", py_impl, takes="self k")
+
+    def _note(self, action: Callable[[], None]) -> None:
+        """Note a registration; where that fails, the user's goes on, and nothing is known of operators."""
+        try:
+            action()
+        except Exception as error:
+            self._lost = repr(error)
+
+    def _note_kernel(self, library: Any, operator: Any, function: Any, dispatch_key: str) -> None:
+        name = operator if isinstance(operator, str) else operator._name
+        qualified = f"{library.ns}::{name.split('::')[-1]}"
+        key = dispatch_key or _IMPLICIT
+        before = self._kernels.get((qualified, key), ())
+        lent = [each for each in before if each[1]() is not None]
+        self._kernels[qualified, key] = [*lent, (function, weakref.ref(library))]
+        if self.is_torchs(qualified):
+            self._note_replaced(f"{qualified} {key}", function, library)
+
+    def _note_py_impl(self, operator: Any, key: Any, function: Any) -> None:
+        self._note_replaced(f"{operator.name()} {key}", function, operator)
+
+    def _note_replaced(self, what: str, function: Any, owner: Any) -> None:
+        name = what.partition(" ")[0]
+        if not self._known.made(function) and (name == "fallback" or self.is_torchs(name)):
+            self._replaced.append((what, function, weakref.ref(owner)))
+
+    def add_replaced(self, state: Fingerprint) -> None:
+        """Add what others than torch have registered for operators of torch's: any graph may run into it."""
+        if self._lost:
+            raise Unknown(f"what was registered for an operator could not be noted: {self._lost}")
+        if self._late and (name := _unseen(self._torch, self.is_torchs, self._folder)) is not None:
+            raise Unknown(f"`{name}` is torch's and was replaced before nbcache was loaded")
+        for what, function, owner in self._replaced:
+            if owner() is not None:
+                state.note(what)
+                state.add(function, f"what was registered for {what}")
+
+    def add(self, state: Fingerprint, operator: Any) -> None:
+        """Add an `OpOverload` with all that is registered for it; Unknown where that cannot be told."""
+        name = operator._name
+        state.note("operator", name)
+        if self.is_torchs(name):
+            return
+        state.note(operator._schema, *sorted(map(str, operator.tags)))
+        with state.within(f"`{name}`"):
+            definition = self._torch._library.custom_ops.OPDEFS.get(name)
+            if definition is not None:
+                state.add(_without_kernels(definition))
+            has_fake = self._add_rules(state, name)
+            self._add_kernels(state, name, definition is not None, has_fake)
+            add_python(state, operator)
+
+    def _add_rules(self, state: Fingerprint, name: str) -> bool:
+        """Add what torch keeps outside of its dispatcher; return whether it tells shapes."""
+        entry = self._torch._library.simple_registry.singleton.get(name)
+        if entry is None:
+            return False
+        fake = entry.fake_impl.kernel
+        state.add(None if fake is None else fake.func, "its fake implementation")
+        rules = entry.torch_dispatch_rules._data
+        for kind in sorted(rules, key=str):
+            state.add((kind, rules[kind]), "a rule of its for torch_dispatch")
+        state.note(getattr(entry.effect, "_effect", None))
+        symmetric = getattr(entry, "symm_mem_args", None)
+        state.note(None if symmetric is None else sorted(symmetric.get() or ()))
+        return fake is not None
+
+    def _add_kernels(self, state: Fingerprint, name: str, defined: bool, has_fake: bool) -> None:
+        kernels = sorted(_kernels(self._torch, name))
+        keys = {kernel.key for kernel in kernels}
+        has_shapes = has_fake or defined or bool(keys & _SHAPES) or _IMPLICIT in keys
+        compiled = False
+        for key, file in kernels:
+            if key in _DEVICES and has_shapes:
+                continue
+            if defined and file == self._folder + _ANYWHERE[0]:
+                continue  # what `custom_op` registers calls what its definition holds
+            seen = self._kernels.get((name, key), ())
+            if functions := tuple(function for function, library in seen if library() is not None):
+                state.note(key)
+                state.add(functions, f"its kernel for {key}")
+            elif file.endswith(_COMPILED):
+                compiled = True
+            elif not (has_fake and key == "Meta"):
+                raise state.unknown(f"its kernel for {key} was registered before nbcache was loaded")
+        if compiled:
+            state.note(*_libraries(self._folder))
+
+    def is_torchs(self, name: str) -> bool:
+        """Tell whether torch itself defines the operator `name`."""
+        found = self._torchs.get(name)
+        if found is None:
+            found = self._torchs[name] = self._defined_by_torch(name)
+        return found
+
+    def _defined_by_torch(self, name: str) -> bool:
+        try:
+            match = _DEFINED.search(self._torch._C._dispatch_dump(name))
+            build = _DEFINED.search(self._torch._C._dispatch_dump("aten::add.Tensor"))
+        except RuntimeError:  # a higher-order operator: it is a class of its own
+            return name.startswith("higher_order::") or "::" not in name
+        if match is None or build is None:
+            return name.startswith("aten::")
+        file = match["file"]
+        if file.startswith(self._folder):
+            if file.removeprefix(self._folder) not in _ANYWHERE:
+                return True
+            definition = self._torch._library.custom_ops.OPDEFS.get(name)
+            return definition is not None and self._known.made(definition._init_fn)
+        root = build["file"].partition("build/aten/")[0]
+        return file.startswith(root) if os.path.isabs(root) else name.startswith("aten::")
+
+
+def add_python(state: Fingerprint, operator: Any) -> None:
+    """Add what `py_impl` has registered for an operator."""
+    for table in (operator.py_kernels, operator.python_key_table, operator.functorch_table):
+        for key in sorted(table, key=str):
+            state.note(key)
+            state.add(table[key])
+
+
+def _dispatch_key(library: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return the key that a kernel is registered under, by what was given after it; empty for none."""
+    return str(kwargs.get("dispatch_key") or (args[0] if args else "") or library.dispatch_key)
+
+
+def _without_kernels(definition: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(definition).items() if name not in _KERNELS_OF_A_DEFINITION}
+
+
+def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
+    """Return the kernels that the dispatcher has for an operator; Unknown where it tells them otherwise."""
+    for line in torch._C._dispatch_dump(name).splitlines():
+        if "registered at" not in line or "(inactive)" in line or line.startswith("debug: "):
+            continue
+        match = _KERNEL.match(line)
+        if match is None:
+            raise Unknown(f"torch tells of `{name}` in another way than nbcache knows")
+        yield _Kernel(match["key"], match["file"])
+
+
+@lru_cache(maxsize=1)
+def _unseen(torch: ModuleType, is_torchs: Callable[[str], bool], folder: str) -> str | None:
+    """Return an operator of torch's that others had replaced from Python before anything was noted."""
+    for entry in sorted(torch.library._impls):
+        namespace, operator, key = entry.split("/")
+        name = f"{namespace}::{operator}"
+        if not is_torchs(name):
+            continue
+        for kernel in _kernels(torch, name):
+            theirs = kernel.file.endswith(_COMPILED) or kernel.file.startswith(folder)
+            anybodys = kernel.file.removeprefix(folder) in _ANYWHERE and namespace == "aten"
+            if kernel.key == key and (anybodys or not theirs):
+                return name
+    return None
+
+
+def _libraries(folder: str) -> list[str]:
+    """Return the digests of the shared libraries in this process that may register operators.
+
+    Which of them registers a certain one is not told; so all count, but for torch's own.
+    """
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/" in line}
+    except OSError as error:
+        raise Unknown("operators that are written in C++") from error
+    digests = set()
+    for path in paths:
+        if ".so" in os.path.basename(path) and not path.startswith(folder) and os.path.exists(path):
+            status = os.stat(path)
+            found = _library(path, status.st_mtime_ns, status.st_size, status.st_ino)
+            if found is not None:
+                digests.add(found)
+    if not digests:
+        raise Unknown("operators whose shared library is not found")
+    return sorted(digests)
+
+
+@lru_cache(maxsize=1024)
+def _library(path: str, modified_ns: int, size: int, inode: int) -> str | None:
+    """Return the SHA-256 of a shared library that is linked with torch; None of another one."""
+    if not size:
+        return None
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if all(content.find(name) < 0 for name in _LINKED):
+            return None
+        return hashlib.sha256(content).hexdigest()

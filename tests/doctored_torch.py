@@ -1,0 +1,420 @@
+"""torch with private parts that are missing, moved or failing, and nbcache's hooks on it: for test_parts.
+
+All is done to the torch that is installed, in a process of its own. Where there is no Triton, those parts of
+it that are hooked are made up: they are never run here.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nbcache.kernel_session import Session
+from nbcache.settings import Settings
+from nbcache.stores.memory import MemoryStore
+from nbcache.torch_bridge import TorchBridge
+from nbcache.torch_bridge.hooks import Intended, Patches
+
+DRIVER = "triton.backends.nvidia.driver"
+OF_FUNCTIONS = (classmethod, staticmethod)
+UNGUARDED = {
+    "CHROMIUM_EVENT_LOG",
+    "_HEADER_DIR",
+    "_HEADER_LOCK_DIR",
+    "_worker_compile_triton",
+    "backend_override_cls",
+}
+"""What is replaced by something else than a function."""
+OPTIONAL = {"put_winner", "_HEADER_DIR", "_HEADER_LOCK_DIR"}
+"""What torch 2.11 lacks as well, or what nobody misses where torch's default folder is safe."""
+
+
+class Installed:
+    """A session whose bridge is installed, and everything it has hooked."""
+
+    def __init__(self) -> None:
+        self.bridge = TorchBridge()
+        self.session = Session(Settings(prewarm=False), self.bridge, MemoryStore("local store"))
+        self.session.start()
+
+    @property
+    def notices(self) -> list[str]:
+        return self.session.notices
+
+    def close(self) -> None:
+        self.session.close(10.0)
+
+
+@contextmanager
+def installed() -> Iterator[Installed]:
+    made = Installed()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def import_all(*, compiling: bool) -> None:
+    """Import every module that has something to be hooked; make up Triton, if need be, to be hooked."""
+    with installed() as here:
+        waiting = here.bridge.awaited
+    import torch  # noqa: F401
+
+    for name in waiting:
+        if name != DRIVER:
+            importlib.import_module(name)
+    if importlib.util.find_spec("triton") is not None:
+        importlib.import_module(DRIVER)
+    elif not compiling:
+        make_up_triton()
+
+
+def make_up_triton() -> None:
+    for name in (
+        "",
+        ".runtime",
+        ".runtime.cache",
+        ".backends",
+        ".backends.nvidia",
+        ".backends.nvidia.driver",
+    ):
+        module = types.ModuleType(f"triton{name}")
+        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+        sys.modules[module.__name__] = module
+
+    class FileCacheManager:
+        def get_group(self, filename: str) -> None: ...
+
+    def compile_module_from_file(src_path: str, name: str, **options: Any) -> None: ...
+
+    sys.modules["triton.runtime.cache"].FileCacheManager = FileCacheManager  # type: ignore[attr-defined]
+    driver: Any = sys.modules[DRIVER]
+    driver.compile_module_from_file = compile_module_from_file
+
+
+class Place:
+    """Where something of torch's is that nbcache replaces."""
+
+    def __init__(self, owner: Any, name: str, parts: set[str], *, guarded: bool) -> None:
+        self.owner, self.name, self.parts, self.guarded = owner, name, parts, guarded
+        self.hooked: set[str] = set()
+        """What the hooks of this place are set on: this owner, or classes that inherit from it."""
+        self.found = vars(owner)[name]
+
+    def __str__(self) -> str:
+        return f"{getattr(self.owner, '__name__', self.owner)}.{self.name}"
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self.found.__func__ if isinstance(self.found, OF_FUNCTIONS) else self.found  # type: ignore[no-any-return]
+
+    @contextmanager
+    def missing(self) -> Iterator[None]:
+        delattr(self.owner, self.name)
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.name, self.found)
+
+    @contextmanager
+    def replaced(self, function: Callable[..., Any]) -> Iterator[None]:
+        kind = type(self.found) if isinstance(self.found, OF_FUNCTIONS) else None
+        setattr(self.owner, self.name, function if kind is None else kind(function))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.name, self.found)
+
+
+def owner_of(owner: Any, name: str) -> Any:
+    """Return the class or module of torch's, or of Triton's, whose name it is: perhaps others inherit it."""
+    if not isinstance(owner, type):
+        return owner
+    return next(cls for cls in owner.__mro__ if name in vars(cls) and is_of_torch(cls))
+
+
+def is_of_torch(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("torch", "triton") or cls.__name__ == "FileCacheManager"
+
+
+def places() -> list[Place]:
+    """Return everything that nbcache replaces in this torch, by itself: a new hook is among them at once."""
+    with installed() as here:
+        assert here.notices == [] and {*here.bridge.awaited} <= {DRIVER}, (here.notices, here.bridge.awaited)
+        assert here.bridge._patches.replaced == [], "what is replaced belongs to a part"
+        replaced = [
+            (part, owner, name, (owner, name) in patches.hooks)
+            for part, patches in here.bridge.parts.items()
+            for owner, name in patches.replaced
+        ]
+    found: dict[tuple[int, str], Place] = {}
+    for part, hooked, name, guarded in replaced:
+        owner = owner_of(hooked, name)
+        place = found.setdefault((id(owner), name), Place(owner, name, set(), guarded=guarded))
+        place.parts.add(part)
+        place.hooked.add(hooked.__qualname__ if isinstance(hooked, type) else hooked.__name__)
+    return list(found.values())
+
+
+def names_of(parts: dict[str, Patches]) -> set[str]:
+    return {name for name, part in parts.items() if not part.off}
+
+
+def problems_of_losing(place: Place, everything: set[str]) -> list[str]:
+    """Return what is wrong where parts have lost their place: they alone are off, each with one notice."""
+    with installed() as here:
+        lost = everything - names_of(here.bridge.parts)
+        notices = here.notices
+    if not lost and not notices:
+        return []
+    said = all(any(f"({part.partition(' ')[0]})" in each for each in notices) for part in lost)
+    right = lost <= place.parts and said and len(notices) == len(lost)
+    return [] if right else [f"{place}: {sorted(lost)} off, {notices}"]
+
+
+def all_guarded() -> dict[str, Any]:
+    found = places()
+    return {
+        "hooks": len(found),
+        "unguarded": sorted({each.name for each in found if not each.guarded} - UNGUARDED),
+    }
+
+
+def all_missing() -> list[str]:
+    """Return what is wrong where one after another is missing."""
+    problems: list[str] = []
+    with installed() as here:
+        everything = names_of(here.bridge.parts)
+    for place in places():
+        with place.missing():
+            inherited = hasattr(place.owner, place.name)
+            with installed() as here:
+                lost = everything - names_of(here.bridge.parts)
+            if lost != place.parts and not inherited and place.name not in OPTIONAL:
+                problems.append(f"{place}: nobody misses it")
+            problems += problems_of_losing(place, everything)
+    return problems
+
+
+def moved(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is called as before, and says that it takes something new in front."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    first = inspect.Parameter("something_new", inspect.Parameter.POSITIONAL_ONLY)
+    called.__signature__ = inspect.Signature([first])  # type: ignore[attr-defined]
+    return called
+
+
+def all_moved() -> list[str]:
+    """Return what is wrong where one after another takes other arguments."""
+    problems: list[str] = []
+    with installed() as here:
+        everything = names_of(here.bridge.parts)
+    for place in places():
+        if place.guarded:
+            with place.replaced(moved(place.function)):
+                problems += problems_of_losing(place, everything)
+    return problems
+
+
+# --- whatever a hook gets ---------------------------------------------------------------------------
+
+
+class Hostile:
+    """Nothing can be done with it."""
+
+    def _raise(self, *args: Any) -> Any:
+        raise RuntimeError("hostile")
+
+    __bool__ = __eq__ = __hash__ = __iter__ = __len__ = __str__ = __repr__ = __fspath__ = __getattr__ = _raise  # type: ignore[assignment]
+    __getitem__ = __contains__ = __float__ = __int__ = __enter__ = _raise
+
+
+class Answer:
+    """What an original returns; called, as torch calls what loads a kernel, it is the kernel."""
+
+    def __call__(self) -> Answer:
+        return self
+
+
+class Boom(Exception):
+    """What an original raises."""
+
+
+ARGUMENTS: list[tuple[list[Any], dict[str, Any]]] = [
+    *(([Hostile() for _ in range(count)], {}) for count in range(12)),
+    *(([object() for _ in range(count)], {}) for count in range(1, 9)),
+    *(([None] * count, {}) for count in range(1, 9)),
+    *((["text"] * count, {}) for count in range(1, 9)),
+    *(([Hostile() for _ in range(count)], {"new_flag": Hostile()}) for count in range(9)),
+    *(([object() for _ in range(count)], {"new_flag": object()}) for count in range(9)),
+]
+
+
+def same(found: list[Any], given: list[Any]) -> bool:
+    return len(found) == len(given) and all(a is b for a, b in zip(found, given, strict=True))
+
+
+def problems_of_calling(place: Place, args: list[Any], kwargs: dict[str, Any], raises: bool) -> list[str]:
+    """Return what is wrong where a hook is called so: its caller must see what the original does."""
+    answers, boom, calls = [Answer(), Answer()], Boom(), []
+    iterates = inspect.isgeneratorfunction(place.function)
+
+    def iterate() -> Iterator[Any]:
+        yield answers[0]
+        if raises:
+            raise boom
+        yield answers[1]
+
+    @functools.wraps(place.function)
+    def original(*args: Any, **kwargs: Any) -> Any:
+        calls.append([*args, *kwargs.values()])
+        if iterates:
+            return iterate()
+        if raises:
+            raise boom
+        return answers[0]
+
+    where = f"{place} with {len(args)} {type(args[0]).__name__ if args else ''} {[*kwargs]}, raises={raises}"
+    sys.modules["torch._inductor.codecache"].CppCodeCache.cache.clear()
+    with place.replaced(original), installed() as here:
+        owner = next(
+            owner
+            for part in here.bridge.parts.values()
+            for owner, name in part.hooks
+            if name == place.name and getattr(owner, "__qualname__", owner.__name__) in place.hooked
+        )
+        hook = vars(owner)[place.name]
+        before = [owner] if isinstance(hook, classmethod) else []
+        hook = hook.__func__ if isinstance(hook, OF_FUNCTIONS) else hook
+        got: list[Any] = []
+        try:
+            if iterates:
+                got.extend(hook(*before, *args, **kwargs))
+            else:
+                got.append(hook(*before, *args, **kwargs))
+        except Boom as error:
+            got.append(error)
+        except Intended:
+            return []
+        except Exception as error:
+            return [f"{where}: {error!r}"]
+        notices = here.notices
+    if not calls and got == [None] and place.name == "put_winner":
+        return []
+    expected = [answers[0], boom if raises else answers[1]] if iterates else [boom if raises else answers[0]]
+    if not iterates and not raises and got[0] is not answers[0] and callable(got[0]):
+        got[0] = got[0]()
+    wrong = []
+    if not same(got, expected):
+        wrong.append(f"{where}: {got}")
+    # A hook may pass defaults of torch's on; a thread of torch's may call the original as well.
+    given = [each for each in (*before, *args, *kwargs.values()) if each is not None]
+    if not any(same([each for each in call if each is not None], given) for call in calls):
+        wrong.append(f"{where}: the original got something else, {len(calls)} times")
+    # What replaces headers asks for torch's default folder when it is hooked.
+    most = len(place.parts) + (place.name == "default_cache_dir")
+    if len([each for each in notices if "part of nbcache" in each]) > most:
+        wrong.append(f"{where}: {notices}")
+    return wrong
+
+
+def all_called() -> list[str]:
+    """Return what is wrong where hooks get arguments of any kind and number."""
+    problems: list[str] = []
+    for place in places():
+        if place.guarded:
+            for args, kwargs in ARGUMENTS:
+                for raises in (False, True):
+                    problems += problems_of_calling(place, args, kwargs, raises)
+    return problems
+
+
+# --- a cell -----------------------------------------------------------------------------------------
+
+
+def compiles(number: int) -> bool:
+    """Compile a graph of its own; tell whether it computes what it should."""
+    import torch
+
+    def f(x: Any) -> Any:
+        return (x * number).sin().sum()
+
+    f.__code__ = f.__code__.replace(co_name=f"f_{number}")
+    x = torch.linspace(0, 1, 7)
+    torch._dynamo.reset()
+    return bool(torch.allclose(torch.compile(f)(x), f(x)))
+
+
+def all_compiled() -> list[str]:
+    """Return what is wrong where code is compiled while one part after another has lost its place."""
+    problems: list[str] = []
+    for number, place in enumerate((each for each in places() if each.guarded), 2):
+        with place.replaced(moved(place.function)), installed() as here:
+            right = compiles(number)
+            notices, graphs = here.notices, len(here.session.graphs)
+        if not right or len(notices) > len(place.parts):
+            problems.append(f"{place}: right={right}, {notices}")
+        if graphs != 1 and not place.parts & {"follow_spans", "follow_lookups"}:
+            problems.append(f"{place}: {graphs} graphs")
+    return problems
+
+
+def fail(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("nothing works here")
+
+
+def all_failing() -> list[str]:
+    """Return what is wrong where code is compiled while something that hooks ask their session for fails."""
+    methods = [
+        name
+        for name, value in vars(Session).items()
+        if inspect.isfunction(value) and not name.startswith("_") and name not in ("notice", "start", "close")
+    ]
+    asked: set[str] = set()
+
+    def followed(name: str, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            asked.add(name)
+            return method(*args, **kwargs)
+
+        return call
+
+    with installed() as here:
+        for name in methods:
+            setattr(here.session, name, followed(name, getattr(here.session, name)))
+        assert compiles(100)
+        for name in methods:
+            delattr(here.session, name)
+    problems = [] if len(asked) > 5 else [f"hooks ask for {asked} only"]
+    for number, name in enumerate(sorted(asked), 101):
+        with installed() as here:
+            setattr(here.session, name, fail)
+            try:
+                if not compiles(number):
+                    problems.append(f"{name}: wrong")
+            except Exception as error:
+                problems.append(f"{name}: {error!r}")
+            delattr(here.session, name)
+    return problems
+
+
+def main(what: str) -> None:
+    import_all(compiling=what in ("all_compiled", "all_failing"))
+    print(json.dumps(globals()[what]()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

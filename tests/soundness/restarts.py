@@ -1,0 +1,121 @@
+"""Run programs in kernels that are forked from one process: as fresh as after a restart, without its imports.
+
+As a script it reads a task a line: folders, and a program of `subjects`. It answers each with a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+FOLDERS = ("NBCACHE_DIR", "TMPDIR", "HOME", "IPYTHONDIR", "NBCACHE_TRUST_DIR")
+_COMPILED = """
+def compile(f, **options):
+    return torch.compile(f, mode=globals().get("MODE", "lite"), **options)
+found = results(compile)
+"""
+_EAGER = "found = results(lambda f, **options: f)"
+
+
+class Restarts:
+    """The process that kernels are forked from; it imports torch once."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        command = [sys.executable, "-W", "ignore", __file__]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        )
+
+    def run(self, source: str, folder: Path, *, eager: bool = False) -> dict[str, Any]:
+        """Run a program in a kernel whose folders are below `folder`; return what came out of it."""
+        task = {"source": source, "folder": str(folder), "eager": eager}
+        self._input.write(json.dumps(task) + "\n")
+        self._input.flush()
+        answer: dict[str, Any] = json.loads(self._output.readline())
+        return answer
+
+    @property
+    def _input(self) -> IO[str]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def _output(self) -> IO[str]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def close(self) -> None:
+        """End the process."""
+        self._input.close()
+        self._process.wait(timeout=30)
+        self._output.close()
+
+
+def _serve() -> None:
+    import torch
+    import torch._dynamo.convert_frame
+    import torch._functorch.aot_autograd
+    import torch._inductor.compile_fx
+    import torch._inductor.fx_passes.post_grad
+    import torch._inductor.lowering
+    from IPython.core.interactiveshell import InteractiveShell
+
+    for line in sys.stdin:
+        task = json.loads(line)
+        with tempfile.TemporaryDirectory() as scratch:
+            answer = Path(scratch) / "answer"
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    os.dup2(os.open(Path(scratch) / "log", os.O_CREAT | os.O_WRONLY), 1)
+                    os.dup2(1, 2)
+                    answer.write_text(json.dumps(_run(InteractiveShell, torch, task)))
+                    code = 0
+                except BaseException:
+                    answer.write_text(json.dumps({"error": traceback.format_exc()}))
+                finally:
+                    os._exit(code)
+            _, status = os.waitpid(child, 0)
+            text = answer.read_text() if answer.exists() else ""
+            print(text or json.dumps({"error": f"it died with status {status}"}), flush=True)
+
+
+def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
+    folder = Path(task["folder"])
+    for name in FOLDERS:
+        os.environ[name] = str(folder / name.lower())
+        (folder / name.lower()).mkdir(parents=True, exist_ok=True)
+    os.environ |= {"NBCACHE_PREWARM": "off", "NBCACHE_REPORT": "never", "NBCACHE_LIVE": "off"}
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch has set it when it was imported
+    tempfile.tempdir = None
+    shell = shell_class.instance()
+    if not task["eager"]:
+        shell.run_line_magic("load_ext", "nbcache")
+    for cell in (task["source"], _EAGER if task["eager"] else _COMPILED):
+        shell.run_cell(cell, store_history=True).raise_error()
+    tensors = [
+        (str(each.dtype), list(each.shape), each.double().flatten().tolist())
+        for each in shell.user_ns["found"]
+    ]
+    if task["eager"]:
+        return {"tensors": tensors}
+    import nbcache
+
+    session = nbcache.session()
+    session.flush(60)
+    return {
+        "tensors": tensors,
+        "graphs": [(str(graph.outcome), graph.direction, graph.reason or "") for graph in session.graphs],
+        "notices": session.notices,
+    }
+
+
+if __name__ == "__main__":
+    _serve()

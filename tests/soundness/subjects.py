@@ -1,0 +1,938 @@
+"""Programs that depend on more than torch's keys hold, and edits of them.
+
+Each program sets `results`, a function that takes a way to compile and returns tensors. An edit is a list
+of texts and what takes their place. After one of `changes` no graph of before may answer, unless its answer
+is the same anyway; after one of `same` every graph must be hit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import dedent
+
+Edit = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program, with the edits that change what its graphs do, and those that change nothing."""
+
+    source: str
+    changes: tuple[Edit, ...]
+    same: tuple[Edit, ...] = ()
+
+
+SET_UP = """\
+import functools, math, sys, types
+import torch
+from torch import Tensor
+torch.manual_seed(0)
+X = torch.randn(4, 4)
+W = torch.randn(4, 4)
+
+def infer(f, *inputs):
+    def results(compile):
+        with torch.no_grad():
+            found = compile(f)(*[each.clone() for each in inputs])
+        return list(found) if isinstance(found, (tuple, list)) else [found]
+    return results
+
+def train(f, *inputs):
+    def results(compile):
+        leaves = [each.clone().requires_grad_() for each in inputs]
+        found = compile(f)(*leaves)
+        found.square().sum().backward()
+        return [found.detach(), *(each.grad for each in leaves if each.grad is not None)]
+    return results
+
+"""
+
+
+def edit(*texts: str) -> Edit:
+    """Return the edit that puts every second text in the place of the one before it."""
+    return tuple(zip(texts[::2], texts[1::2], strict=True))
+
+
+def subject(source: str, changes: list[Edit], same: list[Edit] | None = None) -> Subject:
+    """Return a subject, its source indented as it stands here."""
+    return Subject(SET_UP + dedent(source), tuple(changes), tuple(same or ()))
+
+
+COLD = 'AGAINST = "cold"\n'
+"""Makes a program one that does something else when it is compiled: only two compiles can be compared."""
+
+SUBJECTS: dict[str, Subject] = {
+    "fake": subject(
+        """
+        ROWS = 4
+        def empty(x, rows):
+            return x.new_empty(rows, 4)
+        @torch.library.custom_op("mylib::scale", mutates_args=())
+        def scale(x: Tensor, k: float = 2.0) -> Tensor:
+            found = (x * k)[:ROWS]
+            return found
+        @scale.register_fake
+        def fake(x, k=2.0):
+            found = empty(x, ROWS)
+            return found
+        def f(x, w):
+            return scale(x).to(w.dtype).mm(w)
+        results = infer(f, X, W)
+        """,
+        [
+            edit("ROWS = 4", "ROWS = 2"),
+            edit(
+                "(x * k)[:ROWS]",
+                "(x * k)[:ROWS].double()",
+                "new_empty(rows, 4)",
+                "new_empty(rows, 4, dtype=torch.float64)",
+            ),
+            edit(
+                "(x * k)[:ROWS]", "(x * k)[:ROWS].half()", "new_empty(rows, 4)", "new_empty(rows, 4).half()"
+            ),
+            edit(
+                "(x * k)[:ROWS]",
+                "(x * k)[:ROWS].t().contiguous().t()",
+                "new_empty(rows, 4)",
+                "new_empty(4, rows).t()",
+            ),
+            edit("(x * k)[:ROWS]", "(x * k)[:3].clone()", "empty(x, ROWS)", "empty(x, 3)"),
+            edit("(x * k)[:ROWS]", "(x * k)[:ROWS, :].repeat(2, 1)", "empty(x, ROWS)", "empty(x, 2 * ROWS)"),
+            edit("k: float = 2.0", "k: float = 3.0"),
+            edit("k: float = 2.0", "k: float = 2.5", "k=2.0", "k=2.5"),
+            edit(
+                "x: Tensor, k: float = 2.0) -> Tensor",
+                "x: Tensor, k: float = 2.0, j: int = 0) -> Tensor",
+                "fake(x, k=2.0)",
+                "fake(x, k=2.0, j=0)",
+            ),
+            edit(
+                'scale", mutates_args=()',
+                'scale", mutates_args=(), tags=(torch.Tag.needs_fixed_stride_order,)',
+            ),
+            edit("return x.new_empty(rows, 4)", "return x.new_empty(rows, 4, dtype=X.dtype)"),
+            edit("rows, 4)", "rows, WIDTH)", "ROWS = 4", "ROWS, WIDTH = 4, 4"),
+        ],
+        [
+            edit(
+                "found = (x * k)[:ROWS]", "found = (x * k + 1)[:ROWS]"
+            ),  # the kernel runs when the graph runs
+            edit("return found\n@scale", "print(end='')\n    return found\n@scale"),
+            edit(
+                "found = empty(x, ROWS)", "made = empty(x, ROWS)", "return found\ndef f", "return made\ndef f"
+            ),
+            edit("def fake(x", "def _(x"),
+            edit("def fake(x, k=2.0):", "def fake(x, k=2.0):\n    '''Tell the shape.'''"),
+            edit("def fake(x, k=2.0):", "def fake(x, k=2.0):\n    # tell the shape\n"),
+            edit("def fake(x, k=2.0):", "def fake(x: Tensor, k: float = 2.0) -> Tensor:"),
+            edit("def empty(x, rows)", "def shaped(x, rows)", "found = empty(", "found = shaped("),
+            edit("ROWS", "LINES"),
+            edit("ROWS = 4", "OTHER = 5\nROWS = 4"),
+            edit("def f(x, w)", "def unused(x):\n    return x * 3\ndef f(x, w)"),
+            edit("ROWS = 4", "\n\n\nROWS = 4"),
+            edit("found = empty(x, ROWS)", "found = empty(\n        x,\n        ROWS,\n    )"),
+            edit(
+                "def f(x, w)",
+                "@torch.library.custom_op('mylib::other', mutates_args=())\n"
+                "def other(x: Tensor) -> Tensor:\n    return x + 1\ndef f(x, w)",
+            ),
+        ],
+    ),
+    "autograd": subject(
+        """
+        GAIN = 2.0
+        def helper(g, by):
+            return g * by
+        def make(by):
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return helper(g, by) * ctx.extra + x * 0
+            return backward
+        def setup(ctx, inputs, output):
+            (x,) = inputs
+            ctx.save_for_backward(x)
+            ctx.extra = GAIN
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        op.register_autograd(make(1.0), setup_context=setup)
+        def f(x, w):
+            return op(x).mm(w)
+        results = train(f, X, W)
+        """,
+        [
+            edit("GAIN = 2.0", "GAIN = 3.0"),
+            edit("GAIN = 2.0", "GAIN = 2.5\nGAIN += 1"),
+            edit("return g * by", "return g * by * 2"),
+            edit("return g * by", "return g * by + 1"),
+            edit("return g * by", "return g / (by + 1)"),
+            edit("make(1.0)", "make(4.0)"),
+            edit("* ctx.extra", "/ ctx.extra"),
+            edit("+ x * 0", "+ x"),
+            edit("+ x * 0", "+ x.sin()"),
+            edit("ctx.save_for_backward(x)", "ctx.save_for_backward(x * 5)", "+ x * 0", "+ x"),
+            edit("ctx.extra = GAIN", "ctx.extra = GAIN * x.shape[0]"),
+            edit("ctx.extra = GAIN", "ctx.extra = math.pi"),
+            edit("ctx.extra = GAIN", "ctx.extra = -GAIN"),
+            edit(
+                "op.register_autograd(make(1.0), setup_context=setup)",
+                "op.register_autograd(functools.partial(lambda by, ctx, g: g * by, 7.0))",
+            ),
+            edit(
+                "op.register_autograd(make(1.0), setup_context=setup)",
+                "class Rules:\n    def __init__(self, by): self.by = by\n"
+                "    def backward(self, ctx, g): return g * self.by\n"
+                "op.register_autograd(Rules(3.0).backward)",
+            ),
+        ],
+        [
+            edit("helper(", "assistant("),
+            edit("return x * 2", "return x + x"),
+            edit("def setup(ctx", "def set_up(ctx", "setup_context=setup", "setup_context=set_up"),
+            edit("(x,) = inputs", "(first,) = inputs", "save_for_backward(x)", "save_for_backward(first)"),
+            edit("GAIN", "FACTOR"),
+            edit("def helper(g, by):", "def helper(g, by):\n    'Scale a gradient.'"),
+            edit("def helper(g, by):", "\n# the rule\ndef helper(g, by):"),
+        ],
+    ),
+    "library": subject(
+        """
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                with torch._C._AutoDispatchBelowAutograd():
+                    return torch.ops.mylib.twice(x)
+            @staticmethod
+            def backward(ctx, g):
+                return g * 2
+        def inner(x):
+            return x.mm(x)
+        def composite(x):
+            return inner(x) + x
+        def explicit(x):
+            return x.new_ones(4, 4)
+        lib = torch.library.Library("mylib", "DEF")
+        lib.define("twice(Tensor x) -> Tensor")
+        lib.define("composite(Tensor x) -> Tensor")
+        lib.define("explicit(Tensor x) -> Tensor")
+        lib.impl("twice", lambda x: x * 2, "CPU")
+        lib.impl("twice", lambda x: torch.empty_like(x), "Meta")
+        lib.impl("twice", lambda x: Scaled.apply(x), "Autograd")
+        lib.impl("composite", composite, "CompositeImplicitAutograd")
+        lib.impl("explicit", explicit, "CompositeExplicitAutograd")
+        ops = torch.ops.mylib
+        def f(x, w):
+            product = ops.twice(x).mm(ops.composite(w))
+            return product.to(torch.float32) + ops.explicit(x.detach()).to(torch.float32)
+        results = train(f, X, W)
+        """,
+        [
+            edit("return g * 2", "return g * 3"),
+            edit("return g * 2", "return g * 2 + 1"),
+            edit("return g * 2", "return g.sin()"),
+            edit("lambda x: Scaled.apply(x)", "lambda x: Scaled.apply(x) * 1.5", "def f(", COLD + "def f("),
+            edit("lambda x: Scaled.apply(x)", "lambda x: Scaled.apply(-x)"),
+            edit("return x.mm(x)", "return x.mm(x.t())"),
+            edit("return x.mm(x)", "return x.t().mm(x)"),
+            edit("return inner(x) + x", "return inner(x) - x"),
+            edit("return inner(x) + x", "return inner(x + 1)"),
+            edit('impl("composite", composite,', 'impl("composite", inner,'),
+            edit('impl("composite", composite,', 'impl("composite", functools.partial(torch.mul, 3.0),'),
+            edit(
+                "lambda x: x * 2",
+                "lambda x: (x * 2).double()",
+                "torch.empty_like(x)",
+                "torch.empty_like(x, dtype=torch.float64)",
+                ".mm(ops.composite(w))",
+                ".mm(ops.composite(w).double())",
+            ),
+            edit("x.new_ones(4, 4)", "x.new_ones(4, 4, dtype=torch.int64)"),
+            edit("x.new_ones(4, 4)", "x.new_ones(1, 4)"),
+            edit(
+                '"composite(Tensor x) -> Tensor"',
+                '"composite(Tensor x, int k=1) -> Tensor"',
+                "def composite(x)",
+                "def composite(x, k=1)",
+            ),
+        ],
+        [
+            edit("lambda x: x * 2", "lambda x: x + x"),
+            edit("Scaled", "Doubled"),
+            edit("def inner", "def inmost", "inner(x)", "inmost(x)"),
+            edit("torch.empty_like(x)", "torch.empty_like(  # a shape\nx)"),
+            edit("lambda x: x * 2", "lambda y: y * 2"),
+        ],
+    ),
+    "by name": subject(
+        """
+        def shape(x):
+            return torch.empty_like(x)
+        def backward(ctx, g):
+            return g * 2
+        lib = torch.library.Library("mylib", "FRAGMENT")
+        torch.library.define("mylib::first", "(Tensor x) -> Tensor")
+        torch.library.define("mylib::second", "(Tensor x) -> Tensor")
+        torch.library.impl("mylib::first", "cpu", lambda x: x * 2)
+        torch.library.impl("mylib::second", "cpu", lambda x: x + 1)
+        torch.library.register_fake("mylib::first", shape)
+        torch.library.register_fake("mylib::second", shape)
+        torch.library.register_autograd("mylib::first", backward)
+        torch.library.register_autograd("mylib::second", lambda ctx, g: torch.ops.mylib.first(g))
+        def f(x, w):
+            return torch.ops.mylib.second(torch.ops.mylib.first(x)).to(w.dtype).mm(w)
+        results = train(f, X, W)
+        """,
+        [
+            edit("return g * 2", "return g * 4"),
+            edit("return g * 2", "return g.cos()"),
+            edit("torch.ops.mylib.first(g)", "torch.ops.mylib.first(g) * 2"),
+            edit("torch.ops.mylib.first(g)", "torch.ops.mylib.second(g)"),
+            edit(
+                "lambda x: x * 2",
+                "lambda x: (x * 2)[:2]",
+                "lambda x: x + 1",
+                "lambda x: x + 1",
+                "return torch.empty_like(x)",
+                "return torch.empty_like(x)[:2]",
+                "return g * 2",
+                "return torch.cat([g, g])",
+            ),
+            edit(
+                'first", shape',
+                'first", lambda x: torch.empty_like(x, dtype=torch.float64)',
+                "lambda x: x * 2",
+                "lambda x: (x * 2).double()",
+                "return g * 2",
+                "return g.float() * 2",
+            ),
+        ],
+        [
+            edit("lambda x: x * 2", "lambda x: x * 2.0 * 1"),
+            edit("def shape(x):", "def shape(x):\n    'The same.'"),
+            edit("def backward(", "def back(", 'first", backward', 'first", back'),
+        ],
+    ),
+    "mutation": subject(
+        """
+        @torch.library.custom_op("mylib::put", mutates_args=("out",))
+        def put(x: Tensor, out: Tensor) -> None:
+            out.copy_(x * 2)
+        @torch.library.custom_op("mylib::read", mutates_args=())
+        def read(x: Tensor) -> Tensor:
+            return x + 1
+        @read.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        def f(x, w):
+            out = torch.zeros_like(x)
+            put(x, out)
+            return read(out).mm(w), out
+        results = infer(f, X, W)
+        MODE = "default"
+        """,
+        [
+            edit(
+                'mutates_args=("out",)',
+                'mutates_args=("out", "x")',
+                "out.copy_(x * 2)",
+                "out.copy_(x * 2); x.add_(1)",
+            ),
+            edit(
+                "return x + 1",
+                "x.add_(1); return x + 1",
+                'read", mutates_args=()',
+                'read", mutates_args=("x",)',
+            ),
+        ],
+        [edit("out.copy_(x * 2)", "out.copy_(x * 3)")],
+    ),
+    "triton_op": subject(
+        """
+        BY = 2
+        def step(x):
+            return x.mm(x) * BY
+        @torch.library.triton_op("mylib::body", mutates_args={})
+        def body(x: Tensor) -> Tensor:
+            return step(x) + 1
+        def f(x, w):
+            return body(x).mm(w)
+        results = infer(f, X, W)
+        """,
+        [
+            edit("BY = 2", "BY = 3"),
+            edit("return x.mm(x)", "return x.mm(x.t())"),
+            edit("return step(x) + 1", "return step(x) + 2"),
+            edit("return step(x) + 1", "return step(step(x))"),
+        ],
+        [edit("step", "stage"), edit("def step(x):", "def step(x):  # once\n")],
+    ),
+    "vmap": subject(
+        """
+        def rule(info, in_dims, x):
+            return torch.ops.mylib.op(x) * 1, in_dims[0]
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        op.register_vmap(rule)
+        def f(x, w):
+            return torch.vmap(op)(x).mm(w)
+        results = infer(f, X, W)
+        """,
+        [
+            edit("torch.ops.mylib.op(x) * 1", "torch.ops.mylib.op(x) * 2"),
+            edit("torch.ops.mylib.op(x) * 1", "torch.ops.mylib.op(x + 1)"),
+        ],
+        [edit("rule", "batched")],
+    ),
+    "autocast": subject(
+        """
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        op.register_autocast("cpu", torch.bfloat16)
+        def f(x, w):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return op(x), x.mm(w)
+        results = infer(f, X, W)
+        """,
+        [
+            edit('"cpu", torch.bfloat16)\ndef', '"cpu", torch.float16)\ndef'),
+            edit('op.register_autocast("cpu", torch.bfloat16)', ""),
+        ],
+    ),
+    "torch_dispatch": subject(
+        """
+        FACTOR = 2
+        def scaled(x):
+            return x * FACTOR
+        class Base(torch.Tensor):
+            def extra(x):
+                return x
+        class Wrapped(Base):
+            @staticmethod
+            def __new__(cls, inner):
+                return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            def __init__(self, inner):
+                self.inner = inner
+            def __tensor_flatten__(self):
+                return ["inner"], None
+            @staticmethod
+            def __tensor_unflatten__(tensors, context, size, stride):
+                return Wrapped(tensors["inner"])
+            @classmethod
+            def __torch_dispatch__(cls, func, types, args, kwargs=None):
+                unwrapped = torch.utils._pytree.tree_map_only(Wrapped, lambda each: each.inner, args)
+                found = func(*unwrapped, **(kwargs or {}))
+                if func in HANDLED:
+                    found = HANDLED[func](Base.extra(found))
+                return Wrapped(found) if isinstance(found, torch.Tensor) else found
+        HANDLED = {torch.ops.aten.mm.default: scaled}
+        def f(x, w):
+            return x.mm(w)
+        def results(compile):
+            with torch.no_grad():
+                found = compile(f)(Wrapped(X.clone()), Wrapped(W.clone()))
+            return [found.inner]
+        """,
+        [
+            edit("FACTOR = 2", "FACTOR = 3"),
+            edit("return x * FACTOR", "return x - FACTOR"),
+            edit("{torch.ops.aten.mm.default: scaled}", "{torch.ops.aten.mm.default: torch.sin}"),
+            edit("{torch.ops.aten.mm.default: scaled}", "{}"),
+            edit("if func in HANDLED", "if func not in HANDLED", "HANDLED[func](Base.extra(found))", "found"),
+            edit("def extra(x):\n        return x", "def extra(x):\n        return x + 1"),
+            edit("func(*unwrapped, **(kwargs or {}))", "func(*unwrapped, **(kwargs or {})) * 2"),
+            edit("func(*unwrapped, **(kwargs or {}))", "func(*reversed(unwrapped), **(kwargs or {}))"),
+            edit("lambda each: each.inner", "lambda each: each.inner * 2"),
+            edit(
+                'return Wrapped(tensors["inner"])',
+                'return Wrapped(tensors["inner"] * 2)',
+                "def f(",
+                COLD + "def f(",
+            ),
+        ],
+        [
+            edit("FACTOR", "BY"),
+            edit("class Base(torch.Tensor):", "class Base(torch.Tensor):\n    'Does nothing.'"),
+            edit("found = func(", "# as everywhere\n        found = func("),
+            edit("unwrapped", "plain"),
+        ],
+    ),
+    "lowering": subject(
+        """
+        from torch._inductor import lowering
+        from torch._inductor.lowering import register_lowering
+        BY = 2.0
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        @register_lowering(torch.ops.mylib.op.default, type_promotion_kind=None)
+        def lowered(x):
+            return lowering.lowerings[torch.ops.aten.mul.Tensor](x, BY)
+        def f(x, w):
+            return op(x).mm(w)
+        results = infer(f, X, W)
+        MODE = "default"
+        """,
+        [
+            edit("BY = 2.0", "BY = 3.0", "return x * 2", "return x * 3"),
+            edit(
+                "BY = 2.0",
+                "BY = 2.0\nlib = torch.library.Library('mylib', 'FRAGMENT')",
+                "(x, BY)",
+                "(x, -BY)",
+                "return x * 2",
+                "return x * -2",
+            ),
+            edit("(x, BY)", "(x, x)", "return x * 2", "return x * x"),
+        ],
+        [edit("BY", "FACTOR"), edit("def lowered(x):", "def lowered(x):  # twice\n")],
+    ),
+    "lowering of torch's": subject(
+        """
+        from torch._inductor import lowering
+        BY = 2.0
+        def lowered(x):
+            return lowering.lowerings[torch.ops.aten.mul.Tensor](x, BY)
+        lowering.lowerings[torch.ops.aten.asinh.default] = lowered
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        results = infer(f, X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [
+            edit("BY = 2.0", "BY = 3.0"),
+            edit("lowering.lowerings[torch.ops.aten.asinh.default] = lowered", ""),
+            edit("(x, BY)", "(x, x)"),
+        ],
+        [edit("BY", "FACTOR")],
+    ),
+    "decomposition": subject(
+        """
+        from torch._inductor.decomposition import decompositions
+        BY = 2.0
+        def decomposed(x):
+            return x * BY
+        decompositions[torch.ops.aten.asinh.default] = decomposed
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        results = infer(f, X, W)
+        AGAINST = "cold"
+        """,
+        [
+            edit("BY = 2.0", "BY = 3.0"),
+            edit("return x * BY", "return x + BY"),
+            edit("= decomposed", "= torch.sin"),
+            edit("decompositions[torch.ops.aten.asinh.default] = decomposed", ""),
+        ],
+        [edit("BY", "FACTOR"), edit("decomposed", "split")],
+    ),
+    "pattern": subject(
+        """
+        from torch._inductor.fx_passes.post_grad import pass_patterns
+        from torch._inductor.pattern_matcher import Arg, CallFunction, register_graph_pattern
+        BY = 2.0
+        def handled(match, x):
+            with match.graph.inserting_before(match.output_node()):
+                made = match.graph.call_function(torch.ops.aten.mul.Tensor, (x, BY))
+                made.meta["val"] = match.output_node().meta["val"]
+                match.output_node().replace_all_uses_with(made)
+                match.erase_nodes()
+        def applies(match):
+            return True
+        register_graph_pattern(
+            CallFunction(torch.ops.aten.asinh.default, Arg()), pass_dict=pass_patterns[1], extra_check=applies
+        )(handled)
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        results = infer(f, X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [
+            edit("BY = 2.0", "BY = 3.0"),
+            edit("aten.mul.Tensor", "aten.add.Tensor"),
+            edit("return True", "return False"),
+            edit("aten.asinh.default, Arg", "aten.atanh.default, Arg"),
+        ],
+        [edit("BY", "FACTOR"), edit("applies", "fits")],
+    ),
+    "pass": subject(
+        """
+        import torch._inductor.config as config
+        from torch._inductor.custom_graph_pass import CustomGraphPass
+        TARGET = torch.ops.aten.sin.default
+        def replaced(node):
+            node.target = TARGET
+        class Pass(CustomGraphPass):
+            def __call__(self, graph):
+                for node in graph.nodes:
+                    if node.target is torch.ops.aten.asinh.default:
+                        replaced(node)
+            def uuid(self):
+                return "always the same"
+        config.post_grad_custom_post_pass = Pass()
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        results = infer(f, X, W)
+        AGAINST = "cold"
+        """,
+        [
+            edit("aten.sin.default", "aten.cos.default"),
+            edit("node.target = TARGET", "pass"),
+            edit("aten.asinh.default:", "aten.mm.default and False:"),
+            edit(
+                "post_grad_custom_post_pass",
+                "post_grad_custom_pre_pass",
+                "aten.sin.default",
+                "aten.tanh.default",
+            ),
+            edit("always the same", "another"),
+        ],
+        [
+            edit("replaced", "changed"),
+            edit("class Pass(", "class Other(", "Pass()", "Other()"),
+            edit("TARGET", "INSTEAD"),
+        ],
+    ),
+    "function as a pass": subject(
+        """
+        import torch._functorch.config as functorch_config
+        TARGET = torch.ops.aten.sin.default
+        def replaced(graph, inputs):
+            for node in graph.graph.nodes:
+                if node.target is torch.ops.aten.asinh.default:
+                    node.target = TARGET
+            graph.recompile()
+            return graph
+        functorch_config.joint_custom_pass = replaced
+        def f(x, w):
+            return torch.asinh(x.detach()).mm(w)
+        results = train(f, X, W)
+        AGAINST = "cold"
+        """,
+        [
+            edit("aten.sin.default", "aten.cos.default"),
+            edit("node.target = TARGET", "pass"),
+            edit("functorch_config.joint_custom_pass = replaced", ""),
+        ],
+        [edit("replaced", "changed"), edit("TARGET", "INSTEAD")],
+    ),
+    "autograd function": subject(
+        """
+        BY = 2
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * BY
+            @staticmethod
+            def backward(ctx, g):
+                (x,) = ctx.saved_tensors
+                return g * BY + x
+        def f(x, w):
+            return Scaled.apply(x).mm(w)
+        results = train(f, X, W)
+        """,
+        [
+            edit("BY = 2", "BY = 3"),
+            edit("return g * BY + x", "return g * BY - x"),
+            edit("return x * BY", "return x + BY"),
+            edit("save_for_backward(x)", "save_for_backward(x * 2)"),
+        ],
+        [
+            edit("BY", "FACTOR"),
+            edit(
+                "class Scaled(torch.autograd.Function):",
+                "class Scaled(torch.autograd.Function):\n    'Twice.'",
+            ),
+        ],
+    ),
+    "inner compile": subject(
+        """
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+        TARGET = torch.ops.aten.sin.default
+        def inner(graph, inputs, **options):
+            for node in graph.graph.nodes:
+                if node.target is torch.ops.aten.asinh.default:
+                    node.target = TARGET
+            graph.recompile()
+            return compile_fx_inner(graph, inputs, **options)
+        def backend(graph, inputs):
+            return compile_fx(graph, inputs, inner_compile=inner)
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        def results(compile):
+            with torch.no_grad():
+                return [torch.compile(f, backend=backend)(X, W)]
+        AGAINST = "cold"
+        """,
+        [edit("aten.sin.default", "aten.cos.default"), edit("node.target = TARGET", "pass")],
+        [edit("TARGET", "INSTEAD")],
+    ),
+    "aten": subject(
+        """
+        lib = torch.library.Library("aten", "IMPL")
+        BY = 2
+        def relu(x):
+            return x * BY
+        lib.impl("asinh", relu, "Autograd")
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        results = infer(f, X, W)
+        """,
+        [edit("BY = 2", "BY = 3"), edit("x * BY", "x + BY"), edit('lib.impl("asinh", relu, "Autograd")', "")],
+        [edit("BY", "FACTOR"), edit("def relu", "def gelu", "relu", "gelu")],
+    ),
+    "aten in Python": subject(
+        """
+        BY = 2
+        @torch.ops.aten.asinh.default.py_impl(torch._C.DispatchKey.Autograd)
+        def relu(x):
+            return x * BY
+        def f(x, w):
+            return torch.asinh(x).mm(w)
+        results = infer(f, X, W)
+        AGAINST = "cold"
+        """,
+        [edit("BY = 2", "BY = 3"), edit("x * BY", "x + BY")],
+        [edit("BY", "FACTOR")],
+    ),
+    "shared memory": subject(
+        """
+        P, Q = torch.zeros(6, 8), torch.zeros(6, 8)
+        PAIR = (P, Q)
+        def f(x, y):
+            x.add_(1)
+            return x + y
+        DYNAMIC = None
+        def results(compile):
+            with torch.no_grad():
+                return [compile(f, dynamic=DYNAMIC)(*PAIR), *PAIR]
+        """,
+        [
+            edit("PAIR = (P, Q)", "PAIR = (P, P.view(6, 8))"),
+            edit("PAIR = (P, Q)", "PAIR = (P.view(6, 8), P.view(6, 8))"),
+            edit("PAIR = (P, Q)", "PAIR = (P, P[:])"),
+            edit(
+                "P, Q = torch.zeros(6, 8), torch.zeros(6, 8)", "L = torch.zeros(12, 8); P, Q = L[:6], L[3:9]"
+            ),
+            edit("P, Q = torch.zeros(6, 8), torch.zeros(6, 8)", "L = torch.zeros(7, 8); P, Q = L[:6], L[1:]"),
+            edit(
+                "P, Q = torch.zeros(6, 8), torch.zeros(6, 8)", "L = torch.zeros(12, 8); P, Q = L[:6], L[6:]"
+            ),
+            edit(
+                "P, Q = torch.zeros(6, 8), torch.zeros(6, 8)",
+                "L = torch.zeros(6, 16); P, Q = L[:, ::2], L[:, 1::2]",
+            ),
+            edit(
+                "P, Q = torch.zeros(6, 8), torch.zeros(6, 8)",
+                "L = torch.zeros(6, 16); P, Q = L[:, ::2], L[:, ::2]",
+            ),
+            edit("DYNAMIC = None", "DYNAMIC = True", "PAIR = (P, Q)", "PAIR = (P, P.view(6, 8))"),
+        ],
+        [
+            edit("def f(x, y):", "def f(x, y):  # both"),
+            edit("PAIR", "INPUTS"),
+            edit("torch.zeros(6, 8), torch.zeros(6, 8)", "torch.zeros(6, 8), torch.zeros(48).view(6, 8)"),
+        ],
+    ),
+    "shared memory before": subject(
+        """
+        L = torch.zeros(6, 8)
+        PAIR = (L, L.view(6, 8))
+        def f(x, y):
+            x.add_(1)
+            return x + y
+        def results(compile):
+            with torch.no_grad():
+                return [compile(f)(*PAIR), *PAIR]
+        """,
+        [
+            edit("(L, L.view(6, 8))", "(L, torch.zeros(6, 8))"),
+            edit("(L, L.view(6, 8))", "(L.clone(), L.view(6, 8))"),
+            edit("(L, L.view(6, 8))", "(L, L)"),
+        ],
+        [edit("L.view(6, 8)", "L.view(48).view(6, 8)")],
+    ),
+    "dynamic overlap": subject(
+        """
+        L = torch.zeros(6, 8)
+        PAIRS = [(L, L.view(6, 8)), (torch.zeros(6, 8), torch.zeros(6, 8))]
+        def f(x, y):
+            x.add_(1)
+            return x + y
+        def results(compile):
+            g = compile(f, dynamic=True)
+            with torch.no_grad():
+                return [g(*pair) for pair in PAIRS]
+        """,
+        [edit("torch.zeros(6, 8), torch.zeros(6, 8))]", "torch.zeros(5, 8), torch.zeros(5, 8))]")],
+        [edit("PAIRS", "BOTH")],
+    ),
+    "in the graph": subject(
+        """
+        BY = 2
+        @torch._dynamo.nonstrict_trace
+        def traced(x):
+            return x * BY
+        @torch._dynamo.allow_in_graph
+        def allowed(x):
+            return x + BY
+        def f(x, w):
+            return traced(x).mm(w) + allowed(w)
+        results = infer(f, X, W)
+        """,
+        [edit("BY = 2", "BY = 3"), edit("x * BY", "x - BY"), edit("x + BY", "x / BY")],
+    ),
+    "unknown": subject(
+        """
+        import os
+        os.environ["SCALE"] = "2"
+        ROWS = (each for each in [1])
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        op.register_autograd(lambda ctx, g: g * float(os.environ["SCALE"]))
+        def f(x, w):
+            return op(x).mm(w)
+        results = train(f, X, W)
+        """,
+        [
+            edit('= "2"', '= "3"'),
+            edit('os.environ["SCALE"])', 'os.getenv("SCALE"))', '= "2"', '= "4"'),
+            edit('float(os.environ["SCALE"])', 'eval("3.0")'),
+            edit('float(os.environ["SCALE"])', "(7.0 if ROWS else 1.0)"),
+        ],
+    ),
+    "composition": subject(
+        """
+        from dataclasses import dataclass, field
+        from enum import Enum
+        class Kind(Enum):
+            SUM = 1
+            DIFFERENCE = 2
+        @dataclass
+        class Options:
+            gain: float = 2.0
+            kind: Kind = Kind.SUM
+            weights: list = field(default_factory=lambda: [1.0, 2.0])
+            def total(self):
+                return self.gain * sum(self.weights)
+        OPTIONS = Options()
+        TABLE = {"plus": 1.0, "minus": -1.0}
+        @functools.lru_cache
+        def factor(name):
+            return TABLE[name]
+        @functools.wraps(factor)
+        def wrapped(*arguments):
+            return factor(*arguments) * 2
+        class Rule:
+            scale = 0.5
+            def __call__(self, ctx, g):
+                from math import sqrt
+                if OPTIONS.kind is Kind.SUM:
+                    return g * OPTIONS.total() * wrapped("plus") * self.scale
+                return g * sqrt(4.0)
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        op.register_autograd(Rule())
+        def f(x, w):
+            return op(x).mm(w)
+        results = train(f, X, W)
+        """,
+        [
+            edit("gain: float = 2.0", "gain: float = 3.0"),
+            edit("kind: Kind = Kind.SUM", "kind: Kind = Kind.DIFFERENCE"),
+            edit("[1.0, 2.0]", "[1.0, 3.0]"),
+            edit("self.gain * sum", "self.gain + sum"),
+            edit("OPTIONS = Options()", "OPTIONS = Options(gain=7.0)"),
+            edit("OPTIONS = Options()", "OPTIONS = Options(); OPTIONS.gain = 9.0"),
+            edit('"plus": 1.0', '"plus": 4.0'),
+            edit("return TABLE[name]", "return -TABLE[name]"),
+            edit("factor(*arguments) * 2", "factor(*arguments) * 5"),
+            edit("scale = 0.5", "scale = 0.25"),
+            edit("* self.scale", "+ self.scale"),
+            edit("Rule())", "types.SimpleNamespace(backward=lambda ctx, g: g * 8.0).backward)"),
+            edit("def f(x, w)", "Rule.__call__ = lambda self, ctx, g: g * 6.0\ndef f(x, w)"),
+            edit("def f(x, w)", "sum = max\ndef f(x, w)"),
+            edit(
+                "SUM = 1\n    DIFFERENCE = 2",
+                "SUM = 1\n    DIFFERENCE = 1",
+                "kind: Kind = Kind.SUM",
+                "kind: Kind = None",
+            ),
+        ],
+        [
+            edit("class Rule:", "class Rule:\n    'A rule.'"),
+            edit("Options", "Settings"),
+            edit("TABLE", "SIGNS"),
+            edit("wrapped", "twice"),
+            edit("gain: float", "gain: int"),
+            edit("OPTIONS = Options()", "OPTIONS = Options(gain=2.0)"),
+        ],
+    ),
+    "method of torch's": subject(
+        """
+        BY = 2
+        torch.Tensor.scaled = lambda self: self * BY
+        def backward(ctx, g):
+            return g.scaled()
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        op.register_autograd(backward)
+        def f(x, w):
+            return op(x).mm(w)
+        results = train(f, X, W)
+        """,
+        [edit("BY = 2", "BY = 3"), edit("self * BY", "self + BY")],
+        [edit("BY", "FACTOR")],
+    ),
+    "nothing of it": subject(
+        """
+        K = 2
+        def helper(x):
+            return x.mm(x)
+        def f(x, w):
+            return helper(x).mm(w) * K
+        results = train(f, X, W)
+        """,
+        [edit("K = 2", "K = 3"), edit("x.mm(x)", "x.mm(x.t())")],
+        [
+            edit("helper", "assistant"),
+            edit("K", "Q"),
+            edit("def f(x, w):", "def f(x, w):\n    # both\n"),
+            edit("def f(x, w):", "def f(x, w):\n    'Both.'"),
+            edit("K = 2", "OTHER = 3\nK = 2"),
+            edit(
+                "K = 2",
+                "@torch.library.custom_op('mylib::other', mutates_args=())\n"
+                "def other(x: Tensor) -> Tensor:\n    return x\nK = 2",
+            ),
+        ],
+    ),
+}

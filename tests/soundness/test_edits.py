@@ -1,0 +1,75 @@
+"""Whatever is edited between two kernels, no answer is stale, and what changes nothing is hit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import environ_below
+from soundness.restarts import Restarts
+from soundness.subjects import COLD, SUBJECTS, Edit
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.fixture(scope="module")
+def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
+    environ = environ_below(tmp_path_factory.mktemp("restarts"))
+    process = Restarts({**environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"})
+    yield process
+    process.close()
+
+
+def edited(source: str, edit: Edit) -> str:
+    for old, new in edit:
+        pattern = rf"\b{old}\b" if old.isidentifier() else re.escape(old)
+        source, count = re.subn(pattern, lambda match, new=new: new, source)
+        assert count, old
+    return source
+
+
+def outcomes(answer: dict[str, Any]) -> list[str]:
+    assert "error" not in answer, answer["error"]
+    return [outcome for outcome, *_ in answer["graphs"]]
+
+
+def difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
+    """Return what differs in the tensors of two kernels; nothing where they are the same."""
+    if error := found.get("error") or expected.get("error"):
+        return str(error)
+    for one, other in zip(found["tensors"], expected["tensors"], strict=True):
+        if one[:2] != other[:2] or one[2] != pytest.approx(other[2], rel=1e-3, abs=1e-3, nan_ok=True):
+            return f"{one} is not {other}"
+    return ""
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
+    name: str, restarts: Restarts, tmp_path: Path
+) -> None:
+    subject = SUBJECTS[name]
+    folder = tmp_path / "kernels"
+    before = outcomes(restarts.run(subject.source, folder))
+    again = outcomes(restarts.run(subject.source, folder))
+    assert "hit" not in before
+    assert again == ["hit" if outcome == "miss" else outcome for outcome in before]
+
+    problems = []
+    for number, edit in enumerate((*subject.changes, *subject.same)):
+        source = edited(subject.source, edit)
+        found = restarts.run(source, folder)
+        after = [outcome for outcome, *_ in found.get("graphs", ())]
+        against = []
+        if COLD not in source:
+            against.append(restarts.run(source, tmp_path / "eager", eager=True))
+        if "hit" in after:
+            against.append(restarts.run(source, tmp_path / f"cold{number}"))
+        wrong = [difference(found, expected) for expected in against or [found]]
+        if number >= len(subject.changes) and after != again:
+            wrong.append(f"{after}, not {again}")
+        wrong += found.get("notices", ())
+        problems += [(edit, each) for each in wrong if each]
+    assert not problems

@@ -1,0 +1,85 @@
+"""Whose C++ kernels count as compiled here, and what emptying torch's folder leaves of what says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from nbcache.model import Artifact
+from nbcache.torch_bridge import bridge, cpp_kernels
+from nbcache.torch_bridge.hooks import Patches
+
+LIBRARY = object()
+
+
+class Session:
+    """What is asked of a session: it has one kernel, and notes what is recorded."""
+
+    def __init__(self) -> None:
+        self.recorded: list[bool] = []
+
+    def attempt(self, what: str, action: Callable[[], Any]) -> Any:
+        return action()
+
+    def emit(self, event: object) -> None: ...
+
+    def populated(self, type: str, key: str) -> None: ...
+
+    def provide(self, type: str, key: str) -> list[Artifact]:
+        return [Artifact(type, key, b"a shared object")]
+
+    def record(self, type: str, key: str, content: object, *, made: bool) -> None:
+        self.recorded.append(made)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
+    owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as compiled here only where nothing of others' was put into torch's folder."""
+
+    class CppCodeCache:
+        cache: ClassVar[dict[str, Any]] = {}
+
+        @classmethod
+        def load_async(
+            cls, main_code: str, device_type: str = "cpu", submit_fn: object = None
+        ) -> Callable[[], object]:
+            raise AssertionError("it is stored")
+
+    monkeypatch.setattr(cpp_kernels, "_build_settings", lambda codecache: "")
+    monkeypatch.setattr(cpp_kernels, "_load", lambda codecache, cls, session, artifact: LIBRARY)
+    codecache: Any = ModuleType("codecache")
+    vars(codecache).update(CppCodeCache=CppCodeCache, cache_dir=lambda: str(tmp_path))
+    session: Any = Session()
+    patches = Patches()
+    cpp_kernels.provide_kernels(codecache, session, patches, lambda: True, lambda: owned, lambda: None)
+    try:
+        for _ in range(2):
+            assert CppCodeCache.load_async("int main() {}")() is LIBRARY
+    finally:
+        patches.restore()
+    assert session.recorded == [owned]
+
+
+def test_emptying_torchs_folder_leaves_the_mark_that_others_code_was_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C++ kernels stay there, and another kernel that runs may put again what it was given."""
+    monkeypatch.setattr(bridge, "_IN_USE_SECONDS", -1.0)
+    folder = tmp_path / "environment"
+    for name in ("fxgraph", "nbcache_kernels"):
+        (folder / name).mkdir(parents=True)
+    (folder / "other").touch()
+    made: Any = SimpleNamespace(_folder=folder, _expected=str(folder))
+    bridge.TorchBridge.disown(made)
+    assert len(list(folder.glob("nbcache_foreign"))) == 1
+
+    bridge._empty(folder)
+
+    assert not (folder / "fxgraph").exists() and not (folder / "other").exists()
+    assert (folder / "nbcache_foreign").exists()

@@ -1,0 +1,452 @@
+"""Fingerprints: what a value does is told apart, and what changes nothing is not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+import textwrap
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbcache.fingerprints import Fingerprint, Unknown
+from nbcache.known_code import Known
+
+BASE = """
+    import functools, math, threading
+    from dataclasses import dataclass
+    K = 2
+    TABLE = {"a": 1, "b": [2, 3]}
+    LOCK = threading.Lock()
+    def helper(x, by=3):
+        return x * by + K
+    class Base:
+        scale = 2
+        def __init__(self):
+            self.state = {1, 2}
+        def apply(self, x):
+            return helper(x) * self.scale
+    class Derived(Base):
+        @property
+        def half(self): return 0.5
+        @staticmethod
+        def zero(): return 0
+    @dataclass
+    class Options:
+        rate: float = 0.5
+        def twice(self): return self.rate * 2
+    OPTIONS = Options()
+    NAMES = frozenset({"x", "y"})
+    def outer(n):
+        def inner(x):
+            return x + n
+        return inner
+    closed = outer(4)
+    half = functools.partial(helper, by=0.5)
+    @functools.lru_cache
+    def cached(x): return x - 1
+    @functools.wraps(helper)
+    def wrapped(x): return math.floor(helper(x))
+    def target(x, y=1, *, z=2):
+        '''What it does.'''
+        # a comment
+        with LOCK:
+            total = helper(x) + y
+        if total > z and "x" in NAMES:
+            return Derived().apply(total) + OPTIONS.twice() + closed(half(cached(wrapped(x))))
+        values = [item * TABLE["a"] for item in TABLE["b"]]
+        return sum(values, start=math.pi)
+"""
+
+CHANGES = [
+    ("K = 2", "K = 3"),
+    ("K = 2", "K = 2.0"),
+    ("K = 2", "K = True"),
+    ('{"a": 1, "b": [2, 3]}', '{"a": 1, "b": [2, 4]}'),
+    ('{"a": 1, "b": [2, 3]}', '{"a": 1, "b": (2, 3)}'),
+    ("return x * by + K", "return x * by - K"),
+    ("by=3", "by=4"),
+    ("scale = 2", "scale = 3"),
+    ("self.state = {1, 2}", "self.state = {1, 3}"),
+    ("return helper(x) * self.scale", "return helper(x) + self.scale"),
+    ("class Derived(Base):", "class Derived(Base, Options if False else object):"),
+    ("return 0.5", "return 0.25"),
+    ("def zero(): return 0", "def zero(): return 1"),
+    ("@staticmethod", "@classmethod"),
+    ("rate: float = 0.5", "rate: float = 0.7"),
+    ("return self.rate * 2", "return self.rate * 3"),
+    ("OPTIONS = Options()", "OPTIONS = Options(0.1)"),
+    ('{"x", "y"}', '{"x", "z"}'),
+    ("return x + n", "return x - n"),
+    ("outer(4)", "outer(5)"),
+    ("by=0.5)", "by=0.25)"),
+    ("def cached(x): return x - 1", "def cached(x): return x - 2"),
+    ("math.floor", "math.ceil"),
+    ("y=1", "y=2"),
+    ("*, z=2", "*, z=3"),
+    ("*, z=2", "z=2"),
+    ("helper(x) + y", "helper(x) - y"),
+    ("total > z", "total >= z"),
+    ("total > z and", "total > z or"),
+    ('"x" in NAMES', '"x" not in NAMES'),
+    ("math.pi", "math.e"),
+    ("def helper", "math = __import__('cmath')\n    def helper"),
+    ("def helper", "sum = max\n    def helper"),
+]
+
+SAME = [
+    ("# a comment", "# another"),
+    ("'''What it does.'''", "'''What it really does.'''"),
+    ("        '''What it does.'''\n", ""),
+    ("total = helper(x) + y", "total = helper(x) + \\\n                y"),
+    ("K = 2", "\n\n\n    K = 2"),
+    ("K = 2", "UNUSED = 5; K = 2"),
+    ("def helper(x, by=3):", "def helper(x: int, by: int = 3) -> int:"),
+    ("rate: float", "rate: int"),
+    ('frozenset({"x", "y"})', 'frozenset(["y", "x"])'),
+]
+RENAMED = [
+    ("helper", "assistant"),
+    ("total", "subtotal"),
+    ("TABLE", "ROWS"),
+    ("Derived", "Child"),
+    ("K", "Q"),
+]
+
+
+HIDDEN = {
+    "int": ("class Size(int): pass\nK = Size({})\ndef target(x): return x * K", "2", "3"),
+    "str": ("class Name(str): pass\nK = Name({})\ndef target(x): return x[K]", "'a'", "'b'"),
+    "generator": ("import random\nK = random.Random({})\ndef target(x): return K.random()", "1", "2"),
+    "exception": ("K = ValueError({})\ndef target(x): return K.args", "1", "2"),
+    "text": ("import io\nK = io.StringIO({})\ndef target(x): return K.read()", "'1'", "'2'"),
+    "generic": ("K = list[{}]\ndef target(x): return K.__args__", "int", "str"),
+    "private slot": (
+        (
+            "class S:\n  __slots__ = ('__k',)\n  def __init__(s, k): s.__k = k\n  def get(s): return s.__k\n"
+            "K = S({})\ndef target(x): return K.get()"
+        ),
+        *("1", "2"),
+    ),
+    "name of a class": (
+        (
+            "class {}: pass\nMade = A if 'A' in globals() else B\n"
+            "TABLE = {{'A': 1, 'B': 2}}\ndef target(x): return TABLE[Made.__name__]"
+        ),
+        *("A", "B"),
+    ),
+    "docstring": ("def h():\n  {}\ndef target(x): return len(h.__doc__)", "'one'", "'three'"),
+    "order": ("class A:\n  {}\ndef target(x): return list(vars(A))", "a = 1; b = 1", "b = 1; a = 1"),
+    "metadata": (
+        (
+            "from dataclasses import dataclass, field, fields\n@dataclass\nclass A:\n"
+            "  a: int = field(default=1, metadata={{'k': {}}})\ndef target(x): return fields(A)[0].metadata"
+        ),
+        *("1", "2"),
+    ),
+    "property": (
+        "class P(property):\n  k = {}\nclass A:\n  @P\n  def f(s): return 1\ndef target(x): return A.f.k",
+        *("1", "2"),
+    ),
+    "static method": (
+        (
+            "class P(staticmethod):\n  def __get__(s, *a): return lambda: {}\n"
+            "class A:\n  @P\n  def f(): return 1\ndef target(x): return A.f()"
+        ),
+        *("1", "2"),
+    ),
+    "partial": (
+        "import functools\nclass P(functools.partial):\n  k = {}\nK = P(max, 1)\ndef target(x): return K.k",
+        *("1", "2"),
+    ),
+    "attributes as keys": (
+        "class A(dict):\n  __getattr__ = dict.__getitem__\nK = A(k={})\ndef target(x): return K.k",
+        *("1", "2"),
+    ),
+    "methods that raise": (
+        (
+            "class A(dict):\n  def items(s): raise ValueError\n  __len__ = __iter__ = __bool__ = items\n"
+            "  def __getattribute__(s, name): raise ValueError\nK = A(k={})\ndef target(x): return K['k']"
+        ),
+        *("1", "2"),
+    ),
+    "registry": (
+        (
+            "class B:\n  made = set()\n  def __init_subclass__(c): B.made.add(c)\nclass C(B): k = {}\n"
+            "class D(B): k = 9\ndef target(x): return sum(c.k for c in B.made)"
+        ),
+        *("1", "2"),
+    ),
+}
+"""What is told by something else than attributes, code and elements: source, and two texts to put in."""
+
+
+def known() -> Known:
+    return Known([])
+
+
+def target_of(source: str) -> types.FunctionType:
+    scope: dict[str, object] = {"__name__": "somebodys", "__builtins__": __builtins__}
+    sys.modules["somebodys"] = types.ModuleType("somebodys")
+    exec(compile(textwrap.dedent(source), "<cell>", "exec"), scope)
+    found = scope["target"]
+    assert isinstance(found, types.FunctionType)
+    return found
+
+
+def fingerprint(value: object) -> str:
+    state = Fingerprint(known())
+    state.add(value)
+    return state.digest
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES)
+def test_what_changes_what_a_function_does_changes_its_fingerprint(old: str, new: str) -> None:
+    changed = BASE.replace(old, new, 1)
+
+    assert changed != BASE
+    assert fingerprint(target_of(changed)) != fingerprint(target_of(BASE))
+
+
+@pytest.mark.parametrize(("old", "new"), SAME)
+def test_what_changes_nothing_changes_no_fingerprint(old: str, new: str) -> None:
+    changed = BASE.replace(old, new)
+
+    assert changed != BASE
+    assert fingerprint(target_of(changed)) == fingerprint(target_of(BASE))
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED)
+def test_names_of_globals_and_locals_do_not_count(old: str, new: str) -> None:
+    import re
+
+    changed = re.sub(rf"\b{old}\b", new, BASE)
+
+    assert changed != BASE
+    assert fingerprint(target_of(changed)) == fingerprint(target_of(BASE))
+
+
+def test_another_process_with_another_hash_seed_finds_the_same() -> None:
+    program = textwrap.dedent(
+        """
+        import sys
+        sys.path.insert(0, {folder!r})
+        from test_fingerprints import BASE, fingerprint, target_of
+        print(fingerprint(target_of(BASE)))
+        """
+    ).format(folder=str(__file__).rpartition("/")[0])
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]
+
+    assert found == [fingerprint(target_of(BASE))] * 2
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("return open('x').read()", "`open`"),
+        ("return eval('x')", "`eval`"),
+        ("import os; return os.environ['A']", "`environ`"),
+        ("import os; return os.getenv('A')", "`getenv`"),
+        ("return ROWS.send(None)", "`ROWS`"),
+        ("import sys; return sys._getframe().f_globals['K']", "`_getframe`"),
+        ("return helper.__globals__['K']", "`__globals__`"),
+        ("return helper.__annotations__['x']", "`__annotations__`"),
+        ("import pathlib; return pathlib.Path('x').read_text()", "`read_text`"),
+        ("import weakref; return PROXY.f()", "weak proxy"),
+        ("import numpy; return UFUNC(x)", "`UFUNC`"),
+        ("from . import other; return other.f(x)", "package that is not told"),
+        ("return TEXT[x]", "large text"),
+        ("import no_such_module; return no_such_module.f(x)", "`no_such_module`"),
+    ],
+)
+def test_what_cannot_be_told_is_unknown_and_named(body: str, named: str) -> None:
+    source = (
+        "import numpy, weakref\nclass A: pass\nHELD = A()\nPROXY = weakref.proxy(HELD)\n"
+        "UFUNC = numpy.frompyfunc(lambda x: x, 1, 1)\nTEXT = ' ' * 2_000_000\n"
+        f"ROWS = (item for item in [1])\ndef helper(x):\n    {body}\ndef target(x):\n    return helper(x)\n"
+    )
+
+    with pytest.raises(Unknown, match=named):
+        fingerprint(target_of(source))
+
+
+def test_an_import_within_a_function_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[str] = [
+        "import pack.part\n    return pack.part.f(x)",
+        "import pack.part as p\n    return p.f(x)",
+        "from pack import part\n    return part.f(x)",
+        "from pack.part import f\n    return f(x)",
+        "from pack.part import f as g, K\n    return g(x)",
+        "import pack.part as p\n    return sum(p.f(each) for each in x)",
+        "from pack import part\n    return (lambda: part.f(x))()",
+        "def inner():\n        return p.f(x)\n    import pack.part as p\n    return inner()",
+        "import pack\n    class A:\n        y = pack.part.f(1)\n    return A",
+        "try:\n        import pack.part as p\n    except ImportError: import math as p\n    return p.f(x)",
+    ]
+
+    def imported(result: str) -> None:
+        package, part = types.ModuleType("pack"), types.ModuleType("pack.part")
+        package.__dict__["part"] = part
+        exec(compile(f"K = 1\ndef f(x): return {result}", "<part>", "exec"), part.__dict__)
+        monkeypatch.setitem(sys.modules, "pack", package)
+        monkeypatch.setitem(sys.modules, "pack.part", part)
+
+    for way in ways:
+        function = target_of(f"def target(x):\n    {way}\n")
+        imported("x + 1")
+        before = fingerprint(function)
+        imported("x + 1")
+        assert fingerprint(function) == before
+        imported("x + 2")
+        assert fingerprint(function) != before, way
+
+
+def test_a_decorator_of_a_known_package_is_looked_through() -> None:
+    source = "import contextlib\n@contextlib.contextmanager\ndef target(x):\n    yield x + {}\n"
+
+    assert fingerprint(target_of(source.format(1))) == fingerprint(target_of(source.format(1)))
+    assert fingerprint(target_of(source.format(1))) != fingerprint(target_of(source.format(2)))
+    assert not known().made(target_of(source.format(1)))
+
+
+def test_a_known_function_counts_by_its_name_unless_it_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    import statistics
+
+    source = "import statistics\ndef target(x):\n    return statistics.mean(x)\n"
+    before = fingerprint(target_of(source))
+    monkeypatch.setattr(statistics, "mean", lambda x: 0)
+
+    assert known().made(statistics.median)
+    assert fingerprint(target_of(source)) != before
+
+
+def test_what_is_registered_for_an_abstract_class_counts() -> None:
+    source = (
+        "from abc import ABC\nclass Kind(ABC): pass\nclass A: pass\nclass B:\n    size = 2\n"
+        "Kind.register({})\ndef target(x):\n    return isinstance(x, Kind)\n"
+    )
+
+    assert fingerprint(target_of(source.format("A"))) == fingerprint(target_of(source.format("A")))
+    assert fingerprint(target_of(source.format("A"))) != fingerprint(target_of(source.format("B")))
+
+
+def test_values_that_hold_themselves_end() -> None:
+    rows: list[object] = [1]
+    rows.append(rows)
+    other: list[object] = [1]
+    other.append(other)
+
+    assert fingerprint(rows) == fingerprint(other)
+    assert fingerprint(rows) != fingerprint([1, [1]])
+
+
+def test_more_than_can_be_looked_at_is_unknown() -> None:
+    deep: list[object] = []
+    for _ in range(1000):
+        deep = [deep]
+    for value in (deep, [[number] for number in range(30_000)]):
+        with pytest.raises(Unknown, match="more code than"):
+            fingerprint(value)
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_values_hold_elsewhere_counts_and_code_of_theirs_does_not_run(name: str) -> None:
+    source, *texts = HIDDEN[name]
+    first, again, other = (fingerprint(target_of(source.format(text))) for text in (texts[0], *texts))
+
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    "source", ["list(range(5_000_000))", "set(range(5_000_000))", "dict.fromkeys(range(5_000_000))"]
+)
+def test_a_large_value_takes_no_longer_than_the_bound_allows(source: str) -> None:
+    value = eval(source)
+    started = time.process_time()
+
+    with pytest.raises(Unknown, match="more code than"):
+        fingerprint(value)
+
+    assert time.process_time() - started < 1
+
+
+def test_sets_within_sets_end() -> None:
+    value: frozenset[object] = frozenset()
+    for _ in range(50):
+        value = frozenset({value, (value, 1)})
+
+    with pytest.raises(Unknown, match="more code than"):
+        fingerprint(value)
+
+
+def test_a_module_that_loads_its_parts_when_asked_is_not_asked() -> None:
+    source = (
+        "import types\nASKED = []\nclass Lazy(types.ModuleType):\n"
+        "    def __getattr__(self, name):\n        ASKED.append(name)\n        return lambda x: x\n"
+        "lazy = Lazy('lazy')\ndef target(x): return lazy.part(x)\n"
+    )
+    function = target_of(source)
+
+    with pytest.raises(Unknown, match="`part` of `lazy`, which is loaded only when"):
+        fingerprint(function)
+
+    assert function.__globals__["ASKED"] == []
+
+
+def test_where_a_program_prints_does_not_count() -> None:
+    def target(x: object) -> None:
+        print(x, file=sys.stderr)
+
+    before = fingerprint(target)
+    with contextlib.redirect_stderr(io.StringIO("another")):
+        assert fingerprint(target) == before
+
+
+def test_a_path_counts_by_what_it_names_and_not_by_its_hash() -> None:
+    path, hashed = Path("a"), Path("a")
+    hash(hashed)
+
+    assert fingerprint(path) == fingerprint(hashed) != fingerprint(Path("b"))
+
+
+def test_rules_of_the_caller_come_first() -> None:
+    def told(state: Fingerprint, value: object) -> bool:
+        if isinstance(value, slice):
+            state.note("a slice")
+            return True
+        return False
+
+    def digest(value: object, rules: list[Callable[[Fingerprint, object], bool]]) -> str:
+        state = Fingerprint(known(), rules)
+        state.add(value)
+        return state.digest
+
+    assert digest([slice(1)], [told]) == digest([slice(2)], [told])
+    assert digest([slice(1)], []) != digest([slice(2)], [])
+
+
+def test_numpy_functions_count_by_numpys_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy
+
+    source = "import numpy as np\nA = np.arange({})\ndef target(x):\n    return np.prod(x) + np.exp(x) + A\n"
+    before = fingerprint(target_of(source.format(3)))
+
+    assert fingerprint(target_of(source.format(3))) == before
+    assert fingerprint(target_of(source.format(4))) != before
+    monkeypatch.setattr(numpy, "__version__", "0")
+    assert fingerprint(target_of(source.format(3))) != before

@@ -1,0 +1,63 @@
+"""Why a graph was not there: each cause has a sentence of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nbcache.model import ArtifactRef, Direction, GraphRecord, GraphSummary, Outcome
+from nbcache.reasons import FIRST_TIME, names_changed, why_missed
+
+
+def stored(function: str = "f", cell: str = "c1", key: str = "k1", **more: Any) -> GraphSummary:
+    return GraphSummary(cell, function, Direction.INFERENCE, Outcome.MISS, key, 1.0, **more)
+
+
+def compiled(function: str = "f", threads: int = 0) -> GraphRecord:
+    return GraphRecord(function, "0/0", Direction.INFERENCE, Outcome.MISS, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("known", "threads", "said"),
+    [
+        ([], 2, FIRST_TIME),
+        ([stored("another")], 2, FIRST_TIME),
+        ([stored()], 2, "this cell is unchanged, so inputs, settings or code outside it differ"),
+        ([stored(cell="c2")], 2, "of a function of this name has other code, inputs or settings"),
+        ([stored(threads=2)], 1, "for this number of threads: 1 now, 2 before"),
+        ([stored(threads=2), stored(key="k2", threads=4)], 1, "1 now, 2 or 4 before"),
+        ([stored(threads=2)], 2, "this cell is unchanged"),
+        ([stored(key="now")], 2, "it was stored, and is not there any more"),
+    ],
+)
+def test_a_miss_says_what_is_known_of_its_cause(known: list[GraphSummary], threads: int, said: str) -> None:
+    assert said in why_missed("now", "f", "c1", threads, known, [])
+
+
+def test_what_this_kernel_compiled_counts_as_well() -> None:
+    assert "2 now, 4 before" in why_missed("now", "f", "c1", 2, [], [compiled(threads=4)])
+    assert "what this kernel has compiled of this name had other code" in why_missed(
+        "now", "f", "c1", 2, [], [compiled()]
+    )
+    assert why_missed("now", "f", "c1", 2, [], [compiled("g")]) == FIRST_TIME
+
+
+def test_a_backward_that_was_never_seen_does_not_differ_from_its_forward() -> None:
+    assert why_missed("now", "f", "c1", 2, [stored()], [compiled()], backward=True) == FIRST_TIME
+
+
+def test_another_cells_lambda_is_another_function() -> None:
+    lambdas = [stored("<lambda>", cell="c2", threads=4)]
+    assert why_missed("now", "<lambda>", "c1", 2, lambdas, [compiled("<lambda>", 4)]) == FIRST_TIME
+    assert "this cell is unchanged" in why_missed("now", "<lambda>", "c2", 4, lambdas, [])
+
+
+def test_names_have_changed_where_autograds_entry_for_the_graph_is_under_another_key() -> None:
+    entry = ArtifactRef("aot_autograd", "asked before", "d1", 1)
+    graph = stored(artifacts=("d1",))
+
+    assert names_changed("k1", "asked now", [graph], [entry])
+    assert not names_changed("k1", "asked before", [graph], [entry])  # the very entry is gone
+    assert not names_changed("another graph", "asked now", [graph], [entry])
+    assert not names_changed("k1", "asked now", [stored()], [entry])  # AOTAutograd had bypassed it
