@@ -196,3 +196,50 @@ def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
         outcomes.append({outcome for outcome, _ in graphs(run(run_python, load + body, CALL))})
 
     assert outcomes == [{"miss"}, {"hit"}, {"miss"}]
+
+
+EACH_PLACE = """
+import importlib, sys, types
+import torch
+from nbcache.torch_bridge import dependencies
+for name in (*dependencies.TABLES, *dependencies._SETTINGS):
+    importlib.import_module(name)
+found = dependencies.Dependencies(torch, late=False)
+for name in dependencies.TABLES:
+    found.note_tables(sys.modules[name], None, None)
+graph = torch.fx.symbolic_trace(lambda x: x)
+config = types.SimpleNamespace(decompositions={})
+exec("def one(*arguments):\\n    return 1\\ndef two(*arguments):\\n    return 2")
+
+def count(what, put, take):
+    digests = []
+    for function in (one, two):
+        put(function)
+        digests.append(found.of(graph, [], config))
+        take()
+    print(what, len({*digests, None}), found.of(graph, [], config))
+
+for name, table in dependencies._all_tables():
+    if isinstance(table, list):
+        count(name, lambda function: table.append((1, function)), table.pop)
+    else:
+        count(name, lambda function: table.update(mine=function), lambda: table.pop("mine"))
+for module, names in dependencies._SETTINGS.items():
+    module = sys.modules[module]
+    for name in names:
+        before = getattr(module, name, None)
+        if name in module._config:
+            value = (lambda function: [function]) if isinstance(before, list) else (lambda function: function)
+            count(
+                name,
+                lambda function: setattr(module, name, value(function)),
+                lambda: setattr(module, name, before),
+            )
+"""
+
+
+def test_code_in_each_of_torchs_tables_and_settings_counts_while_it_is_there(run_python: RunPython) -> None:
+    lines = [line.split() for line in run_python(EACH_PLACE).stdout.splitlines()]
+
+    assert len(lines) > 25
+    assert [line for line in lines if line[-2:] != ["3", "None"]] == []

@@ -3,7 +3,8 @@
 torch's keys hold a graph, its inputs and torch's settings, and leave out code that torch runs while it
 compiles: what is registered for operators that are not torch's own, the methods of tensor subclasses,
 lowerings, decompositions, patterns and passes that others have added to the compiler, and which inputs share
-memory. Where one of these changes, torch hits what was compiled before.
+memory. Older versions leave out dtypes that are in force around the graph, too. Where one of these changes,
+torch hits what was compiled before.
 
 So a digest of all this becomes one more attribute of `FxGraphHashDetails`, of which both keys are made, the
 AOTAutograd cache's as well: what is recorded, restored, shared and taken into snapshots, and what torch finds
@@ -18,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +38,13 @@ _ATTRIBUTE = "nbcache_dependencies"
 """What torch's keys call it; torch's own list of their parts shows the name."""
 TABLES: Mapping[str, tuple[str, ...]] = {
     "torch._decomp": ("global_decomposition_table",),
-    "torch._inductor.codegen.common": ("device_codegens",),
+    "torch._higher_order_ops.utils": ("registered_hop_fake_fns",),
+    "torch._inductor.codegen.common": ("device_codegens", "device_op_overrides_dict"),
     "torch._inductor.decomposition": ("decompositions", "extra_random_decomps"),
+    "torch._inductor.fx_passes.group_batch_fusion": ("POST_GRAD_FUSIONS", "PRE_GRAD_FUSIONS"),
+    "torch._inductor.fx_passes.post_grad": ("noop_registry",),
     "torch._inductor.fx_passes.reinplace": ("inplaceable_ops",),
-    "torch._inductor.lowering": ("_maybe_layout_constraints", "lowerings"),
+    "torch._inductor.lowering": ("_maybe_layout_constraints", "lowerings", "user_lowerings"),
     "torch._subclasses.fake_impls": ("op_implementations_checks", "op_implementations_dict"),
 }
 """Where torch looks up code for operators and devices, and others may add to, by module."""
@@ -51,6 +55,10 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
         "joint_custom_pass",
     ),
     "torch._inductor.config": (
+        "_fuse_ddp_communication_passes",
+        "_post_fusion_custom_pass",
+        "_pre_fusion_custom_pass",
+        "aten_distributed_optimizations.custom_runtime_estimation",
         "bucket_all_gathers_fx_bucket_size_determinator",
         "bucket_all_reduces_fx_bucket_size_determinator",
         "bucket_reduce_scatters_fx_bucket_size_determinator",
@@ -188,10 +196,14 @@ class Dependencies:
             if not self._known.made(code):
                 state.note(name)
                 state.add(code, f"the setting {name}")
-        for operator in _operators(self._torch, graph):
+        operators = _operators(self._torch, graph)
+        for operator in operators:
             if not self._is_torchs(operator):
                 state.add(operator)
+        if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
+            state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
+            self._add_autocast(state, operators)
             self._add_inputs(state, graph, example_inputs)
             for code in self._known.foreign(_inner_compile(sys._getframe())):
                 state.add(code, "what compile_fx was given as inner_compile")
@@ -205,6 +217,18 @@ class Dependencies:
         if isinstance(target, self._torch._ops.OpOverloadPacket):
             return all(self._is_torchs(getattr(target, name)) for name in target.overloads())
         return self._known.made(target)
+
+    def _add_autocast(self, state: Fingerprint, operators: Collection[Any]) -> None:
+        """Add autocast's state where a graph runs under it, or enters it without a dtype of its own.
+
+        torch 2.11's key leaves the dtype out, and until 2.14 where autocast is off around the graph.
+        """
+        torch = self._torch
+        enter = torch.amp.autocast_mode._enter_autocast
+        if torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
+            for device in torch._C._autocast_supported_devices():
+                state.note("autocast", device, torch.is_autocast_enabled(device))
+                state.note(torch.get_autocast_dtype(device))
 
     def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
         """Add the classes of inputs and constants that are not torch's, and which inputs share memory."""
@@ -307,6 +331,7 @@ class Dependencies:
             if not isinstance(tensor, torch._subclasses.FakeTensor):
                 raise state.unknown(f"a tensor of the class {type(tensor).__qualname__}")
             return
+        state.add({name: held for name, held in vars(tensor).items() if not name.startswith("_")})
         if tensor.device.type == "meta":
             return
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
@@ -392,7 +417,7 @@ def _graphs(torch: ModuleType, graph: Any) -> Iterator[Any]:
                 yield module
 
 
-def _operators(torch: ModuleType, graph: Any) -> Iterable[Any]:
+def _operators(torch: ModuleType, graph: Any) -> Collection[Any]:
     """Return what the graph calls, and the functions and classes that it hands to higher-order operators."""
     found: dict[int, Any] = {}
     for module in _graphs(torch, graph):

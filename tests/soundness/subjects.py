@@ -912,6 +912,51 @@ SUBJECTS: dict[str, Subject] = {
         [edit("BY = 2", "BY = 3"), edit("self * BY", "self + BY")],
         [edit("BY", "FACTOR")],
     ),
+    "under autocast": subject(
+        """
+        def results(compile):
+            f = compile(lambda x, w: x.mm(w) + 1)
+            with torch.autocast("cpu", torch.bfloat16):
+                return train(lambda x, w: f(x, w), X, W)(lambda g: g)
+        AGAINST = "cold"
+        """,
+        [edit("bfloat16", "float16"), edit('autocast("cpu", torch.bfloat16)', "enable_grad()")],
+    ),
+    "autocast without a dtype": subject(
+        """
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        def f(x, w):
+            with torch.autocast("cpu"):
+                return x.mm(w) + 1
+        results = train(f, X, W)
+        AGAINST = "cold"
+        """,
+        [edit("bfloat16", "float16")],
+    ),
+    "default dtype": subject(
+        """
+        MODE = "default"  # the only one whose code has a dtype where the program names none
+        torch.set_default_dtype(torch.float32)
+        def f(x):
+            return torch.full((4,), 1.5) + torch.arange(4) / 3, x + 1
+        results = infer(f, torch.ones(4, dtype=torch.int64))
+        """,
+        [edit("dtype(torch.float32)", "dtype(torch.float64)")],
+    ),
+    "lowering of the user's": subject(
+        """
+        MODE = "default"
+        from torch._inductor import lowering
+        BY = 2
+        def lower(x):
+            return lowering.lowerings[torch.ops.aten.mul.Tensor](x, BY)
+        getattr(lowering, "user_lowerings", lowering.lowerings)[torch.ops.aten.asinh.default] = lower
+        results = infer(lambda x, w: torch.asinh(x) + w, X, W)
+        AGAINST = "cold"
+        """,
+        [edit("BY = 2", "BY = 3")],
+        [edit("BY", "FACTOR")],
+    ),
     "nothing of it": subject(
         """
         K = 2
