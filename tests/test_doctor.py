@@ -648,9 +648,9 @@ def test_a_torch_that_is_not_there_or_fails_is_a_problem(
     assert checks["environment"]["state"] == checks["CPU"]["state"] == "ok"
 
 
-def test_the_shared_store_is_asked_whether_it_answers(redis_server: RedisServer) -> None:
+def test_the_shared_store_is_asked_whether_it_answers(redis_server: RedisServer, tmp_path: Path) -> None:
     def told(url: str) -> Check:
-        settings = Settings.from_env({"NBCACHE_SHARED_URL": url})
+        settings = Settings.from_env({"NBCACHE_SHARED_URL": url, "NBCACHE_DIR": str(tmp_path)})
         (check,) = [each for each in doctor.in_terminal(settings) if each.name == "shared store"]
         assert "s3cret" not in repr(check)
         return check

@@ -629,6 +629,7 @@ def test_a_wrong_password_and_a_dead_server_are_clear_errors_without_secrets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NBCACHE_TRUST_DIR", str(tmp_path / "keys"))
+    monkeypatch.setenv("NBCACHE_DIR", str(tmp_path / "store"))
     with RedisServer(tmp_path / "redis", password="right") as server:
         wrong = f"redis://:s3cret@{HOST}:{server.port}/0"
         dead = f"redis://:s3cret@{HOST}:{free_port()}/0"
