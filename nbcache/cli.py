@@ -205,7 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     trust = verb("trust", "show and choose whose snapshots may run here", _trust)
     trust.add_argument("action", choices=("list", "add", "remove", "show"), nargs="?", default="list")
-    trust.add_argument("signer", metavar="SIGNER", nargs="?", help="a fingerprint; to add, also a snapshot")
+    trust.add_argument(
+        "signer", metavar="SIGNER", nargs="?", help="a fingerprint; to add, also a snapshot; else also a name"
+    )
     trust.add_argument("--name", default="", help="what you call the signer")
     bench = verbs.add_parser("bench", help="measure cold, restored and cached starts of a model")
     bench_options.add_arguments(bench)

@@ -115,7 +115,8 @@ def inspect(source: str, settings: Settings) -> Shown:
         lines += [*([""] if lines else []), *snapshot_lines(each, here, judge, titles)]
     for problem in problems:
         lines += ["", *problem.diagnostics()]
-    return Shown(lines, [snapshot_json(each, here, judge) for each in found])
+    wrong = [{"source": each.where, "problem": str(each)} for each in problems]
+    return Shown(lines, [*(snapshot_json(each, here, judge) for each in found), *wrong])
 
 
 def verify(source: str, settings: Settings) -> Shown:

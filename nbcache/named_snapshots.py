@@ -73,6 +73,8 @@ _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 _BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
 """What is asked for in one round trip."""
 _BATCH_VERSIONS = 16
+_VERSIONS_BYTES = 1 << 28
+"""Bytes of versions, without their artifacts, that are held at once."""
 _LISTINGS = 5
 """How often versions are listed again, when some were replaced between listing and reading."""
 _ATTEMPTS = 3
@@ -378,13 +380,22 @@ class NamedSnapshots:
     # --- reading ----------------------------------------------------------------------------------
 
     def _values(self, prefix: str) -> tuple[dict[str, bytes], bool]:
-        """Return all that is below `prefix`; and False where some went whenever they were to be read."""
+        """Return all that is below `prefix`; and False where some went whenever they were to be read.
+
+        StoreError where that is more than is held in memory.
+        """
         values: dict[str, bytes] = {}
         for _ in range(_LISTINGS):
             listed = set(self._store.keys(prefix))
             values = {}
             for batch in _chunks(listed, _BATCH_VERSIONS):
                 values |= self._store.get_many(batch)
+                if sum(map(len, values.values())) > _VERSIONS_BYTES:
+                    raise StoreError(
+                        f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
+                        where=self._store.name,
+                        next_step="`nbcache rm URL#NAME` removes one that should not be there",
+                    )
             if values.keys() == listed:
                 return values, True
         return values, False  # others absorbed them into versions that are not in this listing

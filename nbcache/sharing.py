@@ -296,10 +296,13 @@ class Sharing:
             self._problems.clear()
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
-        """Take in the snapshots at `source`, without using them; NbcacheError where none is whole."""
+        """Take in the snapshots at `source`, without using them; NbcacheError where none is whole.
+
+        What is wrong with some of them, while others are whole, is noticed.
+        """
         taken_in: list[Received] = []
-        problems: list[NbcacheError] = []
-        for data, where in sources(source, self.keyring):
+        files, problems = _sources(source, self.keyring)
+        for data, where in files:
             try:
                 found, wrong = self._take_in(data, where)
                 taken_in += found
@@ -308,6 +311,9 @@ class Sharing:
                 problems.append(error)
         if problems and not taken_in:
             raise problems[0]
+        for problem in problems[:_MOST_PROBLEMS]:
+            next_step = f". Next: {problem.next_step}" if problem.next_step else ""
+            self._session.notice(f"a version is not used: {problem}{next_step}")
         return taken_in
 
     def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:

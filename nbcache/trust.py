@@ -278,15 +278,15 @@ class Keyring:
         self._write(self.folder / _TRUSTED / fingerprint, text.encode(), replace=True)
         return signer
 
-    def remove(self, fingerprint: str) -> TrustedSigner:
-        """Trust this signer no more. `fingerprint` may be the beginning of one that is trusted."""
-        signer = self.find(fingerprint)
+    def remove(self, signer: str) -> TrustedSigner:
+        """Trust a signer no more, who is told by name or by the beginning of the fingerprint."""
+        removed = self.find(signer)
         try:
-            (self.folder / _TRUSTED / signer.fingerprint).unlink(missing_ok=True)
+            (self.folder / _TRUSTED / removed.fingerprint).unlink(missing_ok=True)
         except OSError as error:
             raise self._unusable("cannot be written", self.folder / _TRUSTED, error) from error
         self._write(self.folder / _REMOVED, repr(self._clock()).encode(), replace=True)
-        return signer
+        return removed
 
     def removed(self) -> bytes:
         """Return what changes whenever a signer is trusted no more; empty where that never was."""
@@ -300,18 +300,19 @@ class Keyring:
         except OSError as error:
             raise self._unusable("cannot be read", path, error) from error
 
-    def find(self, fingerprint: str) -> TrustedSigner:
-        """Return the trusted signer whose fingerprint begins so; ConfigError where none does, or several."""
-        digits = _digits(fingerprint)
-        found = [signer for signer in self.trusted() if signer.fingerprint.startswith(digits)]
-        if len(digits) < _SHORTEST or len(found) != 1:
-            count = (
-                f"{len(found)} trusted signers begin so" if len(found) > 1 else "no trusted signer begins so"
-            )
-            if len(digits) < _SHORTEST:
-                count = f"at least {_SHORTEST} digits are needed"
+    def find(self, signer: str) -> TrustedSigner:
+        """Return the trusted signer whose fingerprint begins so, or who has this name.
+
+        ConfigError where there is none, or where there are several.
+        """
+        trusted, digits = self.trusted(), _digits(signer)
+        found = [
+            each for each in trusted if each.fingerprint.startswith(digits) and len(digits) >= _SHORTEST
+        ] or [each for each in trusted if each.name == signer]
+        if len(found) != 1:
+            count = f"{len(found)} are trusted" if found else "nobody of that name or fingerprint is trusted"
             raise ConfigError(
-                f"{fingerprint!r} does not tell one signer: {count}",
+                f"{signer!r} does not tell one signer: {count}",
                 next_step="`%nbcache trust list` has them; in a terminal without %",
             )
         return found[0]

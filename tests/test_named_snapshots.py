@@ -501,6 +501,18 @@ def test_what_strangers_have_under_a_name_is_fetched_up_to_a_bound(
     assert [type(problem) for problem in problems] == [UntrustedSigner] * 2
 
 
+def test_versions_are_read_up_to_a_bound(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    take_into(ada, store, NAME, "one")
+    (length,) = (len(store.get(key) or b"") for key in store.keys("snapshot/"))
+    monkeypatch.setattr("nbcache.named_snapshots._VERSIONS_BYTES", length)
+    assert held_by(store, ada) == {"one"}
+    (key,) = store.keys("snapshot/")
+    store.put(key.replace(key.rpartition("/")[2], "0" * 64), b"?")
+    with pytest.raises(StoreError, match="more than"):
+        held_by(store, ada)
+
+
 def test_a_trusted_signers_version_stands_beside_ones_own(url: str, ada: Person, bob: Person) -> None:
     with closing(open_store(url)) as store:
         take_into(bob, store, NAME, "bobs")

@@ -229,6 +229,7 @@ def test_of_several_snapshots_in_a_notebook_the_good_ones_count(
     assert len(sharing.problems()) == 2
     restored = sharing.restore(sharing.receive(str(bob.notebook)))
     assert [received.standing for received, _ in restored] == [Standing.OWN]
+    assert sum("a version is not used" in notice for notice in session.notices) == 2
 
 
 def test_of_very_many_broken_snapshots_in_a_notebook_some_are_told() -> None:

@@ -232,11 +232,13 @@ def test_a_beginning_finds_a_signer_only_where_it_tells_one(keyring: Keyring) ->
     keyring.add("a" * 64, "one")
     keyring.add("a" * 32 + "b" * 32, "other")
     assert keyring.find("aaaa-" * 8 + "b").name == "other"
+    assert keyring.find("other") == keyring.find("aaaa-" * 8 + "b")
     for wrong, said in (
-        ("a" * 32, "2 trusted"),
-        ("c" * 8, "no trusted"),
-        ("", "8 digits"),
-        ("a" * 7, "8 digits"),
+        ("a" * 32, "2 are trusted"),
+        ("c" * 8, "nobody"),
+        ("", "nobody"),
+        ("a" * 7, "nobody"),
+        ("Ada", "nobody"),
     ):
         with pytest.raises(ConfigError, match=said):
             keyring.find(wrong)
