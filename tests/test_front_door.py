@@ -307,7 +307,8 @@ def test_no_save_records_nothing_and_quiet_shows_nothing(
     (Path(with_headers["TMPDIR"])).mkdir(exist_ok=True)
     second = run_cells([LOAD, SET_UP, cell, REPORTS], with_headers)
 
-    assert first.cells[2].outputs == []
+    # A torch for CUDA warns where there is a compiler for it and no GPU.
+    assert [each for each in first.cells[2].outputs if "No CUDA runtime" not in each.get("text", "")] == []
     assert outcomes(first) == outcomes(second) == ["miss"]
 
 
