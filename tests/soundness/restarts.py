@@ -5,12 +5,14 @@ As a script it reads a task a line: folders, and a program of `subjects`. It ans
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +22,8 @@ def compile(f, **options):
     return torch.compile(f, mode=globals().get("MODE", "lite"), **options)
 found = results(compile)
 """
+_ANY = "import torch\nresults = lambda compile: [compile(lambda x: x + 1)(torch.ones(2, requires_grad=True))]"
+_IMPORTED = ("IPython", "cryptography", "nbcache", "redis", "torch")
 _EAGER = "found = results(lambda f, **options: f)"
 
 
@@ -59,32 +63,37 @@ class Restarts:
 
 def _serve() -> None:
     import torch
-    import torch._dynamo.convert_frame
-    import torch._functorch.aot_autograd
     import torch._inductor.compile_fx
-    import torch._inductor.fx_passes.post_grad
-    import torch._inductor.lowering
     from IPython.core.interactiveshell import InteractiveShell
 
+    with tempfile.TemporaryDirectory() as scratch:
+        needed = _forked(InteractiveShell, torch, {"source": _ANY, "folder": scratch, "eager": False})
+    for name in needed["modules"]:  # so that each kernel need not import them
+        with suppress(ImportError):
+            importlib.import_module(name)
     for line in sys.stdin:
-        task = json.loads(line)
-        with tempfile.TemporaryDirectory() as scratch:
-            answer = Path(scratch) / "answer"
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    os.dup2(os.open(Path(scratch) / "log", os.O_CREAT | os.O_WRONLY), 1)
-                    os.dup2(1, 2)
-                    answer.write_text(json.dumps(_run(InteractiveShell, torch, task)))
-                    code = 0
-                except BaseException:
-                    answer.write_text(json.dumps({"error": traceback.format_exc()}))
-                finally:
-                    os._exit(code)
-            _, status = os.waitpid(child, 0)
-            text = answer.read_text() if answer.exists() else ""
-            print(text or json.dumps({"error": f"it died with status {status}"}), flush=True)
+        print(json.dumps(_forked(InteractiveShell, torch, json.loads(line))), flush=True)
+
+
+def _forked(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch) / "answer"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.dup2(os.open(Path(scratch) / "log", os.O_CREAT | os.O_WRONLY), 1)
+                os.dup2(1, 2)
+                answer.write_text(json.dumps(_run(shell_class, torch, task)))
+                code = 0
+            except BaseException:
+                answer.write_text(json.dumps({"error": traceback.format_exc()}))
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        text = answer.read_text() if answer.exists() else ""
+        found: dict[str, Any] = json.loads(text) if text else {"error": f"it died with status {status}"}
+        return found
 
 
 def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +123,7 @@ def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
         "tensors": tensors,
         "graphs": [(str(graph.outcome), graph.direction, graph.reason or "") for graph in session.graphs],
         "notices": session.notices,
+        "modules": [name for name in sys.modules if name.startswith(_IMPORTED)],
     }
 
 
