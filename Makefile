@@ -11,11 +11,16 @@ BIN := $(VENV)/bin
 # Tests at once; each runs kernels and compilers of its own.
 JOBS ?= 2
 
-.PHONY: demo test check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
+.PHONY: demo docs test check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
 	$(BIN)/python notebooks/demo.py
+
+# docs/ as a web site, in build/docs; a broken link fails.
+docs: $(VENV)/installed
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --site-dir build/docs
 
 # The one gate, here and in CI. What fails fast runs first.
 test: check test-fast test-compile

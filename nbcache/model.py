@@ -353,7 +353,7 @@ class GraphRecord:
         return self.seconds.get("total", 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON values, by the stable names that the README documents."""
+        """Return the record as JSON values, by the stable names that docs/json.md documents."""
         return {
             "cell": self.cell and self.cell.to_json(),
             "function": self.function,
@@ -406,7 +406,7 @@ class CellReport:
         return sum(graph.saved_seconds or 0.0 for graph in self.graphs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values, by the stable names that the README documents."""
+        """Return the report as JSON values, by the stable names that docs/json.md documents."""
         return {
             "cell": self.cell and self.cell.to_json(),
             "name": self.name,

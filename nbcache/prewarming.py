@@ -96,7 +96,7 @@ class Prewarming:
         self.state = "off"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state and the slices as JSON values, by the names that the README documents."""
+        """Return the state and the slices as JSON values, by the names that docs/json.md documents."""
         return {
             "state": self.state,
             "seconds": self.seconds,

@@ -24,11 +24,15 @@ from nbcache.settings import Settings
 from nbcache.torch_bridge import cache_settings, environment
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
 
 
 def section(title: str) -> str:
-    return README.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    """Return a section of the README."""
+    return (ROOT / "README.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
 
 
 def cells_of(name: str) -> list[str]:
@@ -134,9 +138,9 @@ def test_make_leaves_the_package_index_to_pip_and_says_where_torch_is_of_another
         assert ("brought torch 2.13.0+cpu" in done.stderr) == bool(status)
 
 
-def test_the_readme_names_every_json_field_and_no_other() -> None:
+def test_the_docs_name_every_json_field_and_no_other() -> None:
     graph = GraphRecord("f", "0/0", Direction.FORWARD, Outcome.MISS)
-    json = section("JSON")
+    json = page("json.md")
     for title, fields in (
         ("Graph", graph.to_json()),
         ("Report of a cell", CellReport(None, (graph,), 0.0).to_json()),
@@ -149,8 +153,8 @@ def test_the_readme_names_every_json_field_and_no_other() -> None:
         assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
 
 
-def test_the_readme_names_every_setting_and_its_default() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|([^|]*)\|", section("Settings"), re.MULTILINE)
+def test_the_docs_name_every_setting_and_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|([^|]*)\|", page("settings.md"), re.MULTILINE)
     settings = Settings()
 
     assert [row[0] for row in rows] == settings.names()
@@ -160,7 +164,7 @@ def test_the_readme_names_every_setting_and_its_default() -> None:
         assert default.strip(" `") == shown
 
 
-def test_the_readme_names_every_cache_setting_of_torch() -> None:
-    names = re.findall(r"^\| `(TORCH\w+)` \|", section("Settings"), re.MULTILINE)
+def test_the_docs_name_every_cache_setting_of_torch() -> None:
+    names = re.findall(r"^\| `(TORCH\w+)` \|", page("settings.md"), re.MULTILINE)
 
     assert sorted(names) == sorted(cache_settings.NAMES)

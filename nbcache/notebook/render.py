@@ -159,7 +159,7 @@ class Check:
     """What to do; empty where the state is `ok`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values, by the names that the README documents."""
+        """Return the check as JSON values, by the names that docs/json.md documents."""
         return {
             "name": self.name,
             "state": self.state.value,

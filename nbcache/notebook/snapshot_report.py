@@ -265,7 +265,7 @@ def _telling(each: Difference) -> tuple[str | None, str | None]:
 def snapshot_json(
     received: Received, here: Environment | None = None, judge: Judge | None = None
 ) -> dict[str, Any]:
-    """Return the same as JSON values, by the names that the README documents."""
+    """Return the same as JSON values, by the names that docs/json.md documents."""
     snapshot = received.snapshot
     return {
         "source": received.where,
