@@ -262,8 +262,13 @@ def special_files(root: Path, store: Store) -> None:
 class Kernel:
     """A kernel that is left idle between cells, as people leave theirs."""
 
-    def __init__(self, client: BlockingKernelClient) -> None:
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self._manager = manager
         self._client = client
+
+    def end(self) -> None:
+        """Shut the kernel down, and wait until it has ended."""
+        self._manager.shutdown_kernel()
 
     def run(self, cell: str) -> str:
         """Run a cell; return what it printed, or fail with its traceback."""
@@ -316,12 +321,13 @@ def start_kernel(tmp_path: Path, isolated: dict[str, str]) -> Iterator[Callable[
         managers.append((manager, client))
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        return Kernel(client)
+        return Kernel(manager, client)
 
     yield start
     for manager, client in managers:
         client.stop_channels()
-        manager.shutdown_kernel(now=True)
+        if manager.has_kernel:
+            manager.shutdown_kernel(now=True)
         manager.cleanup_resources()
 
 

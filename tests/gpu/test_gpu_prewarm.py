@@ -29,7 +29,7 @@ def test_the_sample_is_compiled_once_and_restored_after_a_restart(
         assert "CUDA context" in slices
         assert kernel.ask(f"{SESSION}.notices + [str(each) for each in {SESSION}.graphs]") == []
         assert machine.log.exists() == compiles
-        kernel.run("get_ipython().kernel.do_shutdown(False)")
+        kernel.end()
         wipe(machine.environ)
         machine.log.unlink(missing_ok=True)
 
