@@ -156,9 +156,7 @@ class Registrations:
 
     def _add_rules(self, state: Fingerprint, name: str) -> bool:
         """Add what torch keeps outside of its dispatcher; return whether it tells shapes."""
-        entry = self._torch._library.simple_registry.singleton.get(name)
-        if entry is None:
-            return False
+        entry = self._torch._library.simple_registry.singleton.find(name)  # where there is none, an empty one
         fake = entry.fake_impl.kernel
         state.add(None if fake is None else fake.func, "its fake implementation")
         rules = entry.torch_dispatch_rules._data
