@@ -375,13 +375,13 @@ def _sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
 
 
 def _tables(module: ModuleType | None) -> list[tuple[str, Any]]:
-    """Return the tables of one of the modules `TABLES`, with their names."""
+    """Return the tables of one of the modules `TABLES` that this torch has, with their names."""
     found = []
     for name in TABLES.get(getattr(module, "__name__", ""), ()):
-        table: Any = getattr(module, name, ())
+        table: Any = getattr(module, name, None)
         if name == "global_decomposition_table":
-            found += [(f"{kind} decompositions", each) for kind, each in table.items()]
-        else:
+            found += [(f"{kind} decompositions", each) for kind, each in (table or {}).items()]
+        elif table is not None:
             found.append((name, table))
     return found
 

@@ -419,18 +419,19 @@ SUBJECTS: dict[str, Subject] = {
                 return x
         class Wrapped(Base):
             @staticmethod
-            def __new__(cls, inner):
-                return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-            def __init__(self, inner):
-                self.inner = inner
+            def __new__(cls, held):
+                return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
+            @torch._dynamo.disable  # which torch 2.11 fails to trace
+            def __init__(self, held):
+                self.held = held
             def __tensor_flatten__(self):
-                return ["inner"], None
+                return ["held"], None
             @staticmethod
             def __tensor_unflatten__(tensors, context, size, stride):
-                return Wrapped(tensors["inner"])
+                return Wrapped(tensors["held"])
             @classmethod
             def __torch_dispatch__(cls, func, types, args, kwargs=None):
-                unwrapped = torch.utils._pytree.tree_map_only(Wrapped, lambda each: each.inner, args)
+                unwrapped = torch.utils._pytree.tree_map_only(Wrapped, lambda each: each.held, args)
                 found = func(*unwrapped, **(kwargs or {}))
                 if func in HANDLED:
                     found = HANDLED[func](Base.extra(found))
@@ -441,7 +442,7 @@ SUBJECTS: dict[str, Subject] = {
         def results(compile):
             with torch.no_grad():
                 found = compile(f)(Wrapped(X.clone()), Wrapped(W.clone()))
-            return [found.inner]
+            return [found.held]
         """,
         [
             edit("FACTOR = 2", "FACTOR = 3"),
@@ -452,10 +453,10 @@ SUBJECTS: dict[str, Subject] = {
             edit("def extra(x):\n        return x", "def extra(x):\n        return x + 1"),
             edit("func(*unwrapped, **(kwargs or {}))", "func(*unwrapped, **(kwargs or {})) * 2"),
             edit("func(*unwrapped, **(kwargs or {}))", "func(*reversed(unwrapped), **(kwargs or {}))"),
-            edit("lambda each: each.inner", "lambda each: each.inner * 2"),
+            edit("lambda each: each.held", "lambda each: each.held * 2"),
             edit(
-                'return Wrapped(tensors["inner"])',
-                'return Wrapped(tensors["inner"] * 2)',
+                'return Wrapped(tensors["held"])',
+                'return Wrapped(tensors["held"] * 2)',
                 "def f(",
                 COLD + "def f(",
             ),
