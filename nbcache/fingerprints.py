@@ -397,7 +397,7 @@ class Fingerprint:
                 self._import(steps, index, scope, modules)
         for index, (operation, number, value, opcode) in enumerate(steps):
             self.note(operation)
-            # From 3.13 on a closure is made of cells that LOAD_FAST loads: what is in them is used further in.
+            # From 3.13 on LOAD_FAST loads the cells that make a closure: what they hold is used further in.
             makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
             if operation in LOADS and value in modules and not makes_closure:
                 for module in modules[value]:
