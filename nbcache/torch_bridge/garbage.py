@@ -16,6 +16,9 @@ from nbcache.forks import renew_in_children
 
 __all__ = ["HeapAside", "paused"]
 
+_BY_PYTHON = 1000
+"""Python 3.12 has frozen 375 objects when it starts; who calls `gc.freeze` freezes thousands."""
+
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
@@ -27,7 +30,7 @@ def paused() -> Iterator[None]:
     try:
         yield
     finally:
-        if gc.get_freeze_count() == 0:  # else the user keeps objects frozen
+        if not _user_keeps_frozen():
             gc.freeze()
             gc.unfreeze()
         gc.enable()
@@ -54,7 +57,7 @@ class HeapAside:
         """Set the heap aside, unless it is already."""
         with self._lock:
             self._depth += 1
-            if self._depth == 1 and gc.isenabled() and gc.get_freeze_count() == 0:
+            if self._depth == 1 and gc.isenabled() and not _user_keeps_frozen():
                 gc.freeze()
                 self._frozen = True
 
@@ -75,3 +78,7 @@ class HeapAside:
         if self._frozen:
             self._frozen = False
             gc.unfreeze()
+
+
+def _user_keeps_frozen() -> bool:
+    return gc.get_freeze_count() > _BY_PYTHON
