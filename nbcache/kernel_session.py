@@ -538,14 +538,15 @@ class Session:
         """Return why nothing could be hit under `key`, where torch uses so many threads."""
         if self._local.is_damaged(key):
             return "what is stored is damaged; it was set aside"
-        if key in self._incomplete:
-            return "stored, but a C++ kernel of it is missing"
         if self.environment is None:
             return "nbcache does not know this environment"
         function = self._tracker.function_on(threading.get_ident())
         cell = self._cell.digest if self._cell else ""
         stored = self._supply.graphs()
-        return why_missed(key, function, cell, threads, stored, self.graphs, backward=backward)
+        incomplete = key in self._incomplete
+        return why_missed(
+            key, function, cell, threads, stored, self.graphs, backward=backward, incomplete=incomplete
+        )
 
     def manifest(self) -> Manifest | None:
         """Return all that is stored of this notebook in this environment; None before torch is imported.

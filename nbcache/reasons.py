@@ -30,11 +30,13 @@ def why_missed(
     earlier: Iterable[GraphRecord],
     *,
     backward: bool = False,
+    incomplete: bool = False,
 ) -> str:
-    """Return why there is nothing under torch's `key` for a function that the cell with this digest calls.
+    """Return why torch could hit nothing under `key` for a function that the cell with this digest calls.
 
     `stored` is what the notebook's manifests tell, `earlier` what this kernel has compiled; `threads` is
-    torch's number of threads, 0 where it is not known.
+    torch's number of threads, 0 where it is not known. `incomplete` says that the graph is there without its
+    C++ kernels; they are for one number of threads, also where torch's key leaves it out (until 2.12).
     """
     before = [graph for graph in stored if _is_same(function, cell, graph.function, graph.cell)]
     here = [graph for graph in earlier if _is_same(function, cell, graph.function, _digest(graph))]
@@ -42,11 +44,13 @@ def why_missed(
     here = [graph for graph in here if (graph.direction is Direction.BACKWARD) == backward]
     known: list[_Known] = [*before, *here]
     counts = {graph.threads for graph in known if graph.threads}
-    if not known:
-        return FIRST_TIME
     if threads and counts and threads not in counts:
         those = " or ".join(map(str, sorted(counts)))
         return f"not stored for this number of threads: {threads} now, {those} before"
+    if incomplete:
+        return "stored, but a C++ kernel of it is missing"
+    if not known:
+        return FIRST_TIME
     if any(graph.key == key for graph in before):
         return "it was stored, and is not there any more: evicted, or removed"
     if not before:

@@ -34,6 +34,7 @@ from conftest import (
     shown,
     with_old_compiler,
 )
+from nbclient.exceptions import DeadKernelError
 
 from nbcache.format import decode_entry, decode_ref
 
@@ -592,11 +593,15 @@ def test_what_torch_hits_wrongly_in_a_shared_folder_never_enters_the_store(
     shared = {**with_headers, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared")}
     lesser = {"ATEN_CPU_CAPABILITY": "avx2"}
     run_cells([LOAD, CPU_SAMPLE], shared)
-    wrong = run_cells([LOAD, CPU_SAMPLE, REPORTS], {**shared, **lesser}, allow_errors=True)
+    try:
+        wrong = run_cells([LOAD, CPU_SAMPLE, REPORTS], {**shared, **lesser}, allow_errors=True)
+    except DeadKernelError:  # what torch hits by itself may write past its buffers: 2.11 ends in a SIGSEGV
+        assert tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+    else:
+        assert any("another CPU" in notice for report in reports(wrong) for notice in report["notices"])
 
     right = run_cells([LOAD, CPU_SAMPLE, REPORTS], {**with_headers, **lesser})
 
-    assert any("another CPU" in notice for report in reports(wrong) for notice in report["notices"])
     assert outcomes(right) == ["miss"]
     assert float(printed(right, 1).split()[-1]) < 1e-4
 

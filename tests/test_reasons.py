@@ -43,6 +43,14 @@ def test_what_this_kernel_compiled_counts_as_well() -> None:
     assert why_missed("now", "f", "c1", 2, [], [compiled("g")]) == FIRST_TIME
 
 
+def test_a_graph_without_its_kernels_names_the_threads_where_they_differ() -> None:
+    def why(threads: int) -> str:
+        return why_missed("now", "f", "c1", threads, [stored(key="now", threads=2)], [], incomplete=True)
+
+    assert why(2) == "stored, but a C++ kernel of it is missing"
+    assert "3 now, 2 before" in why(3)
+
+
 def test_a_backward_that_was_never_seen_does_not_differ_from_its_forward() -> None:
     assert why_missed("now", "f", "c1", 2, [stored()], [compiled()], backward=True) == FIRST_TIME
 
