@@ -531,7 +531,7 @@ def doctor(settings: Settings) -> Shown:
 def signers(settings: Settings) -> Shown:
     """Show one's own key, which is made where there is none, and who is trusted."""
     keyring = Keyring(settings.trust_dir)
-    own, trusted = keyring.own(make=True) or "", keyring.trusted()
+    own, trusted = keyring.fingerprint(), keyring.trusted()
     rows = [(spelled(own), "you: what to tell others")]
     rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
     data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}

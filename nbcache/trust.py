@@ -246,9 +246,9 @@ class Keyring:
         assert key is not None
         return sha256(key.public_key().public_bytes_raw())
 
-    def own(self, *, make: bool = False) -> str | None:
-        """Return the fingerprint of one's own key; None where there is none yet, unless one is to be made."""
-        key = self._private_key(make=make)
+    def own(self) -> str | None:
+        """Return the fingerprint of one's own key; None where there is none yet."""
+        key = self._private_key(make=False)
         return None if key is None else sha256(key.public_key().public_bytes_raw())
 
     def standing(self, fingerprint: str) -> Standing:

@@ -30,6 +30,7 @@ import nbcache
 
 if TYPE_CHECKING:
     from gpu_machines import Card, Machines
+    from people import Person
 
     from nbcache.stores.base import Store
 
@@ -478,3 +479,21 @@ def machines(card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mac
     from gpu_machines import Machines
 
     return Machines(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Callable[[str], Person]:
+    """Return a function that makes somebody with a folder, keys and a store of their own."""
+    from people import Person
+
+    return lambda name: Person(tmp_path / name)
+
+
+@pytest.fixture
+def ada(person: Callable[[str], Person]) -> Person:
+    return person("ada")
+
+
+@pytest.fixture
+def bob(person: Callable[[str], Person]) -> Person:
+    return person("bob")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_sharing_session import HERE, Person
+from live_kernels import HERE
+from people import Person
 
 from nbcache.cli import main
 from nbcache.model import Cell

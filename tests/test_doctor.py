@@ -17,8 +17,8 @@ import pytest
 import torch
 import torch.compiler.config
 from conftest import LOAD, RunCells, RunPython, printed, run_interpreter, shown
+from people import Person, unsigned
 from redis_servers import RedisServer
-from test_sharing_session import Person, unsigned
 
 from nbcache import doctor
 from nbcache.errors import StoreUnavailable
@@ -452,7 +452,7 @@ def test_an_unsigned_snapshot_is_not_used_and_says_what_to_do(
     kernel: Kernel, person: Callable[[str], Person]
 ) -> None:
     ada = person("ada")
-    data = unsigned(ada.make("one"), Keyring(ada.keys))
+    data = unsigned(ada.make("one"))
     kernel.notebook.with_suffix(".nbcache").write_bytes(data)
     kernel.start()
 

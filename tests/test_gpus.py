@@ -13,7 +13,7 @@ from typing import Any
 import nvidia_driver
 import pytest
 import torch
-from test_sharing_session import Person
+from people import Person
 
 import nbcache
 from nbcache.torch_bridge import environment, gpus, prewarm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import RunPython
-from test_sharing_session import Person
+from people import Person
 
 from nbcache.artifact_store import ArtifactStore
 from nbcache.key import components

@@ -16,8 +16,8 @@ import nbformat
 import pytest
 from conftest import CALL, DEFINE, LOAD, REPORTS, SET_UP, RunCells, graphs, printed
 from doctored import the_version
+from people import ORIGIN, Person, outcomes, trusts
 from redis_servers import HOST, RedisServer, free_port
-from test_sharing_session import ORIGIN, Person, outcomes
 
 from nbcache.cli import main
 from nbcache.container import Signed, SnapshotFile, decode_file, encode_file
@@ -52,25 +52,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "cluster":
         return str(request.getfixturevalue("redis_cluster").url)
     return str(tmp_path / "shared") if request.param == "folder" else f"memory://named-{next(numbers)}"
-
-
-@pytest.fixture
-def person(tmp_path: Path) -> Callable[[str], Person]:
-    return lambda name: Person(tmp_path / name)
-
-
-@pytest.fixture
-def ada(person: Callable[[str], Person]) -> Person:
-    return person("ada")
-
-
-@pytest.fixture
-def bob(person: Callable[[str], Person]) -> Person:
-    return person("bob")
-
-
-def trusts(one: Person, other: Person) -> None:
-    Keyring(one.keys).add(Keyring(other.keys).own() or "")
 
 
 def take_into(person: Person, store: Store, name: str, *keys: str) -> Written:

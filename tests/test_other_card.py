@@ -13,7 +13,7 @@ import nvidia_driver
 import pytest
 from conftest import LOAD, RunCells, RunPython, printed, run_interpreter
 from doctored import made_on
-from test_sharing_session import Person
+from people import Person
 
 from nbcache.key import components
 from nbcache.model import Environment

@@ -17,8 +17,8 @@ import nbformat
 import pytest
 from doctored import the_version
 from live_kernels import HERE, SECONDS, Kernel, kernels
+from people import ORIGIN, Person, key_of, outcomes, trusts
 from redis_servers import RedisServer
-from test_sharing_session import ORIGIN, Person, outcomes
 
 from nbcache.artifact_store import ArtifactStore
 from nbcache.cli import main
@@ -66,21 +66,6 @@ PUBLIC_KEY = re.compile(rb'"public_key":"([0-9a-f]{64})"')
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Callable[..., Person]:
-    return lambda name, environment=HERE: Person(tmp_path / name, environment)
-
-
-@pytest.fixture
-def ada(person: Callable[..., Person]) -> Person:
-    return person("ada")
-
-
-@pytest.fixture
-def bob(person: Callable[..., Person]) -> Person:
-    return person("bob")
-
-
-@pytest.fixture
 def cleo(person: Callable[..., Person]) -> Person:
     return person("cleo")
 
@@ -93,15 +78,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "cluster":
         return f"{request.getfixturevalue('redis_cluster').url}#{NAME}"
     return f"{tmp_path / 'shared'}#{NAME}" if request.param == "folder" else str(tmp_path / "shared.nbcache")
-
-
-def key_of(person: Person) -> str:
-    return Keyring(person.keys).fingerprint()
-
-
-def trusts(one: Person, *others: Person) -> None:
-    for other in others:
-        Keyring(one.keys).add(key_of(other), other.notebook.parent.name)
 
 
 def trusts_no_more(one: Person, other: Person) -> None:

@@ -18,87 +18,22 @@ import nbformat
 import pytest
 from conftest import serving
 from doctored import the_version
+from live_kernels import HERE
+from people import ORIGIN, Person, outcomes, unsigned
 
 from nbcache import sharing
 from nbcache.cli import main
 from nbcache.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, UntrustedSigner
 from nbcache.files import read
-from nbcache.kernel_session import Session
 from nbcache.key import components, sha256
 from nbcache.model import Environment, Level, Manifest, Outcome
 from nbcache.notebook import attachment
 from nbcache.notebook.snapshot_report import arrival_line, fit_lines, snapshot_lines
 from nbcache.provenance import Judge
-from nbcache.settings import Settings
-from nbcache.sharing import Sharing, beside
-from nbcache.snapshot import Draft, Origin, Received, differences, fitting, makers, receive, signed
-from nbcache.stores.base import Store
+from nbcache.snapshot import Draft, Received, differences, fitting, makers, receive, signed
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.testing import FakeBridge
 from nbcache.trust import Keyring, Policy, Standing
-
-HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX2"}))
-ORIGIN = Origin("model.ipynb", 1700000000.0, "nbcache 0.1.0", "ada", "engine")
-
-
-class Person:
-    """Somebody's folder, keys and store; each `session` is a new kernel of theirs."""
-
-    def __init__(self, folder: Path, environment: Environment = HERE) -> None:
-        folder.mkdir()
-        self.notebook = folder / "model.ipynb"
-        self.snapshot = beside(self.notebook)
-        self.keys = folder / "keys"
-        self.store: Store = MemoryStore()
-        self.environment = environment
-
-    def session(self, policy: Policy = Policy.STRICT) -> tuple[Session, FakeBridge, Sharing]:
-        settings = replace(Settings(), trust=policy, trust_dir=self.keys)
-        bridge = FakeBridge(self.environment)
-        session = Session(settings, bridge, self.store, locate_notebook=lambda: str(self.notebook))
-        sharing = Sharing(session)
-        session.start()
-        sharing.look()
-        assert sharing.looked(10)
-        session.named("inductor", 10)
-        return session, bridge, sharing
-
-    def make(self, *keys: str) -> bytes:
-        """Compile `keys`, write the snapshot, and return its bytes."""
-        session, bridge, sharing = self.session()
-        for key in keys:
-            bridge.compile(key)
-        data = sharing.write(self.snapshot, ORIGIN).data
-        session.close()
-        return data
-
-
-def outcomes(session: Session) -> list[Outcome]:
-    return [graph.outcome for graph in session.graphs]
-
-
-@pytest.fixture
-def person(tmp_path: Path) -> Callable[..., Person]:
-    return lambda name, environment=HERE: Person(tmp_path / name, environment)
-
-
-@pytest.fixture
-def ada(person: Callable[..., Person]) -> Person:
-    return person("ada")
-
-
-@pytest.fixture
-def bob(person: Callable[..., Person]) -> Person:
-    return person("bob")
-
-
-def unsigned(data: bytes, keyring: Keyring) -> bytes:
-    from nbcache.container import SnapshotFile, decode_file, encode_file
-
-    file = decode_file(data)
-    (version,) = file.versions
-    return encode_file(SnapshotFile([replace(version, signature=None)], file.packed))
 
 
 def carrying(*snapshots: bytes | str) -> str:
@@ -183,7 +118,7 @@ def test_without_a_policy_a_stranger_is_used_and_yet_not_signed_by_adding_to_the
 
 
 def test_an_unsigned_file_is_not_signed_by_adding_to_it(ada: Person, bob: Person) -> None:
-    data = unsigned(ada.make("one"), Keyring(ada.keys))
+    data = unsigned(ada.make("one"))
     bob.snapshot.write_bytes(data)
     session, bridge, sharing = bob.session(Policy.OFF)
     bridge.compile("mine")

@@ -179,6 +179,16 @@ SAMPLES = {
     "compiled in this process": Sample(
         MODEL.format(more=""), TRAINING, environ={"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     ),
+    "compiled by threads": Sample(  # since torch 2.15; others start processes all the same
+        MODEL.format(more=""), TRAINING, environ={"TORCH_COMPILE_WORKER_MODE": "thread"}
+    ),
+    "max-autotune, by threads": Sample(
+        MODEL.format(more=", torch.bfloat16"),
+        REPLAYED,
+        "--mode max-autotune",
+        tolerance=2e-2,
+        environ={"TORCH_COMPILE_WORKER_MODE": "thread"},
+    ),
 }
 
 
