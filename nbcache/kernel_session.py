@@ -79,7 +79,7 @@ class CompilerBridge(Protocol):
         """Empty the compiler's own cache folder, if it is one of ours."""
 
     def disown(self) -> None:
-        """Remember that the compiler's folder gets what others have compiled: its hits are not ours."""
+        """Have what the compiler finds in its folder count as others' from now on; may be called often."""
 
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
@@ -116,7 +116,6 @@ class Session:
         self._local = LocalLevel(
             store, lambda: self.settings.max_bytes, self.notice, self._failed, self.judge, self._met_others
         )
-        self._has_met_others = False
         self.artifacts = self._local.artifacts
         self.environment: Environment | None = None
         """What compiled code is bound to here; None until the compiler is imported."""
@@ -174,7 +173,6 @@ class Session:
         except ConfigError:
             self.settings = before
             raise
-        self._has_met_others = False  # the compiler may have another folder now
 
     def relocate(self) -> None:
         """Find out anew, in the background, which notebook this is."""
@@ -232,7 +230,6 @@ class Session:
         self._flush_here()
         removed = self.artifacts.clear() if only is None else self.artifacts.drop(only.manifests, only.refs)
         self.bridge.clear()
-        self._has_met_others = False
         with self._lock:
             self._forget_read()
             self._supply.begin(None)
@@ -419,7 +416,6 @@ class Session:
             return
         with self._lock:
             self.environment = environment
-            self._has_met_others = False
             self._forget_read()
         self._start_reading(environment)
 
@@ -580,9 +576,7 @@ class Session:
 
     def _met_others(self) -> None:
         """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
-        if not self._has_met_others and self.environment is not None:
-            self._has_met_others = True
-            self.attempt("noting what others have compiled", self.bridge.disown)
+        self.attempt("noting what others have compiled", self.bridge.disown)
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""

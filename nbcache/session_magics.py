@@ -190,7 +190,7 @@ class SessionMagics:
         if only.manifests:
             going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
             kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
-            print(f"nbcache: removing {going} of {whose}{kept}")
+            print(f"nbcache: removing {going} of {whose}{kept}. torch's folder is emptied for all notebooks")
         else:
             print(f"nbcache: nothing is stored of {whose}")
         self._snapshots.forget()

@@ -187,7 +187,7 @@ def test_putting_again_counts_as_use_where_the_store_keeps_that_order(tmp_path: 
     artifacts = ArtifactStore(store)
     for content in (b"one", b"two"):
         put = artifacts.put(HERE, artifact(content))
-        file = tmp_path / "v1/artifact" / put.digest
+        file = tmp_path / "v2/artifact" / put.digest
         os.utime(file, (1000.0, 1000.0) if content == b"one" else (2000.0, 2000.0))
     artifacts.put(HERE, artifact(b"one"))
     assert store.evict("artifact/", 60) == [f"artifact/{artifact(b'two').digest}"]
@@ -731,7 +731,7 @@ def test_evicting_bounds_the_artifacts_and_drops_their_references(tmp_path: Path
     artifacts = ArtifactStore(store, on_fault=faults.append)
     puts = [artifacts.put(HERE, artifact(os.urandom(1000), key=f"k{number}")) for number in range(10)]
     for age, put in enumerate(reversed(puts)):
-        os.utime(tmp_path / "v1/artifact" / put.digest, (1e9 - age, 1e9 - age))
+        os.utime(tmp_path / "v2/artifact" / put.digest, (1e9 - age, 1e9 - age))
     assert artifacts.evict(1 << 30) == []
     assert artifacts.evict(6000) == [put.digest for put in puts[:5]]
     assert len(below(store, "ref/")) == 5

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 
 from nbcache.model import Artifact
 from nbcache.torch_bridge import bridge, cpp_kernels
+from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.hooks import Patches
 
 LIBRARY = object()
@@ -66,8 +67,9 @@ def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
     assert session.recorded == [owned]
 
 
-def test_emptying_torchs_folder_leaves_the_mark_that_others_code_was_put_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("owned", [True, False])
+def test_emptying_torchs_folder_leaves_what_says_whether_others_code_was_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owned: bool
 ) -> None:
     """C++ kernels stay there, and another kernel that runs may put again what it was given."""
     monkeypatch.setattr(bridge, "_IN_USE_SECONDS", -1.0)
@@ -75,11 +77,10 @@ def test_emptying_torchs_folder_leaves_the_mark_that_others_code_was_put_there(
     for name in ("fxgraph", "nbcache_kernels"):
         (folder / name).mkdir(parents=True)
     (folder / "other").touch()
-    made: Any = SimpleNamespace(_folder=folder, _expected=str(folder))
-    bridge.TorchBridge.disown(made)
-    assert len(list(folder.glob("nbcache_foreign"))) == 1
+    if owned:
+        (folder / OWN).touch()
 
     bridge._empty(folder)
 
     assert not (folder / "fxgraph").exists() and not (folder / "other").exists()
-    assert (folder / "nbcache_foreign").exists()
+    assert (folder / OWN).exists() == owned

@@ -15,7 +15,7 @@ import pytest
 from conftest import CALL, DEFINE, LOAD, REPORTS, SET_UP, outcomes, printed, reports
 
 from nbcache.torch_bridge.default_folder import DefaultFolder
-from nbcache.torch_bridge.folders import Roots, is_private, is_safe, refusal, secure, usual_root
+from nbcache.torch_bridge.folders import OWN, Roots, is_private, is_safe, refusal, secure, usual_root
 from nbcache.torch_bridge.hooks import Patches
 
 RunCells = Callable[..., nbformat.NotebookNode]
@@ -111,9 +111,9 @@ def test_a_folder_that_was_open_to_others_is_emptied(temp: Path, own: Path, mode
     folder, said = Roots().folder("0123", own)
 
     assert folder == temp / NAME / "0123" and is_private(folder)
-    assert not planted.exists() and list(folder.iterdir()) == []
+    assert not planted.exists() and [each.name for each in folder.iterdir()] == [OWN]
     assert [each.name for each in temp.iterdir()] == [NAME]
-    assert len(said) == 1 and "not yours alone" in said[0]
+    assert len(said) == 1 and "was open to others" in said[0]
     assert Roots().folder("0123", own) == (folder, [])
 
 
@@ -135,7 +135,8 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(temp: Path, own: Path, 
 
     folder, _ = Roots().folder("0123", own)
 
-    assert not folder.is_symlink() and list(folder.iterdir()) == [] and elsewhere.exists()
+    assert not folder.is_symlink() and elsewhere.exists()
+    assert [each.name for each in folder.iterdir()] == [OWN]
     (temp / NAME).rename(temp / "aside")
     (temp / NAME).symlink_to(temp / "aside")
     assert Roots().folder("0123", own)[0].parent == own / NAME
@@ -173,7 +174,7 @@ def test_what_cannot_be_removed_is_not_where_torch_looks(temp: Path, monkeypatch
 
     assert secure(folder)
 
-    assert list(folder.iterdir()) == []
+    assert [each.name for each in folder.iterdir()] == []
 
 
 # --- torch's default folder -----------------------------------------------------------------------
@@ -344,7 +345,7 @@ def test_what_was_planted_where_torch_looks_while_the_folder_was_open_does_not_r
 
     assert outcomes(notebook) == ["hit"] * 4
     notices = [notice for report in reports(notebook) for notice in report["notices"]]
-    assert len(notices) == 1 and f"{root} was not yours alone" in notices[0]
+    assert len(notices) == 1 and f"{root} was open to others" in notices[0]
 
 
 @as_root

@@ -659,7 +659,7 @@ def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
         shutil.rmtree(kernels)  # while the graphs stay in torch's folder
         removed += 1
     assert removed == 1
-    for reference in (Path(with_headers["NBCACHE_DIR"]) / "v1" / "ref").rglob("*"):
+    for reference in (Path(with_headers["NBCACHE_DIR"]) / "v2" / "ref").rglob("*"):
         if reference.is_file() and decode_ref(decode_entry(reference.read_bytes())).type == "cpp_kernel":
             reference.unlink()
             removed += 1
@@ -673,7 +673,7 @@ def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
     wipe(with_headers)
     healed = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
     assert outcomes(healed) == ["hit"] * 4
-    refs = [each for each in Path(with_headers["NBCACHE_DIR"], "v1", "ref").rglob("*") if each.is_file()]
+    refs = [each for each in Path(with_headers["NBCACHE_DIR"], "v2", "ref").rglob("*") if each.is_file()]
     assert [decode_ref(decode_entry(each.read_bytes())).type for each in refs].count("inductor") == 4
 
 
@@ -860,7 +860,7 @@ def test_what_a_bundle_brought_is_used_and_not_stored(
     notebook = run_cells([LOAD, SET_UP, load, DEFINE, CALL, REPORTS], warm)
 
     assert outcomes(notebook) == ["hit"] * 4
-    stored = Path(warm["NBCACHE_DIR"], "v1", "ref").rglob("*")
+    stored = Path(warm["NBCACHE_DIR"], "v2", "ref").rglob("*")
     types = {decode_ref(decode_entry(each.read_bytes())).type for each in stored if each.is_file()}
     assert types == {"cpp_kernel", "probe"}  # what was compiled here
 

@@ -23,11 +23,13 @@ from conftest import (
     REPORTS,
     SET_UP,
     environ_below,
+    errors,
     execute,
     give_to_client,
     graphs,
     outcomes,
     printed,
+    reports,
     run_interpreter,
     shown,
     with_old_compiler,
@@ -266,6 +268,45 @@ def test_who_is_trusted_no_more_runs_nothing_here_any_more(
     assert "what came from elsewhere is not used" in said
     assert "C++ kernel of it is missing" not in said  # the graphs themselves are refused
     assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4  # what was compiled here since
+
+
+def test_nor_from_a_folder_that_the_user_has_set(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    own = bob.folder / "own"
+    bob.environ["TORCHINDUCTOR_CACHE_DIR"] = str(own)
+    bring_file(ada[0], bob, ada[1])
+    bob.said("trust", "add", signer)
+    where = "import os; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    first = bob.run(*CELLS, where, REPORTS)
+    assert outcomes(first) == ["hit"] * 4 and printed(first, 4) == f"{own}\n"
+    bob.snapshot.unlink()
+    bob.said("trust", "remove", signer)
+
+    choose = f"%nbcache config TORCHINDUCTOR_CACHE_DIR={own}"
+    notebook = bob.run(*CELLS, where, choose, REPORTS, allow_errors=True)
+
+    assert outcomes(notebook) == ["miss"] * 4
+    assert printed(notebook, 4).startswith(bob.environ["TMPDIR"])
+    said = " ".join(notice for report in reports(notebook) for notice in report["notices"])
+    assert "is not used: it may hold what was compiled by signers who are not trusted any more" in said
+    assert "cannot be used: it may hold" in errors(notebook, 5)[0].evalue
+
+
+def test_what_others_compiled_stays_theirs_where_torchs_folder_is_removed_meanwhile(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    bob.said("trust", "add", signer)
+    remove = "import os, shutil; shutil.rmtree(os.path.dirname(os.environ['TORCHINDUCTOR_CACHE_DIR']))"
+    mine = bob.folder / "mine.nbcache"
+
+    again = [f"{remove}; torch._dynamo.reset()", CALL, f"%nbcache snapshot {mine}", REPORTS]
+    notebook = bob.run(*CELLS, *again)
+
+    assert set(outcomes(notebook)) == {"hit"}
+    (version,) = bob.json("inspect", str(mine))
+    assert [maker["signer"] for maker in version["makers"]] == [signer]
 
 
 def test_a_weaker_policy_is_said_under_every_report(

@@ -106,8 +106,8 @@ def mode(path: Path) -> int:
 
 def test_a_key_is_a_file_below_the_folder_of_its_version(tmp_path: Path) -> None:
     DirectoryStore(tmp_path / "store").put("ref/x/a", b"one")
-    assert files(tmp_path / "store") == ["v1/ref/x/a"]
-    assert (tmp_path / "store/v1/ref/x/a").read_bytes() == b"one"
+    assert files(tmp_path / "store") == ["v2/ref/x/a"]
+    assert (tmp_path / "store/v2/ref/x/a").read_bytes() == b"one"
 
 
 def test_another_store_on_the_folder_sees_what_the_first_put(tmp_path: Path) -> None:
@@ -118,21 +118,21 @@ def test_another_store_on_the_folder_sees_what_the_first_put(tmp_path: Path) -> 
 def test_only_the_owner_can_enter_the_folder_or_read_a_file(tmp_path: Path) -> None:
     with as_umask(0):
         DirectoryStore(tmp_path / "new/store").put("artifact/a", b"one")
-    for folder in ("store", "store/v1", "store/v1/.tmp"):
+    for folder in ("store", "store/v2", "store/v2/.tmp"):
         assert mode(tmp_path / "new" / folder) == 0o700
-    assert mode(tmp_path / "new/store/v1/artifact/a") == 0o600
+    assert mode(tmp_path / "new/store/v2/artifact/a") == 0o600
 
 
 @pytest.mark.parametrize("open_to", [0o770, 0o707, 0o777])
 def test_a_folder_of_ours_that_others_can_write_to_is_made_private(tmp_path: Path, open_to: int) -> None:
-    (tmp_path / "store/v1").mkdir(parents=True)
+    (tmp_path / "store/v2").mkdir(parents=True)
     (tmp_path / "store").chmod(open_to)
-    (tmp_path / "store/v1").chmod(open_to)
+    (tmp_path / "store/v2").chmod(open_to)
     DirectoryStore(tmp_path / "store")
-    assert (mode(tmp_path / "store"), mode(tmp_path / "store/v1")) == (0o700, 0o700)
+    assert (mode(tmp_path / "store"), mode(tmp_path / "store/v2")) == (0o700, 0o700)
 
 
-@pytest.mark.parametrize("folder", ["store", "store/v1"])
+@pytest.mark.parametrize("folder", ["store", "store/v2"])
 def test_what_others_could_have_put_into_it_is_dropped_and_nothing_else(tmp_path: Path, folder: str) -> None:
     before = DirectoryStore(tmp_path / "store")
     before.put("artifact/a", b"planted")
@@ -156,13 +156,13 @@ def test_a_folder_that_cannot_be_closed_to_others_is_refused(
 
 def test_what_is_no_regular_file_or_is_reached_by_a_link_is_absent(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
-    special_files(tmp_path / "store/v1", store)
+    special_files(tmp_path / "store/v2", store)
 
 
 def test_a_file_that_is_longer_than_an_entry_can_be_is_absent_and_not_read(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     store.put("artifact/a", b"one")
-    os.truncate(tmp_path / "store/v1/artifact/a", 1 << 36)
+    os.truncate(tmp_path / "store/v2/artifact/a", 1 << 36)
     assert store.get("artifact/a") is None
 
 
@@ -177,7 +177,7 @@ def test_a_link_of_ours_to_a_folder_of_ours_is_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "store").symlink_to(tmp_path / "elsewhere")
     DirectoryStore(tmp_path / "store").put("artifact/a", b"one")
-    assert files(tmp_path / "elsewhere") == ["v1/artifact/a"]
+    assert files(tmp_path / "elsewhere") == ["v2/artifact/a"]
 
 
 def refusal(path: Path) -> StoreUnavailable:
@@ -201,7 +201,7 @@ def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("owned", ["store", "store/v1"])
+@pytest.mark.parametrize("owned", ["store", "store/v2"])
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, owned: str) -> None:
     DirectoryStore(tmp_path / "store")
     os.chown(tmp_path / owned, SOMEBODY_ELSE, SOMEBODY_ELSE)
@@ -211,7 +211,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, owned: str) -> None
 
 
 @as_root
-@pytest.mark.parametrize("linked", ["store", "store/v1"])
+@pytest.mark.parametrize("linked", ["store", "store/v2"])
 def test_a_link_of_another_user_is_refused_even_to_a_folder_of_ours(tmp_path: Path, linked: str) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / linked).parent.mkdir(exist_ok=True)
@@ -225,13 +225,13 @@ def test_what_is_no_key_in_the_folder_is_neither_listed_nor_removed(tmp_path: Pa
     store = DirectoryStore(tmp_path / "store")
     store.put("artifact/a", b"one")
     for stranger in ("README.txt", "artifact/.nfs0001", "artifact/UPPER"):
-        (tmp_path / "store/v1" / stranger).write_bytes(b"x" * 100)
-    (tmp_path / "store/v1/artifact/link").symlink_to("a")
+        (tmp_path / "store/v2" / stranger).write_bytes(b"x" * 100)
+    (tmp_path / "store/v2/artifact/link").symlink_to("a")
     assert list(store.keys()) == ["artifact/a"]
     assert store.size() == 3
     store.evict("", 0)
     assert list(store.keys()) == []
-    assert (tmp_path / "store/v1/README.txt").exists()
+    assert (tmp_path / "store/v2/README.txt").exists()
 
 
 def test_a_prefix_that_is_no_key_is_refused(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_pat
     )
     store.delete("a")
     store.delete("a/b/c")
-    assert files(tmp_path / "store") == ["v1/a/b"]
+    assert files(tmp_path / "store") == ["v2/a/b"]
     store.delete("a/b")
     store.put("a", b"two")  # the folder went with its last key
     assert store.get("a") == b"two"
@@ -293,7 +293,8 @@ def test_the_folder_is_the_same_after_the_working_directory_changed(
     store = kind("store")
     monkeypatch.chdir("/")
     store.put("artifact/a", b"one")
-    assert files(tmp_path / "store") == ["v1/artifact/a"]
+    (version,) = {each.partition("/")[0] for each in files(tmp_path / "store")}
+    assert files(tmp_path / "store") == [f"{version}/artifact/a"]
 
 
 # --- disks and rights -----------------------------------------------------------------------------
@@ -332,7 +333,7 @@ def folder_without_rights() -> Iterator[Path]:
             os.chown(top, SOMEBODY_ELSE, SOMEBODY_ELSE)
             os.seteuid(SOMEBODY_ELSE)  # root may write to everything
         DirectoryStore(top / "store").put("artifact/a", b"one")
-        folders = [top / "store", top / "store/v1", top / "store/v1/.tmp", top / "store/v1/artifact"]
+        folders = [top / "store", top / "store/v2", top / "store/v2/.tmp", top / "store/v2/artifact"]
         for folder in folders:
             folder.chmod(0o500)
         yield top / "store"
@@ -353,7 +354,7 @@ def test_a_full_disk_says_so_and_leaves_nothing_behind(small_disk: Path) -> None
     with pytest.raises(StoreFull):
         store.put("artifact/a", b"c" * 100_000)
     assert "clear --all" in (caught.value.next_step or "")
-    assert files(small_disk) == ["store/v1/artifact/a"]
+    assert files(small_disk) == ["store/v2/artifact/a"]
     assert store.get("artifact/a") == b"a" * 20_000
     store.put("artifact/b", b"b" * 20_000)
     assert store.get("artifact/b") == b"b" * 20_000
@@ -390,7 +391,7 @@ def test_a_folder_without_write_permission_is_read(folder_without_rights: Path) 
 
 
 def test_a_file_without_read_permission_is_a_fault_and_no_miss(folder_without_rights: Path) -> None:
-    (folder_without_rights / "v1/artifact/a").chmod(0)
+    (folder_without_rights / "v2/artifact/a").chmod(0)
     store = DirectoryStore(folder_without_rights)
     with pytest.raises(StoreUnavailable, match="cannot be read"):
         store.get("artifact/a")
@@ -465,7 +466,7 @@ def test_a_kernel_killed_while_it_puts_leaves_every_key_whole(tmp_path: Path) ->
         for value in present.values():
             assert len(set(decode_entry(value))) == 1
 
-    temporary = tmp_path / "store/v1/.tmp"
+    temporary = tmp_path / "store/v2/.tmp"
     store.evict("", 1 << 40)
     for file in temporary.iterdir():
         os.utime(file, (time.time() - 7200,) * 2)
@@ -547,7 +548,7 @@ def put_aged(store: DirectoryStore, ages: dict[str, float], size: int = 100) -> 
     now = time.time()
     for key, age in ages.items():
         store.put(key, b"x" * size)
-        os.utime(store.path / "v1" / key, (now - age,) * 2)
+        os.utime(store.path / "v2" / key, (now - age,) * 2)
 
 
 HOUR = 3600.0

@@ -2,9 +2,9 @@
 
 Layout, below the folder that is given::
 
-    v1/<key>     the value, under the key's parts as folders
-    v1/.tmp/     files being written; renamed to where they belong when whole
-    v1/.lock     held by the kernel that evicts
+    v2/<key>     the value, under the key's parts as folders
+    v2/.tmp/     files being written; renamed to where they belong when whole
+    v2/.lock     held by the kernel that evicts
 
 No key has a dot, so the last two cannot be taken for one. A file's modification time is when it was
 last put, read or touched.
@@ -33,7 +33,7 @@ from nbcache.stores.plain_files import is_plain, read_plain
 
 __all__ = ["DirectoryStore"]
 
-_VERSION = "v1"
+_VERSION = "v2"
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
 

@@ -40,7 +40,9 @@ from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, Ca
 from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
 from nbcache.torch_bridge.default_folder import DefaultFolder
 from nbcache.torch_bridge.dependencies import TABLES, Dependencies
+from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.hooks import ImportHook, Patches
+from nbcache.trust import Policy
 
 if TYPE_CHECKING:
     from nbcache.kernel_session import Session
@@ -48,8 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["TorchBridge"]
 
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
-_FOREIGN = "nbcache_foreign"
-"""File in torch's folder that says: not all in here was made in this environment."""
+_HOLDS_OTHERS = "it may hold what was compiled by signers who are not trusted any more"
 _CACHES = ("aotautograd", "dynamo", "fxgraph")
 """Folders of torch's cache folder that are looked things up in; others hold what a compile works on."""
 _DEFAULT = "default"
@@ -85,6 +86,8 @@ class TorchBridge:
 
         Where none could be made it is not there, and `_expected` is None.
         """
+        self._disowned = False
+        """Whether what others have compiled was put where torch looks, or is about to be."""
         self._chosen: str | None = None
         """The cache folder that the user has chosen through us."""
         self._expected: str | None = None
@@ -172,7 +175,13 @@ class TorchBridge:
     def _renew_folder(self, session: Session) -> None:
         """Give torch another folder of ours, where other signers' code may be used now than in this one."""
         current, ours = session.environment, self._folder
-        if current is None or ours is None or self._chosen or ours.name == _name_of_folder(session, current):
+        if current is None:
+            return
+        if ours is None or self._chosen:
+            renewed = self._expected is not None and self._holds_others(session, Path(self._expected))
+        else:
+            renewed = ours.name != _name_of_folder(session, current)
+        if not renewed:
             return
         with _nothing_compiles():
             self._take_folder_back()
@@ -392,6 +401,9 @@ class TorchBridge:
         set_by_user = os.environ.get(FOLDER)
         if set_by_user and set_by_user != self._chosen and _is_nobodys_choice(Path(set_by_user)):
             set_by_user = None
+        if set_by_user and self._holds_others(session, Path(set_by_user)):
+            session.notice(f"{FOLDER}={set_by_user} is not used: {_HOLDS_OTHERS}. Next: empty it")
+            set_by_user = None
         if set_by_user and self._folder is None:
             self._expected = os.path.abspath(set_by_user)
             if self._baseline is None:  # torch's keys hold a baseline
@@ -413,6 +425,18 @@ class TorchBridge:
         if not set_by_user:  # else within `fresh_cache()`, or chosen by a cell since
             self._set_folder(str(folder))
         _move_triton(before, folder)
+        self._leave_tritons_folder(session, folder)
+
+    def _leave_tritons_folder(self, session: Session, folder: Path) -> None:
+        """Give Triton a folder of ours where the user's may hold what must not be used any more."""
+        value = os.environ.get(_TRITON_FOLDER)
+        if value and self._holds_others(session, Path(value)):
+            session.notice(f"{_TRITON_FOLDER}={value} is not used: {_HOLDS_OTHERS}. Next: empty it")
+            os.environ[_TRITON_FOLDER] = str(folder / "triton")
+
+    def _holds_others(self, session: Session, folder: Path) -> bool:
+        """Tell whether a folder may hold what was compiled by signers whose code may not be used any more."""
+        return session.settings.trust is not Policy.OFF and folders.others_since(folder, session.judge.mark())
 
     def _own(self) -> Path:
         """Return nbcache's own folder."""
@@ -444,6 +468,12 @@ class TorchBridge:
         What Triton keeps goes there as well, unless the user has set its folder.
         """
         chosen = _folder_for_torch(text) if text else None
+        if chosen and self._session is not None and self._holds_others(self._session, Path(chosen)):
+            raise ConfigError(
+                f"{FOLDER}={text} cannot be used: {_HOLDS_OTHERS}",
+                where=ORIGIN,
+                next_step=f"empty {chosen}, or name another folder",
+            )
         self._take_folder_back()
         if chosen is not None:
             self._chosen = chosen
@@ -479,7 +509,21 @@ class TorchBridge:
         value = os.environ.get(FOLDER, "")
         if self._folder is not None and value != str(self._folder) and _is_nobodys_choice(Path(value)):
             os.environ[FOLDER] = str(self._folder)  # it was another environment's when `fresh_cache()` began
-        return self.serves_folder()
+        return self.serves_folder() and (not self._disowned or self._has_told_of_others())
+
+    def _has_told_of_others(self) -> bool:
+        """Have torch's folder say that it gets others' code; False where it cannot, and must not get any."""
+        assert self._expected is not None
+        try:
+            if self._folder is not None:
+                (self._folder / OWN).unlink(missing_ok=True)
+            mark = "" if self._session is None else self._session.judge.mark()
+            for folder in (self._expected, os.environ.get(_TRITON_FOLDER)):
+                if folder and not folders.is_below_root(Path(folder)):
+                    folders.note_others(Path(folder), mark)
+        except OSError:
+            return False
+        return True
 
     def _serving_graphs(self) -> bool:
         """Tell whether graphs may be made present: only where their C++ kernels are loaded as stored, too."""
@@ -489,12 +533,14 @@ class TorchBridge:
         """Tell whether torch's folder holds only what was made in this environment."""
         if self._folder is None or not self._is_on("record"):  # that tells of what comes from elsewhere
             return False
-        return self._serving() and not (self._folder / _FOREIGN).exists()
+        return self._serving() and not self._disowned and (self._folder / OWN).exists()
 
     def disown(self) -> None:
-        """Remember that torch's folder holds what came from elsewhere."""
-        if self._folder is not None and self._expected is not None:
-            (self._folder / _FOREIGN).touch()
+        """Have nothing that torch finds in its folder count as made here, from now on and in any folder.
+
+        The folder says so before anything comes: `_serving` sees to that.
+        """
+        self._disowned = True
 
     def _pgo_module(self, pgo: ModuleType) -> None:
         if self._session is not None:
@@ -550,14 +596,14 @@ def _nothing_compiles() -> Iterator[None]:
 def _empty(folder: Path) -> None:
     """Remove what torch would look up in one of our folders, and what no kernel is working on.
 
-    What says that others' code was put there stays: some of it does, and running kernels may put it again.
+    What says whether all was made there stays as it is: C++ kernels do, and running kernels may put others'.
     """
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):
         (folder / KERNELS / CLEARED).touch()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        if KERNELS in path.parts or path == folder / _FOREIGN:  # kernels that run may store theirs anew
+        if KERNELS in path.parts or path == folder / OWN:  # kernels that run may store theirs anew
             continue
         with contextlib.suppress(OSError):  # another kernel may be compiling there just now
             if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:

@@ -19,7 +19,29 @@ from pathlib import Path
 
 from nbcache.errors import StoreUnavailable
 
-__all__ = ["Roots", "is_private", "is_root", "is_safe", "is_safe_below", "refusal", "secure", "usual_root"]
+__all__ = [
+    "OWN",
+    "Roots",
+    "is_below_root",
+    "is_private",
+    "is_root",
+    "is_safe",
+    "is_safe_below",
+    "note_others",
+    "others_since",
+    "refusal",
+    "secure",
+    "usual_root",
+]
+
+OWN = "nbcache_own"
+"""A file that says of a folder below a root: all that torch finds there was compiled there.
+
+It is there from the first moment, and goes before anything of others comes. Where a cleaner of temp folders
+takes it, what torch finds there is still used, and not taken for the user's own any more.
+"""
+_OTHERS_CODE = "nbcache_foreign"
+"""A folder in one that the user has set: a file for each `Judge.mark` under which others' code came there."""
 
 _OTHERS = 0o077
 """Mode bits by which anybody but the owner may read, write or enter."""
@@ -34,6 +56,11 @@ def usual_root() -> Path:
 def is_root(folder: Path) -> bool:
     """Tell by its name whether a folder is a root of this user's, wherever it is."""
     return folder.name == _name() or folder.name.startswith(f"{_name()}_")
+
+
+def is_below_root(folder: Path) -> bool:
+    """Tell whether a folder is below a root of this user's, and so for one environment and mark."""
+    return any(map(is_root, folder.parents))
 
 
 def is_private(folder: Path) -> bool:
@@ -77,9 +104,8 @@ def secure(folder: Path) -> bool:
     if is_root(folder):
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (fault := _foreign_parent(folder)) is not None:
-            raise _Exposed(f"{folder.parent} {fault}", next_step=_remedy(folder.parent))
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+            raise _Exposed(fault, next_step=_remedy(folder.parent))
+    _make(folder)
     fault = _fault(folder)
     if fault is not None and is_root(folder):
         raise _refused(folder, fault)
@@ -89,7 +115,7 @@ def secure(folder: Path) -> bool:
     # removed, as folders of others in it, is not where torch looks.
     aside = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
     folder.rename(aside)
-    folder.mkdir(mode=0o700)
+    _make(folder)
     _remove(aside)
     if (fault := _fault(folder)) is not None:
         raise _refused(folder, fault)
@@ -98,10 +124,29 @@ def secure(folder: Path) -> bool:
     return True
 
 
+def note_others(folder: Path, mark: str) -> None:
+    """Note in a folder that the user has set that it gets what others have compiled; OSError as it comes."""
+    note = folder / _OTHERS_CODE / (mark or "-")
+    if not note.exists():
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+
+def others_since(folder: Path, mark: str) -> bool:
+    """Tell whether a folder may hold what was compiled by others who may not be used under `mark`."""
+    try:
+        notes = os.listdir(folder / _OTHERS_CODE)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return bool({*notes} - {mark or "-"})
+
+
 def refusal(root: Path) -> StoreUnavailable | None:
     """Return why `root` cannot be used as it is; None where it can, or is not there and can be made."""
     if (fault := _foreign_parent(root)) is not None:
-        return _refused(root.parent, fault)
+        return StoreUnavailable(fault, next_step=_remedy(root.parent))
     if not os.path.lexists(root):
         return None
     return None if (fault := _fault(root)) is None else _refused(root, fault)
@@ -138,7 +183,7 @@ class Roots:
                 instead = instead or _told(error, root)
                 continue
             said += [
-                f"{each} was not yours alone: what was in it is not used, and removed" for each in emptied
+                f"{each} was open to others: what was in it is not used, and removed" for each in emptied
             ]
             break
         else:
@@ -187,18 +232,22 @@ def _fault(folder: Path) -> str | None:
 
 
 def _foreign_parent(folder: Path) -> str | None:
-    """Return why others could put another in the place of a folder; None where they cannot."""
-    try:
-        status = folder.parent.stat()
-    except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
-    if status.st_uid not in (0, os.geteuid()):
-        return f"belongs to user {status.st_uid}, who can replace what is in it"
-    writable = status.st_mode & _OTHERS_WRITE
-    if writable == stat.S_IWGRP and _is_own_group(status.st_gid):
-        writable = 0
-    if writable and not status.st_mode & stat.S_ISVTX:
-        return "can be written to by others, who can replace what is in it: it has no sticky bit"
+    """Return which folder above is one where others could put another in its place, and why; None if none."""
+    absolute = Path(os.path.abspath(folder))
+    for parent in dict.fromkeys((*absolute.parents, *absolute.parent.resolve().parents)):
+        try:
+            status = parent.stat()
+        except OSError as error:
+            return f"{parent} cannot be looked at: {error.strerror}"
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{parent} belongs to user {status.st_uid}, who can replace what is in it"
+        writable = status.st_mode & _OTHERS_WRITE
+        if writable == stat.S_IWGRP and _is_own_group(status.st_gid):
+            writable = 0
+        if writable and not status.st_mode & stat.S_ISVTX:
+            return (
+                f"{parent} can be written to by others, who can replace what is in it: it has no sticky bit"
+            )
     return None
 
 
@@ -208,6 +257,25 @@ def _is_own_group(group: int) -> bool:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return False
+
+
+def _make(folder: Path) -> None:
+    """Make a folder for this user only, unless something is there already; with `OWN`, below a root."""
+    if is_root(folder):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        return
+    if os.path.lexists(folder):
+        return
+    new = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
+    new.mkdir(mode=0o700)
+    (new / OWN).touch()
+    try:
+        new.rename(folder)
+    except OSError:  # another kernel was first
+        _remove(new)
+        if not os.path.lexists(folder):
+            raise
 
 
 def _mode(folder: Path) -> int:
