@@ -452,7 +452,7 @@ SUBJECTS: dict[str, Subject] = {
             edit("if func in HANDLED", "if func not in HANDLED", "HANDLED[func](Base.extra(found))", "found"),
             edit("def extra(x):\n        return x", "def extra(x):\n        return x + 1"),
             edit("func(*unwrapped, **(kwargs or {}))", "func(*unwrapped, **(kwargs or {})) * 2"),
-            edit("func(*unwrapped, **(kwargs or {}))", "func(*unwrapped[::-1], **(kwargs or {}))"),
+            edit("func(*unwrapped, **(", "func(*unwrapped[:: 1 - 2 * (func in HANDLED)], **("),
             edit("lambda each: each.held", "lambda each: each.held * 2"),
             edit(
                 'return Wrapped(tensors["held"])',
