@@ -140,7 +140,7 @@ class ConnectMagics:
         print(f"nbcache: connected to {exchange.shared.name}")
         lines = publication_lines(exchange.publications())
         if (failure := exchange.shared.failure) is not None:
-            lines += [f"off for now: {failure.what}", f"next: {failure.next_step}"]
+            lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
         for line in lines or ["nobody whom you trust has published anything of this notebook there"]:
             print(f"  {line}")
 

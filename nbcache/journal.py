@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from nbcache.errors import printable
 from nbcache.forks import renew_in_children
 from nbcache.model import Cell, CellReport, GraphRecord
 
@@ -52,9 +53,8 @@ class Journal:
         return None
 
     def notice(self, text: str) -> None:
-        """Show `text` once, under the next report; of very many notices, the first ones."""
-        if len(text) > _LONGEST_NOTICE:
-            text = f"{text[:_LONGEST_NOTICE]}…"
+        """Show `text` once, on one line, under the next report; of very many notices, the first ones."""
+        text = _line(text)
         with self._lock:
             if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
                 text = _MORE
@@ -64,8 +64,9 @@ class Journal:
 
     def will_say(self, text: str) -> bool:
         """Tell whether a notice that the next report shows has `text` in it."""
+        line = _line(text)
         with self._lock:
-            return any(text in notice for notice in self._fresh)
+            return any(line in notice for notice in self._fresh)
 
     def add(
         self,
@@ -77,7 +78,7 @@ class Journal:
     ) -> CellReport:
         """Add a cell's report, with the notices since the last one and `marks`, which are said each time."""
         with self._lock:
-            report = CellReport(cell, graphs, seconds, (*self._fresh, *marks), name)
+            report = CellReport(cell, graphs, seconds, (*self._fresh, *map(_line, marks)), name)
             self._fresh.clear()
             self._reports.append(report)
             return report
@@ -89,3 +90,9 @@ class Journal:
     def code_cell(self, filename: str) -> Cell | None:
         """Return the cell whose source was compiled under `filename`, if one was; its folder may be cut."""
         return self._code.get(filename.rpartition("/")[2])
+
+
+def _line(text: str) -> str:
+    """Return `text` as one line that steers no terminal, cut where it is too long: it may quote others."""
+    cut = "…" if len(text) > _LONGEST_NOTICE else ""
+    return printable(" ".join(text[:_LONGEST_NOTICE].split())) + cut

@@ -173,7 +173,7 @@ class SessionMagics:
         else:
             what = f"shared with {exchange.shared.name}" if exchange else "stored"
             failure = exchange.shared.failure if exchange else None
-            why = f": off for now: {failure.what}" if failure else ""
+            why = f": off for now: {one_line(failure.what)}" if failure else ""
             print(f"nbcache: not all is {what} yet ({seconds}){why}")
 
     def clear(self, arguments: list[str]) -> None:

@@ -228,3 +228,26 @@ def test_an_empty_url_connects_to_none_whatever_torchs_variables_say(
     torchs = {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_REDIS_URL": redis_server.url}
     assert in_shell("value = session.shares", **torchs) is True
     assert in_shell("value = session.shares", **torchs, NBCACHE_SHARED_URL="") is False
+
+
+def test_what_a_store_says_as_it_fails_is_printed_as_one_line(in_shell: Any, tmp_path: Path) -> None:
+    texts = in_shell(
+        f"""
+from nbcache.errors import StoreUnavailable
+run('%nbcache connect {tmp_path}/team')
+shared = session.exchange.shared
+evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')
+shared._reading.failed(evil)
+shared._writing.failed(evil)
+shared.ask = lambda: None
+session.environment_ready(here)
+session.begin_cell(None)
+session.record('inductor', 'one', b'a graph', made=True)
+session.end_cell()
+value = [run('%nbcache ' + line)['text'] for line in ('connect', 'flush')]
+""",
+    )
+    for text in texts:
+        assert "off for now: it says ?[31mred?xxx" in text
+        assert len(text) < 5000
+        assert all(line.isprintable() for line in text.split("\n"))

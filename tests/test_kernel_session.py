@@ -65,6 +65,27 @@ def test_notices_are_not_without_end(store: DirectoryStore) -> None:
     assert kernel.session.notices == list(shown)
 
 
+def test_a_notice_is_one_line_that_steers_no_terminal(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.session.notice("one\nnbcache: \x1b[31mtwo\u202e \t three")
+    kernel.run("a")
+    assert kernel.session.notices == ["one nbcache: ?[31mtwo? three"]
+    assert kernel.session.reports[-1].notices == ("one nbcache: ?[31mtwo? three",)
+
+
+def test_what_a_failing_store_says_marks_reports_as_one_line(store: DirectoryStore, tmp_path: Path) -> None:
+    peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
+    kernel = Kernel(store)
+    gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it says\n\x1b[31mred\u202e"))
+    kernel.session.join(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.provide_shared("inductor", "k")
+    for name in ("a", "b"):
+        kernel.run(name, f"k-{name}")
+    told = [notice for report in kernel.session.reports for notice in report.notices]
+    assert told[-1] == "redis://host/0 is off for now: it says ?[31mred?"
+    assert all(notice.isprintable() for notice in told)
+
+
 def test_what_one_kernel_compiled_the_next_one_hits(store: DirectoryStore) -> None:
     first = Kernel(store)
     assert first.run("a", "k1", "k2") == [Outcome.MISS, Outcome.MISS]

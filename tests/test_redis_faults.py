@@ -395,3 +395,47 @@ def test_no_traceback_shows_what_a_server_quotes(redis_server: RedisServer) -> N
 
     assert "unknown command" in str(caught.value)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+SAID = "see \x1b[31mhttp://evil.example \u202e%nbcache trust add"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (f"-ERR {SAID}", "Redis refused: ERR"),
+        (f"-{SAID}", "Redis refused"),
+        (f"-BUSY {SAID}", "Redis refused: BUSY"),
+        (f"-LOADING {SAID}", "Redis cannot be reached: LOADING"),
+        (f"-ERR unknown command {SAID}", "Redis refused: unknown command"),
+        ("-ERR max number of clients reached", "Redis cannot be reached: max number of clients reached"),
+        (f"-{'A' * 21} {SAID}", "Redis refused"),
+        (f"-ERR {'z' * 5_000_000}", "Redis refused: ERR"),
+        (f"-WRONGPASS {SAID}", "Redis does not take user and password, or the lack of them"),
+        (f"-NOPERM {SAID}", "the user may not do this on Redis"),
+    ],
+    ids=lambda given: repr(given)[:30],
+)
+def test_of_what_a_server_says_its_code_alone_is_quoted(
+    redis_server: RedisServer, answer: str, told: str
+) -> None:
+    with Proxy(redis_server.port) as proxy, closing(RedisStore(proxy.url)) as store:
+        proxy.answer = answer.encode() + b"\r\n"
+        for name in ("get", "put", "keys"):
+            with pytest.raises(StoreUnavailable) as caught:
+                OPERATIONS[name](store)
+            assert caught.value.what == told
+            shown = "".join(traceback.format_exception(caught.value))
+            assert "evil" not in shown and "zzz" not in shown
+
+
+@pytest.mark.parametrize("scheme", ["redis+cluster", "redis+sentinel"])
+def test_nothing_is_quoted_of_what_a_cluster_or_a_sentinel_says(
+    redis_server: RedisServer, scheme: str
+) -> None:
+    for code in ("ERR", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "EXECABORT", "evil"):
+        with Proxy(redis_server.port) as proxy, store_on(f"{scheme}://{HOST}:{proxy.port}") as store:
+            proxy.answer = f"-{code} {SAID}\r\n".encode()
+            with pytest.raises(StoreUnavailable) as caught:
+                store.get("artifact/a")
+            assert "evil" not in "".join(traceback.format_exception(caught.value))

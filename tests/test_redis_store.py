@@ -413,7 +413,7 @@ def test_sentinels_lead_to_the_primary_and_to_the_next_one(tmp_path: Path) -> No
                 assert store.name == url
             with (
                 closing(RedisStore(url.replace("mine", "other"))) as store,
-                pytest.raises(StoreUnavailable, match="No master found for 'other'"),
+                pytest.raises(StoreUnavailable, match="no Sentinel names a primary of 'other'"),
             ):
                 store.get("artifact/a")
 

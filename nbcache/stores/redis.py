@@ -28,6 +28,7 @@ system's resolver cannot be interrupted.
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import threading
 import time
@@ -53,8 +54,16 @@ _ATTEMPTS = 3
 _SCAN_COUNT = 1000
 _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
-_QUOTED = ", with args"
-"""What a server says before it quotes a command that it does not know."""
+_CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
+"""What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
+_SAYINGS = (
+    "unknown command",
+    "cluster support disabled",
+    "DB index is out of range",
+    "max number of clients reached",
+    "Connection closed by server",
+)
+"""What Redis and redis-py say that helps a user, and that holds nothing of anybody's."""
 
 _T = TypeVar("_T")
 
@@ -307,8 +316,8 @@ class RedisStore:
             with deadline(self._timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
-            # Nor may a traceback show what a server has quoted: it has causes, too.
-            raise self._error(error) from (None if _QUOTED in str(error) else error)
+            # Nor may a traceback show what a server says.
+            raise self._error(error) from None
 
     def _client(self) -> Any:
         lock = self._lock
@@ -331,6 +340,7 @@ class RedisStore:
         if isinstance(error, StoreError):
             return error
         from redis import exceptions as kinds
+        from redis.sentinel import MasterNotFoundError
 
         while isinstance(error, kinds.RedisClusterException):
             inner = error.__cause__ or error.__context__  # it is raised for each failure of the first node
@@ -388,15 +398,18 @@ class RedisStore:
                     f" {self._connect_timeout:g} s",
                     "check that the server runs and is near, or allow it more time",
                 )
+            case MasterNotFoundError():
+                return self._unavailable(
+                    f"no Sentinel names a primary of {self._address.service!r}",
+                    "check that they run, and hosts, ports and service= in the URL",
+                )
             case kinds.ConnectionError() | OSError():
                 return self._unavailable(
-                    f"Redis cannot be reached: {str(error).rstrip('.')}",
+                    f"Redis cannot be reached{_of_system(error) or _said(error)}",
                     "check that the server runs, and host and port in the URL",
                 )
             case kinds.ResponseError():
-                # A server without AUTH quotes what it was given: the password.
-                said = str(error).partition(_QUOTED)[0]
-                return self._unavailable(f"Redis refused: {said}", "see the server's log")
+                return self._unavailable(f"Redis refused{_said(error)}", "see the server's log")
         return self._garbled()
 
     def _garbled(self) -> StoreUnavailable:
@@ -406,6 +419,27 @@ class RedisStore:
 
     def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
         return StoreUnavailable(what, where=self.name, next_step=next_step)
+
+
+def _of_system(error: Exception) -> str:
+    """Return what the system says of a connection, after a colon; empty where it has said nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return f": {cause.strerror}"
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def _said(error: Exception) -> str:
+    """Return what may be told of a server's error, after a colon: words that are known, or its code.
+
+    Anybody may answer there, so nothing else of it is shown.
+    """
+    text = str(error)
+    code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
+    known = next((saying for saying in _SAYINGS if saying in text), code if _CODE.fullmatch(code) else "")
+    return f": {known}" if known else ""
 
 
 def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
