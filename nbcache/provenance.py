@@ -44,14 +44,16 @@ from nbcache.key import sha256
 from nbcache.model import UNSIGNED, ArtifactRef, GraphSummary, Manifest, Packed, Provenance
 from nbcache.trust import Keyring, Policy, Purpose, Signature, Standing, admit, short
 
-__all__ = ["Judge", "Made", "Statement", "made_by", "signed_by", "verified", "with_makers"]
+__all__ = ["Judge", "Made", "Statement", "authors", "made_by", "signed_by", "verified", "with_makers"]
 
 _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
 """How long it is remembered who a signer is: another process may have changed it."""
 _REMEMBERED = 4096
-_MOST_CHECKED = 16
-"""Makers whose names are told: to check a signature takes a tenth of a millisecond."""
+_MOST_CHECKED = _REMEMBERED
+"""Signatures that are checked to tell who compiled what: each takes a tenth of a millisecond, once."""
+_MOST_WRONG = 16
+"""Wrong ones among them, which are checked anew each time; only who wants to deceive has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,26 +157,45 @@ class Made:
     host: str = ""
 
 
-def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
-    """Return who compiled `refs`, by fingerprint, empty for what nobody has signed; most first.
+def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
+    """Return for each of `refs` who compiled it, by fingerprint, with their statement of that very artifact.
 
-    One signature of each is checked, of the first of very many: where it is wrong, they are not named.
+    Empty for what nobody has signed: also where the statement is of something else or the signature is wrong,
+    and for what was not checked, because very many are there, or many that are wrong.
     """
-    by_maker: dict[str, list[Provenance]] = {}
+    found: list[tuple[str, Statement | None]] = []
+    checked = wrong = 0
     for ref in refs:
-        if ref.provenance is not None:
-            by_maker.setdefault(signed_by(ref.provenance), []).append(ref.provenance)
+        author: tuple[str, Statement | None] = ("", None)
+        provenance = ref.provenance or UNSIGNED
+        if provenance != UNSIGNED and checked < _MOST_CHECKED and wrong < _MOST_WRONG:
+            checked += 1
+            try:
+                statement, fingerprint = verified(provenance)
+            except (FormatError, TrustError):
+                wrong += 1
+            else:
+                if _is_of(statement, ref):
+                    author = (fingerprint, statement)
+                else:
+                    wrong += 1
+        found.append(author)
+    return found
+
+
+def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
+    """Return who compiled `refs`, by fingerprint, empty for what nobody has signed; most first."""
     found: dict[str, Made] = {}
-    ordered = sorted(by_maker.items(), key=lambda each: -len(each[1]))
-    for place, (fingerprint, signed) in enumerate(ordered):
-        try:
-            said = verified(signed[0])[0] if fingerprint and place < _MOST_CHECKED else None
-        except (FormatError, TrustError):
-            fingerprint, said = "", None
-        others = found[fingerprint].artifacts if fingerprint in found else 0
-        user, host = (said.user, said.host) if said is not None else ("", "")
-        found[fingerprint] = Made(len(signed) + others, user, host)
+    for fingerprint, said in authors(ref for ref in refs if ref.provenance is not None):
+        first = Made(0) if said is None else Made(0, said.user, said.host)
+        so_far = found.get(fingerprint, first)
+        found[fingerprint] = replace(so_far, artifacts=so_far.artifacts + 1)
     return dict(sorted(found.items(), key=lambda each: -each[1].artifacts))
+
+
+def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
+    """Tell whether a statement is of this artifact, in whatever environment."""
+    return (statement.ref.identity, statement.ref.size) == (ref.identity, ref.size)
 
 
 class Judge:
@@ -199,8 +220,7 @@ class Judge:
             admit(self._policy(), None)
             return
         statement, fingerprint = verified(provenance)
-        said = statement.ref
-        if (said.identity, said.size) != (ref.identity, ref.size) or not is_bound(statement):
+        if not _is_of(statement, ref) or not is_bound(statement):
             raise corrupt(
                 "the statement beside an artifact is that of another one, or for another environment"
             )

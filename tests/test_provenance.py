@@ -47,6 +47,7 @@ from nbcache.model import (
     Provenance,
 )
 from nbcache.notebook.greeting import Greeting
+from nbcache.notebook.snapshot_report import arrival_line, snapshot_json, snapshot_lines
 from nbcache.peer import Peer
 from nbcache.provenance import Judge, made_by, signed_by
 from nbcache.share_magics import ShareMagics
@@ -635,6 +636,73 @@ def test_one_who_is_named_has_signed(ada: Person, bob: Person) -> None:
     assert [*made_by([sound])] == [key_of(ada)]
     assert [*made_by([forged])] == [""]
     assert made_by([sound])[key_of(ada)].user == "ada"
+
+
+def test_nobody_is_named_for_an_artifact_that_their_statement_is_not_of(ada: Person, bob: Person) -> None:
+    """Bob's own artifacts, beside one true statement of ada's."""
+    hers = stated(ada)
+    his = [stated(bob, f"bob's {number}") for number in range(3)]
+    others = [replace(ref, provenance=hers.provenance) for ref in his]
+    assert made_by(others).keys() == {""}
+    named = made_by([hers, *others])
+    assert {maker: made.artifacts for maker, made in named.items()} == {key_of(ada): 1, "": 3}
+    longer = replace(hers, size=hers.size + 1)
+    assert made_by([longer]).keys() == {""}
+
+
+def test_each_signature_counts_not_only_a_makers_first(ada: Person, bob: Person) -> None:
+    """Statements that name bob's artifacts, under ada's key, which has not signed them."""
+    hers = stated(ada)
+    assert hers.provenance is not None
+    forged = []
+    for number in range(5):
+        his = stated(bob, f"bob's {number}")
+        assert his.provenance is not None
+        by_her = replace(his.provenance, signature=hers.provenance.signature)
+        forged.append(replace(his, provenance=by_her))
+    for refs in ([hers, *forged], [*forged, hers]):
+        assert {maker: made.artifacts for maker, made in made_by(refs).items()} == {key_of(ada): 1, "": 5}
+
+
+def test_what_was_not_checked_is_nobodys(ada: Person, bob: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbcache.provenance._MOST_CHECKED", 3)
+    hers = [stated(ada, f"{number}") for number in range(5)]
+    named = made_by([*hers, stated(bob)])
+    assert {maker: made.artifacts for maker, made in named.items()} == {key_of(ada): 3, "": 3}
+
+
+@pytest.mark.parametrize("said", ["of another artifact", "signed by another"])
+def test_in_what_is_shown_of_a_snapshot_nobody_is_named_for_what_another_has_compiled(
+    ada: Person, bob: Person, cleo: Person, tmp_path: Path, said: str
+) -> None:
+    trusts(cleo, bob)
+    adas, bobs = (
+        the_version(person.make(*keys), Keyring(cleo.keys))
+        for person, keys in ((ada, ["one"]), (bob, ["two", "three"]))
+    )
+    (manifest,) = bobs.snapshot.manifests
+    hers = adas.snapshot.manifests[0].artifacts[0].provenance
+    refs = []
+    for ref in manifest.artifacts:
+        assert hers is not None and ref.provenance is not None
+        by_her = hers if "artifact" in said else replace(ref.provenance, signature=hers.signature)
+        refs.append(replace(ref, provenance=by_her))
+    forged = replace(bobs.snapshot, manifests=(replace(manifest, artifacts=tuple(refs)),))
+    data = signed(Draft(forged, bobs.unlock(Policy.STRICT)), Keyring(bob.keys))
+
+    received = the_version(data, Keyring(cleo.keys))
+    judge = judge_of(cleo)
+    line = arrival_line(received, None, Policy.STRICT, judge)
+    lines = snapshot_lines(received, None, judge)
+    as_json = json.dumps(snapshot_json(received, None, judge))
+    assert "nobody has signed for having compiled that" in line
+    assert f"nobody has signed for having compiled {len(refs)} artifacts" in "\n".join(lines)
+    for shown in (line, "\n".join(lines), as_json):
+        assert key_of(ada) not in shown and short(key_of(ada)) not in shown
+    cleo.snapshot.write_bytes(data)
+    session, _, sharing = cleo.session()
+    assert sharing.strangers() == []  # whom trust is asked for
+    session.close()
 
 
 # --- the local store ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from nbcache.key import Difference
 from nbcache.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
 from nbcache.named_snapshots import Version
 from nbcache.notebook.wording import DOT, NOTHING, aligned, counted, duration, one_line, size
-from nbcache.provenance import Judge, Made, signed_by
+from nbcache.provenance import Judge, Made, authors
 from nbcache.snapshot import Received, baseline_for, differences, foreseen_differences, makers
 from nbcache.trust import Policy, Standing, admit, short, spelled
 
@@ -307,9 +307,9 @@ def snapshot_json(
                         "packed_bytes": snapshot.contents[ref.digest].packed_size,
                         "cell": ref.cell,
                         "function": ref.function,
-                        "maker": (signed_by(ref.provenance) or None) if ref.provenance else None,
+                        "maker": maker or None,
                     }
-                    for ref in manifest.artifacts
+                    for ref, (maker, _) in zip(manifest.artifacts, authors(manifest.artifacts), strict=True)
                 ],
             }
             for manifest in snapshot.manifests
