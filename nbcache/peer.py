@@ -100,18 +100,37 @@ class Peer:
         Raises FormatError, BadSignature, or another TrustError: of what the policy forbids. Nothing that a
         statement says is looked at before its signature is checked.
         """
-        signature = Signature.decode(variant.signature)
-        signature.verify(purpose, variant.statement)
-        statement = Statement.decode(variant.statement)
-        packed = statement.packed
-        if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
-            raise CorruptEntry("it is not as long as its statement says, or would be much longer")
-        if sha256(variant.packed) != packed.packed_digest:
-            raise CorruptEntry("it does not have the digest that its statement says")
-        standing = self.keyring().standing(signature.fingerprint)
-        admit(self.policy(), standing, signature.fingerprint)
+        statement, signer = _signed(variant, purpose)
+        _check_digest(variant, statement)
+        standing = self.keyring().standing(signer)
+        admit(self.policy(), standing, signer)
         provenance = Provenance(variant.statement, variant.signature)
-        return Found(statement, signature.fingerprint, standing, variant.packed, provenance)
+        return Found(statement, signer, standing, variant.packed, provenance)
+
+    def said(self, variant: Variant) -> tuple[Statement, str] | None:
+        """Return a variant's statement and who has signed it, trusted or not; None where it is wrong."""
+        try:
+            statement, signer = _signed(variant, Purpose.ARTIFACT)
+            _check_digest(variant, statement)
+        except (BadSignature, FormatError):
+            return None
+        return statement, signer
+
+
+def _signed(variant: Variant, purpose: Purpose) -> tuple[Statement, str]:
+    """Return a variant's statement and who has signed it, where its lengths are right."""
+    signature = Signature.decode(variant.signature)
+    signature.verify(purpose, variant.statement)
+    statement = Statement.decode(variant.statement)
+    packed = statement.packed
+    if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
+        raise CorruptEntry("it is not as long as its statement says, or would be much longer")
+    return statement, signature.fingerprint
+
+
+def _check_digest(variant: Variant, statement: Statement) -> None:
+    if sha256(variant.packed) != statement.packed.packed_digest:
+        raise CorruptEntry("it does not have the digest that its statement says")
 
 
 def _held(ref: ArtifactRef, packed: bytes) -> Packed:

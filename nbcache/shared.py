@@ -35,7 +35,7 @@ from nbcache.format import decode_manifest, encode_manifest, pack
 from nbcache.key import sha256
 from nbcache.model import ArtifactRef, Environment, Manifest, Provenance
 from nbcache.peer import Found, Peer
-from nbcache.provenance import signed_by
+from nbcache.provenance import Statement, signed_by
 from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.shared_keys import slot_of
 from nbcache.single_flight import Holder, SingleFlight
@@ -57,6 +57,8 @@ _WORTH = 5
 """A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
 _BATCH = 16
 """Artifacts that are read ahead in one round trip: all of them have its deadline."""
+_MOST_COMPARED = 256 << 20
+"""Bytes that are read to tell whose the entries are that are there when a kernel connects."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
 """Publications of one notebook that are read, and their bytes: a team may have thousands of a common name."""
 _LISTED_BYTES = 65 * _MOST_PUBLICATIONS
@@ -266,9 +268,7 @@ class SharedLevel:
         return found
 
     def _is_of(self, found: Found, environment: Environment, type: str, key: str) -> bool:
-        statement = found.statement
-        wanted = (scope(environment, type), type, key)
-        if (statement.environment, statement.ref.type, statement.ref.key) == wanted:
+        if _place_of(found.statement) == _place(environment, type, key):
             return True
         self._say(f"{self.name}: an entry that was signed for another key was refused")
         return False
@@ -373,10 +373,46 @@ class SharedLevel:
     # --- writing --------------------------------------------------------------------------------
 
     def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
-        """Return those of `refs` under whose keys nothing is there."""
-        slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
-        present = self._access(partial(self.store.present, slots))
-        return [] if present is None else [ref for slot, ref in slots.items() if slot not in present]
+        """Return those of `refs` under whose keys neither who compiled them has anything, nor the user.
+
+        What others have there counts for nothing: who is served here need not trust them. It is read to tell
+        whose it is, some in each round trip; after very many bytes, whatever is there counts.
+        """
+        try:
+            own = self._peer.fingerprint()
+        except TrustError:  # publishing says so
+            return list(refs)
+        wanted: dict[str, list[tuple[str, ArtifactRef]]] = {}
+        for ref in refs:
+            if ref.provenance is None or (maker := signed_by(ref.provenance)):
+                maker = own if ref.provenance is None else maker
+                wanted.setdefault(slot_of(environment, ref.type, ref.key), []).append((maker, ref))
+        found: list[ArtifactRef] = []
+        slots, read = list(wanted), 0
+        for start in range(0, len(slots), _BATCH):
+            if read >= _MOST_COMPARED:
+                present = self._access(partial(self.store.present, slots[start:]))
+                beyond = [] if present is None else [slot for slot in slots[start:] if slot not in present]
+                return [*found, *(ref for slot in beyond for _, ref in wanted[slot])]
+            batch = slots[start : start + _BATCH]
+            values = self._access(partial(self.store.get_many, batch))
+            if values is None:
+                break
+            for slot in batch:
+                value = values.get(slot, b"")
+                read += len(value)
+                there = self._makers(value, environment, wanted[slot][0][1])
+                found += [ref for maker, ref in wanted[slot] if not there & {own, maker}]
+        return found
+
+    def _makers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:
+        """Return who has compiled what a value holds under the key of `ref`, trusted or not."""
+        try:
+            said = [self._peer.said(each) for each in decode_shared(value)]
+        except FormatError:
+            return set()
+        wanted = _place(environment, ref.type, ref.key)
+        return {signer for statement, signer in filter(None, said) if _place_of(statement) == wanted}
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: Callable[[], bytes | None]) -> None:
         """Have an artifact written in the background; `packed` returns its content as `pack` makes it.
@@ -626,6 +662,15 @@ class SharedLevel:
             self._say(f"{self.name}: what was compiled is not shared: {error}.{next_step}")
         else:  # a bug of ours must not go unseen
             self._say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
+
+
+def _place(environment: Environment, type: str, key: str) -> tuple[str, str, str]:
+    """Return what the statement of an artifact says of where it belongs."""
+    return scope(environment, type), type, key
+
+
+def _place_of(statement: Statement) -> tuple[str, str, str]:
+    return statement.environment, statement.ref.type, statement.ref.key
 
 
 def _named(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:

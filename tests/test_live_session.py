@@ -356,6 +356,38 @@ def test_what_a_stranger_has_published_is_kept_beside_ones_own(
     assert kernel(redis_server.url, "bob", prefetch=False).run("one") == [HIT]
 
 
+@pytest.mark.parametrize("other", ["stranger's", "the stranger's, another key", "forged", "garbage"])
+def test_what_others_have_there_keeps_nobody_from_publishing_theirs_on_connecting(
+    redis_server: RedisServer, kernel: Make, other: str
+) -> None:
+    """Ada has compiled it before she connects; carol trusts ada, and nobody trusts bob, who was first."""
+    bob = kernel(redis_server.url, "bob")
+    bob.publish("one", "two")
+    early = kernel("", "ada")
+    early.run("one")
+    assert early.session.flush(SECONDS)
+    one, two = (f"nbcache:v1:{slot_of(HERE, 'inductor', key)}" for key in ("one", "two"))
+    with redis_server.client() as client:
+        if "another" in other:
+            client.set(one, client.get(two))
+        elif other == "forged":  # in ada's name
+            hers = Keyring(early.session.settings.trust_dir).sign(Purpose.ARTIFACT, b"else").encode()
+            (variant,) = decode_shared(client.get(one))
+            client.set(one, encode_shared([replace(variant, signature=hers)]))
+        elif other == "garbage":
+            client.set(one, b"garbage")
+
+    ada = kernel(redis_server.url, "ada", store=early.store)
+    assert ada.session.flush(SECONDS)
+    carol = kernel(redis_server.url, "carol", prefetch=False)
+    carol.keyring.add(ada.keyring.fingerprint())
+    assert carol.run("one") == [HIT]
+    if other == "stranger's":
+        dora = kernel(redis_server.url, "dora", prefetch=False)
+        dora.keyring.add(bob.keyring.fingerprint())
+        assert dora.run("one") == [HIT]
+
+
 @pytest.mark.parametrize(("policy", "outcome"), [(Policy.ASK, MISS), (Policy.OFF, HIT)])
 def test_the_policy_counts_for_what_is_shared(
     redis_server: RedisServer, kernel: Make, policy: Policy, outcome: object

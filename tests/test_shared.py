@@ -19,9 +19,10 @@ from nbcache.artifact_store import union
 from nbcache.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.format import pack
 from nbcache.key import sha256
-from nbcache.model import ArtifactRef, Manifest
+from nbcache.model import UNSIGNED, ArtifactRef, Manifest
 from nbcache.peer import Peer
 from nbcache.shared import SharedLevel
+from nbcache.shared_keys import slot_of
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
@@ -110,6 +111,47 @@ def test_many_are_found_in_few_round_trips(store: Store, level: Level) -> None:
     assert {each.statement.ref.key: each.unpack() for each in listed} == contents
     assert counted.calls["get_many"] == 3
     assert [ref.key for ref in reader.absent(HERE, wanted)] == ["absent"]
+
+
+def test_what_is_there_of_another_or_of_another_key_is_absent(store: Store, level: Level) -> None:
+    bob, ada = level(store, "bob"), level(store, "ada")
+    contents = {f"k{number}": b"%d" % number for number in range(40)}
+    for key, content in contents.items():
+        publish(bob, content, key=key)
+    assert bob.flush(SECONDS)
+    for key in ("k0", "k1"):
+        publish(ada, contents[key], key=key)
+    assert ada.flush(SECONDS)
+    refs = [ref_of(content, key) for key, content in contents.items()]
+    counted = FailingStore(store, None)
+    reader = level(counted, "ada")
+    assert [ref.key for ref in reader.absent(HERE, refs)] == [f"k{number}" for number in range(2, 40)]
+    assert (counted.calls["get_many"], counted.calls["present"]) == (3, 0)
+
+    # What bob has compiled, and ada passes on, is there; hers under another key is none of that key.
+    (his,) = level(store, "bob").find(HERE, "inductor", "k2")
+    assert reader.absent(HERE, [replace(refs[2], provenance=his.provenance)]) == []
+    value = store.get(slot_of(HERE, "inductor", "k0"))
+    assert value is not None
+    store.put(slot_of(HERE, "inductor", "k9"), value)
+    assert reader.absent(HERE, [refs[9]]) == [refs[9]]
+    assert reader.absent(HERE, [replace(refs[3], provenance=UNSIGNED)]) == []
+
+
+def test_no_more_is_read_to_tell_whose_it_is_than_a_bound(
+    level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FailingStore(MemoryStore(), None)
+    bob = level(store, "bob")
+    refs = [ref_of(b"%d" % number, f"k{number}") for number in range(100)]
+    for ref, number in zip(refs, range(99), strict=False):
+        publish(bob, b"%d" % number, key=ref.key)
+    assert bob.flush(SECONDS)
+    monkeypatch.setattr(shared_module, "_MOST_COMPARED", 1)
+    before = store.calls["get_many"]
+    absent = level(store, "ada").absent(HERE, refs)
+    assert [ref.key for ref in absent] == [*(f"k{number}" for number in range(16)), "k99"]
+    assert (store.calls["get_many"], store.calls["present"]) == (before + 1, 1)
 
 
 def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
