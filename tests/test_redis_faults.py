@@ -13,6 +13,7 @@ import pytest
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port
 
 from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.stores import redis as redis_store
 from nbcache.stores.redis import RedisStore
 
 pytestmark = pytest.mark.faults
@@ -373,6 +374,48 @@ def test_a_listing_that_never_ends_is_given_up(proxy: Proxy) -> None:
     store = RedisStore(proxy.url, timeout=0.05)
     with closing(store), within(15 * 0.05 + 0.5), pytest.raises(StoreUnavailable):
         list(store.keys())
+
+
+class _NamesForEver(Proxy):
+    """A server that names more and more keys, in answers of any length."""
+
+    def __init__(self, port: int, names: int, length: int):
+        super().__init__(port)
+        self._names, self._length = names, length
+        self.named = 0
+
+    @property
+    def answer(self) -> bytes | None:
+        first, self.named = self.named, self.named + self._names
+        names = [b"nbcache:v1:%0*d" % (self._length, number) for number in range(first, self.named)]
+        listed = b"".join(b"$%d\r\n%b\r\n" % (len(name), name) for name in names)
+        return b"*2\r\n$1\r\n7\r\n*%d\r\n%b" % (len(names), listed)
+
+    @answer.setter
+    def answer(self, value: bytes | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("names", "length", "most"),
+    [(100, 10, (1000, 1 << 30)), (100, 500, (1 << 30, 100_000)), (20_000, 10, (1 << 30, 1 << 30))],
+    ids=["names", "bytes", "one answer"],
+)
+def test_a_listing_of_ever_new_names_is_bounded(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, names: int, length: int, most: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(redis_store, "_MOST_NAMES", most[0], raising=False)
+    monkeypatch.setattr(redis_store, "_MOST_NAME_BYTES", most[1], raising=False)
+    monkeypatch.setattr(redis_store, "_SCAN_BYTES", 100_000, raising=False)
+    with (
+        _NamesForEver(redis_server.port, names, length) as proxy,
+        closing(RedisStore(proxy.url, timeout=0.2)) as store,
+    ):
+        found: list[str] = []
+        with pytest.raises(StoreUnavailable, match="more names of keys") as caught:
+            found.extend(store.keys())
+        assert caught.value.next_step
+        assert len(found) <= most[0] and sum(map(len, found)) <= most[1]
+        assert proxy.named <= 40_000  # it makes up two answers to each question
 
 
 def test_after_garbage_the_next_answer_is_the_right_one(proxy: Proxy) -> None:

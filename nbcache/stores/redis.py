@@ -52,8 +52,12 @@ _TEMPORARY_SECONDS = 600
 _ATTEMPTS = 3
 """How often a value in parts is read again because it was replaced meanwhile; then it is absent."""
 _SCAN_COUNT = 1000
+_SCAN_BYTES = 16 << 20
+"""The longest answer to one SCAN, which is about a thousandth of that."""
 _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
+_MOST_NAMES, _MOST_NAME_BYTES = 1_000_000, 256 << 20
+"""What a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
 _CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
 """What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
 _SAYINGS = (
@@ -274,15 +278,14 @@ class RedisStore:
 
     def _scan(self, prefix: str) -> Iterator[str]:
         beginning = f"{self._address.prefix}:v1:"
-        spent = 0.0
+        spent, length = 0.0, 0
         seen = set()  # SCAN may name a key twice, and so may two nodes while it moves
         for node in self._nodes():
             cursor = 0
             while True:
                 began = time.monotonic()
                 with self._round_trip():
-                    cursor, found = node.scan(cursor, match=f"{beginning}{prefix}*", count=_SCAN_COUNT)
-                    names = [bytes.decode(name, errors="replace") for name in found]
+                    cursor, names = self._scanned(node, cursor, f"{beginning}{prefix}*")
                 spent += time.monotonic() - began
                 if (
                     spent > _LISTING_FACTOR * self._timeout
@@ -292,9 +295,20 @@ class RedisStore:
                     key = name.removeprefix(beginning)
                     if key not in seen and is_key(key):
                         seen.add(key)
+                        length += len(key)
+                        if len(seen) > _MOST_NAMES or length > _MOST_NAME_BYTES:
+                            raise self._crowded()
                         yield key
                 if cursor == 0:
                     break
+
+    def _scanned(self, node: Any, cursor: int, pattern: str) -> tuple[int, list[str]]:
+        try:
+            with deadline(self._timeout, _SCAN_BYTES):
+                cursor, found = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
+        except TooMuchError:
+            raise self._crowded() from None
+        return cursor, [bytes.decode(name, errors="replace") for name in found]
 
     def _nodes(self) -> list[Any]:
         """Return a client for each server that has keys of its own."""
@@ -415,6 +429,12 @@ class RedisStore:
     def _garbled(self) -> StoreUnavailable:
         return self._unavailable(
             "what answers there does not speak Redis's protocol", "check host and port in the URL"
+        )
+
+    def _crowded(self) -> StoreUnavailable:
+        return self._unavailable(
+            "Redis lists more names of keys than are held here",
+            "see who else writes there, or use another prefix",
         )
 
     def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
