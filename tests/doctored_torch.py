@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
+import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nbcache.kernel_session import Session
+from nbcache.model import Artifact
 from nbcache.settings import Settings
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge
@@ -33,7 +35,12 @@ UNGUARDED = {
     "_worker_compile_triton",
     "backend_override_cls",
 }
-"""What is replaced by something else than a function."""
+"""What is replaced by something else than a hooked function.
+
+`all_sent` and `all_logged` do with it what torch does; of folders there are only names.
+"""
+NEEDED = {"backend_override_cls": {"keep_workers_apart"}}
+"""By name, parts that need something which another part replaces."""
 OPTIONAL = {"put_winner", "_HEADER_DIR", "_HEADER_LOCK_DIR"}
 """What torch 2.11 lacks as well, or what nobody misses where torch's default folder is safe."""
 
@@ -160,7 +167,7 @@ def places() -> list[Place]:
     for part, hooked, name, guarded in replaced:
         owner = owner_of(hooked, name)
         place = found.setdefault((id(owner), name), Place(owner, name, set(), guarded=guarded))
-        place.parts.add(part)
+        place.parts |= {part} | NEEDED.get(name, set())
         place.hooked.add(hooked.__qualname__ if isinstance(hooked, type) else hooked.__name__)
     return list(found.values())
 
@@ -339,6 +346,104 @@ def all_called() -> list[str]:
             for args, kwargs in ARGUMENTS:
                 for raises in (False, True):
                     problems += problems_of_calling(place, args, kwargs, raises)
+    return problems
+
+
+# --- what is replaced by something else than a function -----------------------------------------------
+
+
+@contextmanager
+def without(owner: Any, name: str) -> Iterator[None]:
+    found = vars(owner)[name]
+    delattr(owner, name)
+    try:
+        yield
+    finally:
+        setattr(owner, name, found)
+
+
+def problems_of_sending(what: str) -> list[str]:
+    """Return what is wrong where torch sends its function to a worker, or calls it."""
+    import torch._inductor.async_compile as async_compile
+    from torch._inductor.runtime.compile_tasks import _worker_compile_triton as original
+
+    job = async_compile._worker_compile_triton
+    try:
+        arrived = pickle.loads(pickle.dumps((job, "a kernel")))
+    except Exception as error:
+        return [f"{what}: {error!r}"]
+    return [] if arrived == (original, "a kernel") else [f"{what}: {arrived}"]
+
+
+def all_sent() -> list[str]:
+    """Return what is wrong with torch's function for workers, and with the backend of its remote caches."""
+    import torch._inductor.async_compile as async_compile
+    from torch._inductor import remote_cache
+
+    problems: list[str] = []
+    with without(remote_cache, "RedisRemoteCache"), installed() as here:
+        notices = [each for each in here.notices if "keep_workers_apart" in each]
+        if len(notices) != 1 or "keep_workers_apart" in names_of(here.bridge.parts):
+            problems.append(f"without RedisRemoteCache: {here.notices}")
+        problems += problems_of_sending("hooked without it")
+    with installed() as here:
+        if type(async_compile._worker_compile_triton).__name__ != "_Job":
+            problems.append("nothing is replaced")
+        problems += problems_of_sending("as it is")
+        with without(remote_cache, "RedisRemoteCache"):
+            problems += problems_of_sending("gone since")
+        here.session.exchange = Hostile()  # type: ignore[assignment]
+        problems += problems_of_sending("while sharing")
+        if remote_cache.RedisRemoteCache.backend_override_cls is not dict:
+            problems.append("the switch is not turned")
+        here.session.exchange = None
+    type_of_session = type(here.session)
+    shares = type_of_session.shares
+    with installed() as here:
+        type_of_session.shares = property(fail)  # type: ignore[assignment, method-assign]
+        problems += problems_of_sending("where nobody knows whether it shares")
+        type_of_session.shares = shares  # type: ignore[method-assign]
+    found = async_compile._worker_compile_triton
+    async_compile._worker_compile_triton = lambda *args: args  # cannot be sent
+    with installed() as here:
+        if not any("keep_workers_apart" in each for each in here.notices):
+            problems.append("what cannot be sent is replaced")
+    async_compile._worker_compile_triton = found
+
+    with installed() as here:
+        here.session.exchange = Hostile()  # type: ignore[assignment]
+        backend = remote_cache.RedisRemoteCache.backend_override_cls()
+        here.session.exchange = None
+        for args, kwargs in ARGUMENTS:
+            for name in ("_get", "_put"):
+                try:
+                    answer = getattr(backend, name)(*args, **kwargs)
+                    if answer is not None:
+                        problems.append(f"{name} with {len(args)}: {answer}")
+                except Exception as error:
+                    problems.append(f"{name} with {len(args)} {[*kwargs]}: {error!r}")
+        here.session.provide = lambda type, key: [Artifact(type, key, b"a graph")]  # type: ignore[method-assign]
+        for answer in (
+            backend._get("pt2:fx-graph-v1::known:c1", None),
+            backend._get(key="pt2:fx-graph-v1::known:c1", new_flag=True),
+        ):
+            if not answer:
+                problems.append("one more argument costs a hit")
+    return problems
+
+
+def all_logged() -> list[str]:
+    """Return what is wrong where torch's logger of phases is asked for all that a logger has."""
+    import torch._dynamo.utils as utils
+
+    problems: list[str] = []
+    with installed():
+        ours = utils.get_chromium_event_logger()
+        if ours is not utils.CHROMIUM_EVENT_LOG or type(ours) is utils.ChromiumEventLogger:
+            problems.append(f"{type(ours)} logs")
+        problems += [f"no {name}" for name in dir(utils.ChromiumEventLogger()) if not hasattr(ours, name)]
+        with utils.dynamo_timed("a phase", log_pt2_compile_event=True):
+            utils.CompileEventLogger.instant("something", {})
     return problems
 
 

@@ -43,6 +43,13 @@ def test_whatever_a_hook_gets_its_caller_sees_what_torch_does(
     assert found("all_called", isolated, tmp_path) == []
 
 
+@pytest.mark.parametrize("what", ["all_sent", "all_logged"])
+def test_what_stands_in_for_something_else_than_a_function_does_what_torch_needs(
+    what: str, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    assert found(what, isolated, tmp_path) == []
+
+
 @pytest.mark.parametrize("what", ["all_compiled", "all_failing"])
 def test_code_compiles_and_runs_without_any_one_part(
     what: str, isolated: dict[str, str], tmp_path: Path

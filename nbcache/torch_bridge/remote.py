@@ -8,11 +8,13 @@ comes from, and goes to, the levels of the session. What these caches hold, torc
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import operator
+import pickle
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nbcache.torch_bridge.artifacts import note_bundle, note_unverified, was_asked
@@ -33,6 +35,8 @@ _TYPES = {"fx-graph-v1": "inductor", "autograd-experimental": "aot_autograd", "d
 """Types of artifact by torch's name of the remote cache; the others are for tuning results."""
 _BUNDLE = "pt2:bundled-autotune-"
 """Keys of what was tuned for a whole generated file begin so."""
+_CACHE, _OVERRIDE = "RedisRemoteCache", "backend_override_cls"
+"""torch's class of remote caches, and what it asks for another backend."""
 _UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
 """Caches of torch's own whose hits it records as if it had made them."""
 
@@ -62,11 +66,12 @@ def replace_backends(
     class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
         """Answers from the session's levels. It raises nothing: torch would pass that on to the user."""
 
-        def _get(self, key: str) -> bytes | None:
-            return session.attempt("asking for what torch shares", partial(_get, session, serving, key))
+        def _get(self, *args: Any, **kwargs: Any) -> bytes | None:
+            asked = partial(_get, session, serving, *args, **kwargs)
+            return session.attempt("asking for what torch shares", asked)
 
-        def _put(self, key: str, data: bytes) -> None:
-            session.attempt("storing what torch shares", partial(_put, session, key, data))
+        def _put(self, *args: Any, **kwargs: Any) -> None:
+            session.attempt("storing what torch shares", partial(_put, session, *args, **kwargs))
 
     cache = module.RedisRemoteCache
     override = _WhileSharing(session, Backend, cache.backend_override_cls)
@@ -81,7 +86,7 @@ def replace_backends(
         patches.hook(vars(module)[name], "_get", watched)
 
 
-def _get(session: Session, serving: Callable[[], bool], key: str) -> bytes | None:
+def _get(session: Session, serving: Callable[[], bool], key: str, *_: Any, **__: Any) -> bytes | None:
     """Return what torch's serializer reads under its full `key`: JSON; None where there is nothing.
 
     The interface has one value for a key. Of graphs with other guards it is the newest.
@@ -97,7 +102,7 @@ def _get(session: Session, serving: Callable[[], bool], key: str) -> bytes | Non
     return None
 
 
-def _put(session: Session, key: str, data: bytes) -> None:
+def _put(session: Session, key: str, data: bytes, *_: Any, **__: Any) -> None:
     """Store what torch has not recorded already: tuning results, and a profile under an extra key.
 
     FX graphs, AOTAutograd entries and this notebook's profile have passed `record_artifact` just before, with
@@ -150,7 +155,12 @@ def keep_workers_apart(async_compile: ModuleType, session: Session, patches: Pat
     source. What they need is put into torch's folder before (`provide_tuning_to_workers`). The results come
     back pickled, with remote caches that are made again here, and so ask the session.
     """
-    patches.set(async_compile, "_worker_compile_triton", _Job(async_compile._worker_compile_triton, session))
+    from torch._inductor import remote_cache
+
+    operator.attrgetter(f"{_CACHE}.{_OVERRIDE}")(remote_cache)  # which the workers have as well
+    job = _Job(async_compile._worker_compile_triton, session)
+    patches.set(async_compile, "_worker_compile_triton", job)
+    pickle.dumps(job)  # or the first kernel would fail at that
 
 
 class _Job:
@@ -167,7 +177,11 @@ class _Job:
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operator.itemgetter(-1), ((_Switch(self._session.shares), self._function),)
+        try:
+            sent: tuple[Any, ...] = (_Switch(self._session.shares), self._function)
+        except Exception:  # a kernel that is compiled is worth more than a worker that asks no Redis
+            sent = (self._function,)
+        return operator.itemgetter(-1), (sent,)
 
 
 class _Switch:
@@ -180,6 +194,16 @@ class _Switch:
         self._empty = empty
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from torch._inductor.remote_cache import RedisRemoteCache
+        module = _Call(importlib.import_module, "torch._inductor.remote_cache")
+        cache = _Call(getattr, module, _CACHE, SimpleNamespace())
+        return setattr, (cache, _OVERRIDE, dict if self._empty else None)
 
-        return setattr, (RedisRemoteCache, "backend_override_cls", dict if self._empty else None)
+
+class _Call:
+    """Is what a function returns where it is unpickled: names are looked up there, and need not be here."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._sent = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._sent
