@@ -98,12 +98,13 @@ class Peer:
         """Return a variant whose lengths, digest and signature are right, and whose signer may be believed.
 
         Raises FormatError, BadSignature, or another TrustError: of what the policy forbids. Nothing that a
-        statement says is looked at before its signature is checked.
+        statement says is looked at before its signature is checked, and what a stranger has put there, which
+        may be long, not at all.
         """
         statement, signer = _signed(variant, purpose)
-        _check_digest(variant, statement)
         standing = self.keyring().standing(signer)
         admit(self.policy(), standing, signer)
+        _check_digest(variant, statement)
         provenance = Provenance(variant.statement, variant.signature)
         return Found(statement, signer, standing, variant.packed, provenance)
 

@@ -232,18 +232,20 @@ class SharedLevel:
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
     ) -> Iterator[Found]:
-        """Yield what may be used of these, some in each round trip, until it has `most_bytes`."""
+        """Yield what may be used of these, some in each round trip, until it has read `most_bytes`.
+
+        What may not be used counts as well.
+        """
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
-        wanted, held = list(slots), 0
+        wanted, read = list(slots), 0
         for start in range(0, len(wanted), _BATCH):
-            if held >= most_bytes:
+            if read >= most_bytes:
                 return
             batch = wanted[start : start + _BATCH]
             values = self._access(partial(self.store.get_many, batch)) or {}
+            read += sum(map(len, values.values()))
             for slot, value in values.items():
-                for found in self._judged(value, slot, environment, slots[slot].type, slots[slot].key):
-                    held += len(found.packed)
-                    yield found
+                yield from self._judged(value, slot, environment, slots[slot].type, slots[slot].key)
 
     def _is_slow(self) -> bool:
         """Tell whether this cell has waited in vain for as long as it may."""

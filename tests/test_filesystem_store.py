@@ -340,6 +340,52 @@ def test_a_chain_of_services_is_read(tmp_path: Path) -> None:
         store.put("artifact/b", b"two")
 
 
+@pytest.mark.parametrize(
+    "through",
+    ["simplecache::file://", "filecache::local://", "dir::file://", "simplecache::dir::file://"],
+)
+def test_a_folder_is_used_through_no_other_service(tmp_path: Path, through: str) -> None:
+    """It would follow links."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "store/v1/artifact").mkdir(parents=True)
+    os.symlink(tmp_path / "secret", tmp_path / "store/v1/artifact/a")
+    with pytest.raises(ConfigError, match="links") as caught:
+        FilesystemStore(f"{through}{tmp_path}/store")
+    assert caught.value.next_step == "name the folder itself"
+
+
+def test_of_objects_as_well_no_more_is_read_than_one_value_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbcache.stores.filesystem.MAX_VALUE_BYTES", 10)
+    url = memory_url()
+    store = FilesystemStore(url)
+    memory = fsspec.filesystem("memory")
+    for key, value in {"a": b"1234567", "b": b"12345678901", "c": b"1234", "d": b"", "e": b"123"}.items():
+        memory.pipe_file(f"{url.removeprefix('memory:/')}/v1/{key}", value)
+    assert store.get_many("abcde") == {"a": b"1234567", "d": b"", "e": b"123"}
+    assert store.get("b") is None
+    assert store.get("c") == b"1234"
+
+
+def test_of_an_object_that_grows_while_it_is_read_one_byte_too_many_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = FilesystemStore(memory_url())
+    store.put("artifact/a", b"one")
+    store.put("artifact/b", b"two")
+    read = []
+
+    def grown(
+        self: MemoryFileSystem, paths: list[str], starts: object, ends: object, **more: object
+    ) -> object:
+        self.pipe_file(paths[0], bytes(1000))
+        read.extend(MemoryFileSystem.__mro__[1].cat_ranges(self, paths, starts, ends, **more))
+        return read
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", grown)
+    assert store.get_many(["artifact/a", "artifact/b"]) == {"artifact/b": b"two"}
+    assert [len(each) for each in read] == [4, 3]
+
+
 def test_a_service_that_cannot_be_reached_is_unavailable_and_tells_no_secret() -> None:
     store = FilesystemStore("ftp://ada:secret@127.0.0.1:1/team?token=secret")
     assert store.name == "ftp://127.0.0.1:1/team"

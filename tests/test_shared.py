@@ -154,6 +154,30 @@ def test_no_more_is_read_to_tell_whose_it_is_than_a_bound(
     assert (store.calls["get_many"], store.calls["present"]) == (before + 1, 1)
 
 
+def test_what_may_not_be_used_counts_for_the_bound_on_reading_ahead(level: Level) -> None:
+    store = FailingStore(MemoryStore(), None)
+    mallory = level(store, "mallory")
+    refs = []
+    for number in range(100):
+        publish(mallory, bytes(1000) + b"%d" % number, key=f"k{number}")
+        refs.append(ref_of(b"%d" % number, f"k{number}"))
+    assert mallory.flush(SECONDS)
+    assert list(level(store, "ada").find_many(HERE, refs, most_bytes=5000)) == []
+    assert store.calls["get_many"] == 1
+
+
+def test_nothing_of_a_stranger_is_hashed(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    mallory = level(store, "mallory")
+    publish(mallory, b"a long one")
+    assert mallory.flush(SECONDS)
+    hashed: list[bytes] = []
+    monkeypatch.setattr("nbcache.peer.sha256", lambda content: hashed.append(content) or sha256(content))
+    assert found(level(store, "ada")) == []
+    assert hashed == []
+    assert found(mallory) == [b"a long one"] and hashed
+
+
 def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
     store: Store, level: Level, tmp_path: Path
 ) -> None:

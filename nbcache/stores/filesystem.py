@@ -9,9 +9,10 @@ A put is atomic on a folder, and where the service takes an object whole, as obj
 (`ftp://`) a reader may see the beginning of a value; entries are verified when they are read, so that costs a
 miss.
 
-In a folder only regular files are values, reached by no link, and no longer than a value may be: others can
-put anything there. Nor is anything written or removed through a link. One `get_many` returns no more bytes
-than one value may have; the rest is absent.
+In a folder only regular files are values, reached by no link: others can put anything there. Nor is anything
+written or removed through a link. A chain of services that ends at a folder (`simplecache::file://`) would do
+so, and is refused, but for archives. One `get_many` reads no more bytes than one value may have; the rest is
+absent, and what is longer than a value may be.
 
 fsspec has no timeouts of its own: each service has its defaults, and a network folder may hang for as long as
 its server does. Whoever must not wait asks from a thread.
@@ -26,11 +27,11 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.forks import renew_in_children
@@ -41,6 +42,8 @@ from nbcache.urls import redacted
 
 __all__ = ["FilesystemStore"]
 
+_T = TypeVar("_T")
+
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
 _ABANDONED_SECONDS = 3600.0
@@ -48,6 +51,10 @@ _ABANDONED_SECONDS = 3600.0
 _AT_ONCE = 16
 """How many objects a service is asked for at once."""
 
+_FOLDERS = ("file", "local")
+"""fsspec's schemes of folders."""
+_ARCHIVES = ("zip", "tar", "libarchive")
+"""Services that open one file of a folder, and reach no other."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -73,6 +80,7 @@ class FilesystemStore:
         self._url = text if "://" in text else str(Path(text).absolute())
         self.name = redacted(self._url)
         _check_installed(self._url)
+        _check_chain(self._url)
         self._open: tuple[Any, str] | None = None
         self._swept = False
         self._lock = threading.Lock()
@@ -97,14 +105,39 @@ class FilesystemStore:
             fs, root = self._opened()
             if _is_folder(fs):
                 return _read_files(Path(root), wanted)
-            answers = fs.cat_ranges([f"{root}/{key}" for key in wanted], None, None, on_error="return")
-            found = {}
-            for key, answer in zip(wanted, answers, strict=True):
-                if isinstance(answer, Exception) and not _is_absence(answer):
-                    raise answer
-                if isinstance(answer, bytes):
-                    found[key] = answer
+            return self._read_objects(fs, root, wanted)
+
+    def _read_objects(self, fs: Any, root: str, keys: list[str]) -> dict[str, bytes]:
+        """Return those of `keys` that are there, as long as all have no more bytes than one value may have.
+
+        Lengths are asked for first. Of what has become longer since, no more is read than one byte.
+        """
+        left = MAX_VALUE_BYTES
+        lengths: dict[str, int] = {}
+        for key, length in self._each(fs, partial(_length, fs, root), keys).items():
+            if length is not None and length <= left:
+                lengths[key] = length
+                left -= length
+        found = {
+            key: b"" for key, length in lengths.items() if not length
+        }  # some services have no part of it
+        parts = [(key, length) for key, length in lengths.items() if length]
+        paths, ends = [f"{root}/{key}" for key, _ in parts], [length + 1 for _, length in parts]
+        answers = fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
+        for (key, length), answer in zip(parts, answers, strict=True):
+            if isinstance(answer, Exception) and not _is_absence(answer):
+                raise answer
+            if isinstance(answer, bytes) and len(answer) <= length:
+                found[key] = answer
         return found
+
+    def _each(self, fs: Any, ask: Callable[[str], _T], keys: list[str]) -> dict[str, _T]:
+        """Return what a service answers for each of `keys`; several at once, where fsspec can."""
+        fs.invalidate_cache()  # of listings: others write here too
+        if not fs.async_impl or len(keys) < 2:  # some cannot be asked by several threads
+            return {key: ask(key) for key in keys}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return dict(zip(keys, pool.map(ask, keys), strict=True))
 
     def present(self, keys: Iterable[str]) -> set[str]:
         """Return those of `keys` that are there; several at once, where fsspec can."""
@@ -113,12 +146,8 @@ class FilesystemStore:
             fs, root = self._opened()
             if _is_folder(fs):
                 return {key for key in wanted if is_plain(*_below(Path(root), key))}
-            fs.invalidate_cache()  # of listings: others write here too
-            look = partial(_is_object, fs, root)
-            if not fs.async_impl:  # some cannot be asked by several threads
-                return set(filter(look, wanted))
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                return {key for key, there in zip(wanted, pool.map(look, wanted), strict=True) if there}
+            lengths = self._each(fs, partial(_length, fs, root), list(wanted))
+            return {key for key, length in lengths.items() if length is not None}
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all where the service can do that."""
@@ -262,6 +291,18 @@ def _check_installed(url: str) -> None:
             ) from error
 
 
+def _check_chain(url: str) -> None:
+    """Raise ConfigError for a chain whose last service is a folder: what it opens follows links."""
+    *before, last = (part.partition("://")[0] for part in url.split("::"))
+    ends_at_folder = last in _FOLDERS or "://" not in url.rpartition("::")[2]
+    if before and ends_at_folder and not {*before} & {*_ARCHIVES}:
+        raise ConfigError(
+            "a folder is not used through another service: that follows links, which others may put there",
+            where=redacted(url),
+            next_step="name the folder itself",
+        )
+
+
 def _is_folder(fs: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
@@ -272,13 +313,16 @@ def _is_absence(error: Exception) -> bool:
     return isinstance(error, _ABSENT) or getattr(error, "errno", None) == errno.ENAMETOOLONG
 
 
-def _is_object(fs: Any, root: str, key: str) -> bool:
+def _length(fs: Any, root: str, key: str) -> int | None:
+    """Return how long an object is; None where there is none, or a service does not tell."""
     try:
-        return bool(fs.info(f"{root}/{key}")["type"] == "file")
+        info = fs.info(f"{root}/{key}")
     except Exception as error:
         if _is_absence(error):
-            return False
+            return None
         raise
+    length = info.get("size") if info["type"] == "file" else None
+    return length if isinstance(length, int) and length >= 0 else None
 
 
 def _below(root: Path, key: str) -> tuple[Path, str]:
