@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
+    from nbcache.kernel.session import Session
 
 __all__ = ["__version__", "load_ipython_extension", "session", "unload_ipython_extension"]
 
@@ -17,20 +17,20 @@ __version__ = "0.1.0"
 
 def load_ipython_extension(ipython: Any) -> None:
     """Start the session of this kernel and register the magics: `%load_ext nbcache`."""
-    from nbcache.magics import load
+    from nbcache.ui.ipython.extension import load
 
     load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """Leave the kernel as it was found: `%unload_ext nbcache`."""
-    from nbcache.magics import unload
+    from nbcache.ui.ipython.extension import unload
 
     unload(ipython)
 
 
 def session() -> Session:
     """Return the session of this kernel; NbcacheError where the extension is not loaded."""
-    from nbcache.magics import current_session
+    from nbcache.ui.ipython.extension import current_session
 
     return current_session()

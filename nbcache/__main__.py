@@ -2,7 +2,7 @@
 
 import sys
 
-from nbcache.cli import main
+from nbcache.ui.terminal.parser import main
 
 if __name__ == "__main__":
     sys.exit(main())

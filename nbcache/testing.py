@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nbcache.model import Environment
-from nbcache.prewarming import Steps
+from nbcache.core.model import Environment
+from nbcache.kernel.prewarming import Steps
+from nbcache.kernel.tracker import FrameCompiled, GraphLookup, LookupStarted, SpanEnded, SpanStarted
 from nbcache.stores.base import Store
-from nbcache.tracking import FrameCompiled, GraphLookup, LookupStarted, SpanEnded, SpanStarted
 
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
 
-    from nbcache.kernel_session import Session
+    from nbcache.kernel.session import Session
 
 __all__ = [
     "OPERATIONS",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nbcache.key import components
-from nbcache.model import Environment
-from nbcache.snapshot import Draft, Origin, Received, receive, signed
-from nbcache.trust import Keyring, Policy
-from nbcache.versions import attributed
+from nbcache.core.key import components
+from nbcache.core.model import Environment
+from nbcache.core.trust import Keyring, Policy
+from nbcache.snapshots.build import Draft, Origin, Received, receive, signed
+from nbcache.snapshots.versions import attributed
 
 __all__ = ["made_on", "the_version"]
 

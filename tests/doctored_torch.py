@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nbcache.kernel_session import Session
-from nbcache.model import Artifact
-from nbcache.settings import Settings
+from nbcache.core.model import Artifact
+from nbcache.core.settings import Settings
+from nbcache.kernel.session import Session
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge
-from nbcache.torch_bridge.hooks import Intended, Patches
+from nbcache.torch_bridge.patches import Intended, Patches
 
 DRIVER = "triton.backends.nvidia.driver"
 OF_FUNCTIONS = (classmethod, staticmethod)

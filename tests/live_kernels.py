@@ -9,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nbcache import availability
-from nbcache.kernel_session import Session
-from nbcache.key import components
-from nbcache.model import Cell, CellReport, Environment, Level, Outcome
-from nbcache.peer import Peer
-from nbcache.settings import Settings
-from nbcache.shared import SharedLevel
-from nbcache.sharing import open_shared
-from nbcache.stores import redis_coordination
+from nbcache.core.key import components
+from nbcache.core.model import Cell, CellReport, Environment, Level, Outcome
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import open_shared
+from nbcache.shared import circuit_breaker
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
+from nbcache.stores.redis import leases
 from nbcache.testing import FakeBridge
-from nbcache.trust import Keyring
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))
 ELSEWHERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx512f"}))
@@ -107,7 +107,7 @@ class Kernel:
 def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
     """Yield a function that makes a kernel, of one person unless another is named: `make(url, "bob")`."""
     made: list[Kernel] = []
-    poll, redis_coordination._POLL_SECONDS = redis_coordination._POLL_SECONDS, 0.01  # closing takes as long
+    poll, leases._POLL_SECONDS = leases._POLL_SECONDS, 0.01  # closing takes as long
 
     def make(url: str, keys: str = "ada", **options: Any) -> Kernel:
         made.append(Kernel(folder / keys, url, user=keys, **options))
@@ -115,7 +115,7 @@ def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
 
     yield make
     at_once([lambda kernel=kernel: kernel.session.close(SECONDS) for kernel in made])  # type: ignore[misc]
-    redis_coordination._POLL_SECONDS = poll
+    leases._POLL_SECONDS = poll
 
 
 def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> list[Any]:
@@ -143,5 +143,5 @@ def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> l
 
 def impatient(monkeypatch: Any, seconds: float = 0.05) -> None:
     """Have a store that was left alone asked again after this time."""
-    monkeypatch.setattr(availability, "_FIRST_PAUSE", seconds)
-    monkeypatch.setattr(availability, "_LONGEST_PAUSE", 2 * seconds)
+    monkeypatch.setattr(circuit_breaker, "_FIRST_PAUSE", seconds)
+    monkeypatch.setattr(circuit_breaker, "_LONGEST_PAUSE", 2 * seconds)

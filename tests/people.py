@@ -7,16 +7,16 @@ from pathlib import Path
 
 from live_kernels import HERE
 
-from nbcache.container import SnapshotFile, decode_file, encode_file
-from nbcache.kernel_session import Session
-from nbcache.model import Environment, Outcome
-from nbcache.settings import Settings
-from nbcache.sharing import Sharing, beside
-from nbcache.snapshot import Origin
+from nbcache.core.model import Environment, Outcome
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing, beside
+from nbcache.snapshots.build import Origin
+from nbcache.snapshots.file import SnapshotFile, decode_file, encode_file
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FakeBridge
-from nbcache.trust import Keyring, Policy
 
 ORIGIN = Origin("model.ipynb", 1700000000.0, "nbcache 0.1.0", "ada", "engine")
 

@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbcache.artifact_store import (
-    GROWING_TYPES,
-    MAX_MANIFEST_ARTIFACTS,
-    ArtifactStore,
-    Fault,
-    FaultKind,
-)
-from nbcache.errors import (
+from nbcache.artifacts.encoding import decode_entry, encode_entry, encode_manifest, encode_ref
+from nbcache.artifacts.store import GROWING_TYPES, MAX_MANIFEST_ARTIFACTS, ArtifactStore, Fault, FaultKind
+from nbcache.core.errors import (
     CorruptEntry,
     FormatError,
     StoreError,
@@ -26,9 +21,8 @@ from nbcache.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from nbcache.format import decode_entry, encode_entry, encode_manifest, encode_ref
-from nbcache.key import components
-from nbcache.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.core.key import components
+from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore

@@ -8,9 +8,9 @@ import pytest
 from conftest import in_child
 from redis_servers import wait_until
 
-from nbcache import availability
-from nbcache.availability import Availability
-from nbcache.errors import StoreError, StoreUnavailable
+from nbcache.core.errors import StoreError, StoreUnavailable
+from nbcache.shared import circuit_breaker
+from nbcache.shared.circuit_breaker import Availability
 
 
 class Store:
@@ -96,7 +96,7 @@ def test_what_fails_again_soon_is_left_alone_for_longer_and_later_not(
         return pauses[seen]
 
     assert [fail(), fail(), fail()] == [2.0, 4.0, 8.0]
-    monkeypatch.setattr(availability, "_STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(circuit_breaker, "_STEADY_SECONDS", 0.0)
     assert fail() == 2.0
 
 

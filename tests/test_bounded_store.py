@@ -13,10 +13,10 @@ import pytest
 from conftest import in_child
 from live_kernels import HIT, MISS, SECONDS, kernels
 
-from nbcache.errors import StoreError, StoreFull, StoreUnavailable
-from nbcache.stores import bounded
-from nbcache.stores.bounded import BoundedStore
+from nbcache.core.errors import StoreError, StoreFull, StoreUnavailable
+from nbcache.stores import with_timeout
 from nbcache.stores.memory import MemoryStore
+from nbcache.stores.with_timeout import BoundedStore
 from nbcache.testing import OPERATIONS, FailingStore, StoreContract
 
 pytestmark = pytest.mark.faults
@@ -76,7 +76,7 @@ def test_what_the_store_raises_is_raised(name: str) -> None:
 def test_while_too_many_hang_nothing_is_asked_and_then_all_is_again(
     hanging: HangingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "_MOST_HANGING", 3)
+    monkeypatch.setattr(with_timeout, "_MOST_HANGING", 3)
     store = BoundedStore(hanging, 0.01)
     before = threading.active_count()
     for _ in range(10):
@@ -95,7 +95,7 @@ def test_while_too_many_hang_nothing_is_asked_and_then_all_is_again(
 def test_a_forked_child_has_threads_of_its_own(
     hanging: HangingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "_MOST_HANGING", 1)
+    monkeypatch.setattr(with_timeout, "_MOST_HANGING", 1)
     store = BoundedStore(hanging, 0.01)
     with pytest.raises(StoreUnavailable):
         store.get("a")

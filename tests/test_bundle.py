@@ -7,9 +7,9 @@ from conftest import RunPython
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbcache.bundle import decode_bundle, encode_bundle, is_held
-from nbcache.errors import CorruptSnapshot, FormatError, UnsupportedVersion
-from nbcache.model import Artifact
+from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle, is_held
+from nbcache.core.errors import CorruptSnapshot, FormatError, UnsupportedVersion
+from nbcache.core.model import Artifact
 
 artifacts = st.lists(
     st.builds(

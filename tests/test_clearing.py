@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.artifact_store import ArtifactStore
-from nbcache.clearing import clearing
-from nbcache.key import components
-from nbcache.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.key import components
+from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.kernel.clearing import clearing
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore

@@ -12,12 +12,12 @@ import pytest
 from live_kernels import HERE
 from people import Person
 
-from nbcache.cli import main
-from nbcache.model import Cell
-from nbcache.notebook.cell_titles import cell_titles
-from nbcache.notebook.snapshot_report import snapshot_lines
-from nbcache.snapshot import receive
-from nbcache.trust import Keyring
+from nbcache.core.model import Cell
+from nbcache.core.trust import Keyring
+from nbcache.snapshots.build import receive
+from nbcache.ui.display.cell_titles import cell_titles
+from nbcache.ui.display.snapshots import snapshot_lines
+from nbcache.ui.terminal.parser import main
 
 
 @pytest.mark.parametrize(

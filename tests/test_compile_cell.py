@@ -18,9 +18,9 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
-from nbcache.notebook import compile_cell
-from nbcache.notebook.compile_cell import CellTransformer, CompileOptions, check, complete, find, parse
-from nbcache.notebook.compile_targets import (
+from nbcache.ui.ipython import compile_cell
+from nbcache.ui.ipython.compile_cell import CellTransformer, CompileOptions, check, complete, find, parse
+from nbcache.ui.ipython.compile_targets import (
     HOOK,
     TargetCompiler,
     insert_compile_calls,

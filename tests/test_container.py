@@ -12,8 +12,8 @@ from itertools import accumulate
 
 import pytest
 
-from nbcache.container import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.errors import CorruptSnapshot, SnapshotError
+from nbcache.core.errors import CorruptSnapshot, SnapshotError
+from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 
 PACKED = {"a" * 64: b"one", "b" * 64: b"two" * 1000}
 MANIFEST, SIGNATURE = b"versions/00/manifest.json", b"versions/00/signature.json"

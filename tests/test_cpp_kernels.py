@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nbcache.model import Artifact
-from nbcache.torch_bridge import bridge, cpp_kernels
+from nbcache.core.model import Artifact
+from nbcache.torch_bridge import bridge
 from nbcache.torch_bridge.folders import OWN
-from nbcache.torch_bridge.hooks import Patches
+from nbcache.torch_bridge.patches import Patches
+from nbcache.torch_bridge.providers import cpp_kernels
 
 LIBRARY = object()
 

@@ -20,23 +20,23 @@ from conftest import LOAD, RunCells, RunPython, printed, run_interpreter, shown
 from people import Person, unsigned
 from redis_servers import RedisServer
 
-from nbcache import doctor
-from nbcache.errors import StoreUnavailable
-from nbcache.kernel_session import Session
-from nbcache.key import components
-from nbcache.model import Environment
-from nbcache.notebook.locate import Location
-from nbcache.notebook.render import Check, CheckState
-from nbcache.prewarming import Slice, Steps
-from nbcache.settings import Settings
-from nbcache.sharing import Sharing
+from nbcache.core.errors import StoreUnavailable
+from nbcache.core.key import components
+from nbcache.core.model import Environment
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy, short
+from nbcache.kernel.prewarming import Slice, Steps
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FailingStore, FakeBridge
 from nbcache.torch_bridge import TorchBridge, environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
-from nbcache.trust import Keyring, Policy, short
+from nbcache.ui import doctor
+from nbcache.ui.display.render import Check, CheckState
+from nbcache.ui.locate import Location
 
 OK, NOTE, PROBLEM = CheckState
 

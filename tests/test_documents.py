@@ -16,12 +16,12 @@ import nbformat
 import pytest
 from conftest import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
-from nbcache.baseline import BASELINES
-from nbcache.model import CellReport, Direction, GraphRecord, Outcome
-from nbcache.notebook.render import Check, CheckState, SettingRow
-from nbcache.prewarming import Prewarming
-from nbcache.settings import Settings
+from nbcache.core.cpu_levels import BASELINES
+from nbcache.core.model import CellReport, Direction, GraphRecord, Outcome
+from nbcache.core.settings import Settings
+from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
+from nbcache.ui.display.render import Check, CheckState, SettingRow
 
 ROOT = Path(__file__).parents[1]
 

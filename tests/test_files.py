@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.errors import NbcacheError, SnapshotError
-from nbcache.files import read, update
+from nbcache.core.errors import NbcacheError, SnapshotError
+from nbcache.core.files import read, update
 
 MAX = 1 << 30
 

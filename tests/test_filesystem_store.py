@@ -25,12 +25,12 @@ from fsspec.registry import _registry
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.stores.base import MAX_VALUE_BYTES, Store
-from nbcache.stores.bounded import BoundedStore
 from nbcache.stores.filesystem import FilesystemStore, redacted
-from nbcache.stores.redis import RedisStore
-from nbcache.stores.url import open_store
+from nbcache.stores.open import open_store
+from nbcache.stores.redis.store import RedisStore
+from nbcache.stores.with_timeout import BoundedStore
 from nbcache.testing import StoreContract, store_state_machine
 
 SOMEBODY_ELSE = 12345

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.fingerprints import Fingerprint, Unknown
-from nbcache.known_code import Known
+from nbcache.core.fingerprints.digests import Fingerprint, Unknown
+from nbcache.core.fingerprints.known_code import Known
 
 BASE = """
     import functools, math, threading

@@ -16,7 +16,7 @@ from conftest import CALL, DEFINE, LOAD, REPORTS, SET_UP, outcomes, printed, rep
 
 from nbcache.torch_bridge.default_folder import DefaultFolder
 from nbcache.torch_bridge.folders import OWN, Roots, is_private, is_safe, refusal, secure, usual_root
-from nbcache.torch_bridge.hooks import Patches
+from nbcache.torch_bridge.patches import Patches
 
 RunCells = Callable[..., nbformat.NotebookNode]
 

@@ -10,15 +10,15 @@ from contextlib import closing, contextmanager
 import pytest
 from conftest import in_child
 
-from nbcache.errors import StoreUnavailable
-from nbcache.kernel_session import Session
-from nbcache.key import components
-from nbcache.model import Cell, Environment, Outcome
-from nbcache.settings import Settings
-from nbcache.sharing import Sharing
+from nbcache.core.errors import StoreUnavailable
+from nbcache.core.key import components
+from nbcache.core.model import Cell, Environment, Outcome
+from nbcache.core.settings import Settings
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FailingStore, FakeBridge
-from nbcache.torch_bridge.garbage import HeapAside
+from nbcache.torch_bridge.gc_pause import HeapAside
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 

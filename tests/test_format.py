@@ -13,8 +13,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nbcache.errors import CorruptEntry, FormatError, UnsupportedVersion
-from nbcache.format import (
+from nbcache.artifacts.encoding import (
     decode_entry,
     decode_manifest,
     decode_ref,
@@ -22,8 +21,9 @@ from nbcache.format import (
     encode_manifest,
     encode_ref,
 )
-from nbcache.key import components
-from nbcache.model import ArtifactRef, Environment, Manifest
+from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
+from nbcache.core.key import components
+from nbcache.core.model import ArtifactRef, Environment, Manifest
 
 HEADER_BYTES = 54
 
@@ -426,7 +426,7 @@ def test_what_could_not_be_read_again_is_not_written(fields: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("nbcache.artifact_store", ["zstandard", "torch", "IPython", "redis"]),
+        ("nbcache.artifacts.store", ["zstandard", "torch", "IPython", "redis"]),
         ("nbcache.stores.directory", ["zstandard", "torch", "IPython", "redis"]),
         ("nbcache.testing", ["pytest", "hypothesis", "zstandard", "torch"]),
     ],

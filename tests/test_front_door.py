@@ -36,7 +36,7 @@ from conftest import (
 )
 from nbclient.exceptions import DeadKernelError
 
-from nbcache.format import decode_entry, decode_ref
+from nbcache.artifacts.encoding import decode_entry, decode_ref
 
 pytestmark = pytest.mark.compile
 

@@ -17,11 +17,16 @@ from conftest import LOAD, REPORTS, SESSION, Environ, RunCells, graphs, printed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbcache.errors import CorruptEntry
-from nbcache.key import components
-from nbcache.model import ArtifactRef, Environment, Manifest
-from nbcache.snapshot import fitting, scope
-from nbcache.torch_bridge.gemm_autotune import decode_decision, decode_times, encode_decision, encode_times
+from nbcache.core.errors import CorruptEntry
+from nbcache.core.key import components
+from nbcache.core.model import ArtifactRef, Environment, Manifest
+from nbcache.snapshots.build import fitting, scope
+from nbcache.torch_bridge.providers.gemm_autotune import (
+    decode_decision,
+    decode_times,
+    encode_decision,
+    encode_times,
+)
 
 TORCH = f"import json, math, torch; session = {SESSION}"
 CANDIDATES = """\

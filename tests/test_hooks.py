@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.torch_bridge.hooks import ImportHook, Intended, Patches
+from nbcache.torch_bridge.patches import ImportHook, Intended, Patches
 
 
 class Owner:

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.errors import StoreFull, StoreUnavailable
-from nbcache.kernel_session import Session
-from nbcache.key import components
-from nbcache.model import Cell, Environment, Level, Outcome
-from nbcache.peer import Peer
-from nbcache.settings import Settings
-from nbcache.shared import SharedLevel
+from nbcache.core.errors import StoreFull, StoreUnavailable
+from nbcache.core.key import components
+from nbcache.core.model import Cell, Environment, Level, Outcome
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy
+from nbcache.kernel.session import Session
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FailingStore, FakeBridge
-from nbcache.trust import Keyring, Policy
 
 HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))
 ELSEWHERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2 avx512f"}))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbcache.key import Component, components, diff, digest, sha256
+from nbcache.core.key import Component, components, diff, digest, sha256
 
 COMPONENTS = {"torch": "2.13.0+cpu", "python": "3.11.7", "cpu": "avx2 fma"}
 

@@ -11,10 +11,10 @@ import pexpect
 import pytest
 from nbclient import NotebookClient
 
-from nbcache.model import Activity
-from nbcache.notebook import live
-from nbcache.notebook.live import LiveLine
-from nbcache.notebook.render import Rendered
+from nbcache.core.model import Activity
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.ipython import live_line
+from nbcache.ui.ipython.live_line import LiveLine
 
 BUILD = Activity("train_step", "0/1", "build", 3.0, 2)
 FINAL = Rendered("final report", "<b>final report</b>")
@@ -77,8 +77,8 @@ def publisher():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(live, "INTERVAL", 0.01)
-    monkeypatch.setattr(live._KernelScreen, "patience", 0.05)
+    monkeypatch.setattr(live_line, "INTERVAL", 0.01)
+    monkeypatch.setattr(live_line._KernelScreen, "patience", 0.05)
 
 
 def until(condition):
@@ -275,7 +275,7 @@ def test_a_sampler_that_raises_turns_the_line_off_but_not_the_report(publisher, 
 
 
 def test_a_sampler_that_hangs_does_not_hold_the_cell_for_long(publisher, quick, monkeypatch):
-    monkeypatch.setattr(live, "JOIN", 0.05)
+    monkeypatch.setattr(live_line, "JOIN", 0.05)
     released, entered = threading.Event(), threading.Event()
 
     def hang():

@@ -12,9 +12,9 @@ from conftest import in_child
 from live_kernels import HERE, HIT, MISS, SECONDS, TIMEOUT, Kernel, impatient, kernels
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, wait_until
 
-from nbcache.model import CellReport, Level
-from nbcache.shared_keys import slot_of
-from nbcache.stores.redis import RedisStore
+from nbcache.core.model import CellReport, Level
+from nbcache.shared.keys import slot_of
+from nbcache.stores.redis.store import RedisStore
 
 Make = Callable[..., Kernel]
 

@@ -13,14 +13,14 @@ import pytest
 from live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
 from redis_servers import HOST, RedisServer, wait_until
 
-from nbcache import exchange as exchange_module
-from nbcache.key import components, sha256
-from nbcache.model import FAILED, Artifact, Environment, Level
-from nbcache.provenance import Statement
-from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
-from nbcache.shared_keys import LIVE, slot_of
-from nbcache.stores.redis import RedisStore
-from nbcache.trust import Keyring, Policy, Purpose, spelled
+from nbcache.artifacts.provenance import Statement
+from nbcache.core.key import components, sha256
+from nbcache.core.model import FAILED, Artifact, Environment, Level
+from nbcache.core.trust import Keyring, Policy, Purpose, spelled
+from nbcache.shared import client as exchange_module
+from nbcache.shared.keys import LIVE, slot_of
+from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.stores.redis.store import RedisStore
 
 Make = Callable[..., Kernel]
 

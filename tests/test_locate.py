@@ -21,7 +21,7 @@ from conftest import serving
 from jupyter_client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from nbcache.notebook.locate import Location, locate
+from nbcache.ui.locate import Location, locate
 
 KERNEL_ID = "9b2e6a10-4f0e-4d0b-8d8c-0c4c7a1f3e55"
 TOKEN = "a token"

@@ -11,12 +11,12 @@ import pytest
 from conftest import RunPython
 from people import Person
 
-from nbcache.artifact_store import ArtifactStore
-from nbcache.key import components
-from nbcache.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.key import components
+from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.core.trust import Keyring, spelled
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import environment
-from nbcache.trust import Keyring, spelled
 
 SHELL = """\
 import json, sys, threading

@@ -5,8 +5,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from nbcache.key import components
-from nbcache.model import (
+from nbcache.core.key import components
+from nbcache.core.model import (
     Artifact,
     ArtifactRef,
     Cell,

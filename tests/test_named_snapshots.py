@@ -19,9 +19,7 @@ from doctored import the_version
 from people import ORIGIN, Person, outcomes, trusts
 from redis_servers import HOST, RedisServer, free_port
 
-from nbcache.cli import main
-from nbcache.container import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.errors import (
+from nbcache.core.errors import (
     BadSignature,
     ConfigError,
     CorruptSnapshot,
@@ -30,15 +28,17 @@ from nbcache.errors import (
     StoreError,
     UntrustedSigner,
 )
-from nbcache.key import sha256
-from nbcache.model import Level, Outcome, SnapshotRestored
-from nbcache.named_snapshots import GRACE_SECONDS, NamedSnapshots, Place, Written, place
-from nbcache.sharing import destination
+from nbcache.core.key import sha256
+from nbcache.core.model import Level, Outcome, SnapshotRestored
+from nbcache.core.trust import Keyring, Policy, Purpose
+from nbcache.kernel.snapshots import destination
+from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
+from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Place, Written, place
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
-from nbcache.stores.url import open_store
+from nbcache.stores.open import open_store
 from nbcache.testing import OPERATIONS, FailingStore
-from nbcache.trust import Keyring, Policy, Purpose
+from nbcache.ui.terminal.parser import main
 
 NAME = "team/gpt"
 numbers = count()
@@ -475,7 +475,7 @@ def test_what_strangers_have_under_a_name_is_fetched_up_to_a_bound(
     (length,) = (len(store.get(key) or b"") for key in store.keys("artifact/"))
     for number in range(4):
         take_into(person(f"stranger-{number}"), store, NAME, "same")
-    monkeypatch.setattr("nbcache.named_snapshots.MAX_SNAPSHOT_BYTES", 2 * length)
+    monkeypatch.setattr("nbcache.snapshots.named.MAX_SNAPSHOT_BYTES", 2 * length)
     found, problems = NamedSnapshots(store, Keyring(ada.keys)).read_all(NAME)
     signers = [the_version(data, Keyring(ada.keys)).standing for data, _ in found]
     assert sorted(signers) == ["not trusted", "not trusted", "you"]
@@ -486,7 +486,7 @@ def test_versions_are_read_up_to_a_bound(ada: Person, monkeypatch: pytest.Monkey
     store = MemoryStore()
     take_into(ada, store, NAME, "one")
     (length,) = (len(store.get(key) or b"") for key in store.keys("snapshot/"))
-    monkeypatch.setattr("nbcache.named_snapshots._VERSIONS_BYTES", length)
+    monkeypatch.setattr("nbcache.snapshots.named._VERSIONS_BYTES", length)
     assert held_by(store, ada) == {"one"}
     (key,) = store.keys("snapshot/")
     store.put(key.replace(key.rpartition("/")[2], "0" * 64), b"?")

@@ -15,9 +15,9 @@ from conftest import LOAD, RunCells, RunPython, printed, run_interpreter
 from doctored import made_on
 from people import Person
 
-from nbcache.key import components
-from nbcache.model import Environment
-from nbcache.trust import Keyring
+from nbcache.core.key import components
+from nbcache.core.model import Environment
+from nbcache.core.trust import Keyring
 
 pytestmark = pytest.mark.compile
 

@@ -29,17 +29,17 @@ from conftest import (
 )
 from doctored import the_version
 
-from nbcache.baseline import BASELINES, LABEL, Baseline
-from nbcache.errors import ConfigError
-from nbcache.format import unpack
-from nbcache.key import components
-from nbcache.model import ArtifactRef, Environment, Manifest
-from nbcache.notebook.snapshot_report import fit_lines
-from nbcache.settings import Settings
-from nbcache.snapshot import baseline_for, differences, fitting
+from nbcache.artifacts.encoding import unpack
+from nbcache.core.cpu_levels import BASELINES, LABEL, Baseline
+from nbcache.core.errors import ConfigError
+from nbcache.core.key import components
+from nbcache.core.model import ArtifactRef, Environment, Manifest
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy
+from nbcache.snapshots.build import baseline_for, differences, fitting
 from nbcache.torch_bridge import environment
 from nbcache.torch_bridge.portable import chosen
-from nbcache.trust import Keyring, Policy
+from nbcache.ui.display.snapshots import fit_lines
 
 V3 = BASELINES["x86-64-v3"]
 HASWELL = "fpu sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"

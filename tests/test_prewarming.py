@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nbcache.notebook.idle import IdleTime
-from nbcache.prewarming import Pause, Prewarming, Slice, Steps
-from nbcache.torch_bridge.garbage import HeapAside, paused
+from nbcache.kernel.prewarming import Pause, Prewarming, Slice, Steps
+from nbcache.torch_bridge.gc_pause import HeapAside, paused
+from nbcache.ui.ipython.idle import IdleTime
 
 
 def prewarming(steps: Callable[[], Steps], clock: Callable[[], float] = lambda: 0.0) -> Prewarming:

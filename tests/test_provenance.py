@@ -20,10 +20,10 @@ from live_kernels import HERE, SECONDS, Kernel, kernels
 from people import ORIGIN, Person, key_of, outcomes, trusts
 from redis_servers import RedisServer
 
-from nbcache.artifact_store import ArtifactStore
-from nbcache.cli import main
-from nbcache.connect_magics import publication_lines
-from nbcache.errors import (
+from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.provenance import Judge, made_by, signed_by
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.errors import (
     BadSignature,
     CorruptEntry,
     CorruptSnapshot,
@@ -32,10 +32,8 @@ from nbcache.errors import (
     Unsigned,
     UntrustedSigner,
 )
-from nbcache.format import pack
-from nbcache.kernel_session import Session
-from nbcache.key import components, sha256
-from nbcache.model import (
+from nbcache.core.key import components, sha256
+from nbcache.core.model import (
     UNSIGNED,
     Artifact,
     ArtifactRef,
@@ -46,20 +44,22 @@ from nbcache.model import (
     Packed,
     Provenance,
 )
-from nbcache.notebook.greeting import Greeting
-from nbcache.notebook.snapshot_report import arrival_line, snapshot_json, snapshot_lines
-from nbcache.peer import Peer
-from nbcache.provenance import Judge, made_by, signed_by
-from nbcache.share_magics import ShareMagics
-from nbcache.shared_format import MAX_VARIANTS, decode_shared, encode_shared
-from nbcache.shared_keys import slot_of
-from nbcache.sharing import Sharing
-from nbcache.snapshot import Draft, makers, receive, signed
+from nbcache.core.trust import Keyring, Policy, Purpose, Standing, short, spelled
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing
+from nbcache.shared.keys import slot_of
+from nbcache.shared.layout import MAX_VARIANTS, decode_shared, encode_shared
+from nbcache.shared.signing import Peer
+from nbcache.snapshots.build import Draft, makers, receive, signed
+from nbcache.snapshots.versions import statement_of, vouched
 from nbcache.stores.memory import MemoryStore
-from nbcache.stores.url import open_store
+from nbcache.stores.open import open_store
 from nbcache.testing import FakeBridge
-from nbcache.trust import Keyring, Policy, Purpose, Standing, short, spelled
-from nbcache.versions import statement_of, vouched
+from nbcache.ui.display.snapshots import arrival_line, snapshot_json, snapshot_lines
+from nbcache.ui.ipython.connect_magics import publication_lines
+from nbcache.ui.ipython.greeting import Greeting
+from nbcache.ui.ipython.snapshot_magics import ShareMagics
+from nbcache.ui.terminal.parser import main
 
 HIT, MISS = Outcome.HIT, Outcome.MISS
 NAME = "team/one"
@@ -212,7 +212,7 @@ def test_an_attached_snapshot_stands_beside_what_others_have_attached(
 
 
 def test_a_version_that_is_damaged_costs_nobody_elses(ada: Person, bob: Person, tmp_path: Path) -> None:
-    from nbcache.container import Signed, decode_file, encode_file
+    from nbcache.snapshots.file import Signed, decode_file, encode_file
 
     place = tmp_path / "shared.nbcache"
     takes(ada, str(place), "one")
@@ -229,7 +229,7 @@ def test_a_version_that_is_damaged_costs_nobody_elses(ada: Person, bob: Person, 
 def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
     ada: Person, bob: Person, cleo: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    from nbcache.container import decode_file, encode_file
+    from nbcache.snapshots.file import decode_file, encode_file
 
     place = tmp_path / "shared.nbcache"
     takes(ada, str(place), "one")
@@ -251,7 +251,7 @@ def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
 def test_what_another_has_damaged_in_a_file_does_not_damage_ones_own(
     ada: Person, bob: Person, cleo: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    from nbcache.container import decode_file, encode_file
+    from nbcache.snapshots.file import decode_file, encode_file
 
     damaged, other = tmp_path / "damaged.nbcache", tmp_path / "other.nbcache"
     takes(bob, str(damaged), "one")
@@ -289,7 +289,7 @@ def test_a_stranger_with_many_names_costs_no_time(ada: Person, bob: Person) -> N
 def test_of_very_many_strangers_in_one_file_loading_tells_of_some_and_of_trusted_signers_first(
     ada: Person, bob: Person, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nbcache.container import Signed, decode_file, encode_file
+    from nbcache.snapshots.file import Signed, decode_file, encode_file
 
     trusts(bob, ada)
     file = decode_file(ada.make("one"))
@@ -499,8 +499,8 @@ def test_without_a_policy_what_nobody_signed_stays_so(
 
 def takes_unsigned(person: Person, place: Path, *graphs: str) -> str:
     """Write a snapshot that says nothing of who compiled or took it."""
-    from nbcache.container import Signed, SnapshotFile, encode_file
-    from nbcache.format import encode_snapshot
+    from nbcache.artifacts.encoding import encode_snapshot
+    from nbcache.snapshots.file import Signed, SnapshotFile, encode_file
 
     session, bridge, sharing = person.session()
     for graph in graphs:
@@ -665,7 +665,7 @@ def test_each_signature_counts_not_only_a_makers_first(ada: Person, bob: Person)
 
 
 def test_what_was_not_checked_is_nobodys(ada: Person, bob: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbcache.provenance._MOST_CHECKED", 3)
+    monkeypatch.setattr("nbcache.artifacts.provenance._MOST_CHECKED", 3)
     hers = [stated(ada, f"{number}") for number in range(5)]
     named = made_by([*hers, stated(bob)])
     assert {maker: made.artifacts for maker, made in named.items()} == {key_of(ada): 3, "": 3}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nbcache.model import ArtifactRef, Direction, GraphRecord, GraphSummary, Outcome
-from nbcache.reasons import FIRST_TIME, names_changed, why_missed
+from nbcache.core.model import ArtifactRef, Direction, GraphRecord, GraphSummary, Outcome
+from nbcache.kernel.reasons import FIRST_TIME, names_changed, why_missed
 
 
 def stored(function: str = "f", cell: str = "c1", key: str = "k1", **more: Any) -> GraphSummary:

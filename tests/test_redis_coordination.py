@@ -17,8 +17,8 @@ import pytest
 from conftest import RunPython, in_child
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, make_certificate, wait_until
 
-from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.stores.coordination import (
+from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.stores.leases import (
     HOLDER_BYTES,
     LEASE_SECONDS,
     MESSAGE_BYTES,
@@ -28,8 +28,8 @@ from nbcache.stores.coordination import (
     coordinator,
 )
 from nbcache.stores.memory import MemoryStore
-from nbcache.stores.redis import RedisStore
-from nbcache.stores.redis_coordination import RedisCoordinator
+from nbcache.stores.redis.leases import RedisCoordinator
+from nbcache.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.faults
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port
 
-from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.stores import redis as redis_store
-from nbcache.stores.redis import RedisStore
+from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.stores.redis import store as redis_store
+from nbcache.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.faults
 

@@ -17,10 +17,10 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, make_certificate, wait_until
 
-from nbcache.errors import ConfigError, StoreError, StoreUnavailable
+from nbcache.core.errors import ConfigError, StoreError, StoreUnavailable
 from nbcache.stores.base import Store
-from nbcache.stores.redis import RedisStore
-from nbcache.stores.redis_address import Address
+from nbcache.stores.redis.address import Address
+from nbcache.stores.redis.store import RedisStore
 from nbcache.testing import StoreContract, store_state_machine
 
 STATE_MACHINE = settings(max_examples=20, stateful_step_count=20, deadline=None, database=None)
@@ -185,7 +185,7 @@ def test_a_value_of_more_than_64_mb_is_kept_in_parts(redis_server: RedisServer) 
 def test_what_nobody_has_written_with_nbcache_is_absent_and_not_read(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, head: str, parts: int
 ) -> None:
-    monkeypatch.setattr("nbcache.stores.redis.MAX_VALUE_BYTES", 2_000_000)
+    monkeypatch.setattr("nbcache.stores.redis.store.MAX_VALUE_BYTES", 2_000_000)
     with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
         store.put("artifact/b", b"one")
         part = bytes(3_000_000 // min(parts, 3) if parts < 1000 else 1)
@@ -210,8 +210,8 @@ def test_what_is_too_long_is_not_written(redis_server: RedisServer, monkeypatch:
 def test_no_more_is_received_than_a_value_may_have(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbcache.stores.redis.MAX_VALUE_BYTES", 1 << 20)
-    monkeypatch.setattr("nbcache.stores.redis._OVERHEAD_BYTES", 1 << 20)
+    monkeypatch.setattr("nbcache.stores.redis.store.MAX_VALUE_BYTES", 1 << 20)
+    monkeypatch.setattr("nbcache.stores.redis.store._OVERHEAD_BYTES", 1 << 20)
     with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
         client.set("nbcache:v1:artifact/a", bytes(8 << 20))
         client.set("nbcache:v1:artifact/b", b"one")

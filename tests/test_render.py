@@ -5,8 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nbcache.model import Activity, Cell, CellReport, Direction, GraphRecord, Level, Outcome
-from nbcache.notebook.render import (
+from nbcache.core.model import Activity, Cell, CellReport, Direction, GraphRecord, Level, Outcome
+from nbcache.kernel.prewarming import Pause, Prewarming, Slice
+from nbcache.shared.level import SharedFigures
+from nbcache.ui.display.render import (
     WIDTH,
     Check,
     CheckState,
@@ -27,9 +29,7 @@ from nbcache.notebook.render import (
     settings_html,
     settings_text,
 )
-from nbcache.notebook.wording import NOTHING, ago, duration, percent, size
-from nbcache.prewarming import Pause, Prewarming, Slice
-from nbcache.shared import SharedFigures
+from nbcache.ui.display.words import NOTHING, ago, duration, percent, size
 
 COLOUR = r"(rgba\(\d+,\d+,\d+,0\.\d+\)|transparent)"
 LENGTH = r"(0|\d+(\.\d+)?(px|em|%))"

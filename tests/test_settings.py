@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.errors import ConfigError
-from nbcache.settings import Settings, torchs_url
+from nbcache.core.errors import ConfigError
+from nbcache.core.settings import Settings, torchs_url
 
 
 def test_defaults_say_that_they_are_defaults() -> None:

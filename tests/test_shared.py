@@ -14,21 +14,21 @@ from conftest import in_child
 from live_kernels import ELSEWHERE, HERE, SECONDS, impatient
 from redis_servers import RedisServer, wait_until
 
-from nbcache import shared as shared_module
-from nbcache.artifact_store import union
-from nbcache.errors import StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.format import pack
-from nbcache.key import sha256
-from nbcache.model import UNSIGNED, ArtifactRef, Manifest
-from nbcache.peer import Peer
-from nbcache.shared import SharedLevel
-from nbcache.shared_keys import slot_of
+from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.store import union
+from nbcache.core.errors import StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.key import sha256
+from nbcache.core.model import UNSIGNED, ArtifactRef, Manifest
+from nbcache.core.trust import Keyring, Policy
+from nbcache.shared import level as shared_module
+from nbcache.shared.keys import slot_of
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.stores.redis import RedisStore
+from nbcache.stores.redis.store import RedisStore
 from nbcache.testing import FailingStore
-from nbcache.trust import Keyring, Policy
 
 Level = Callable[..., SharedLevel]
 
@@ -172,7 +172,9 @@ def test_nothing_of_a_stranger_is_hashed(level: Level, monkeypatch: pytest.Monke
     publish(mallory, b"a long one")
     assert mallory.flush(SECONDS)
     hashed: list[bytes] = []
-    monkeypatch.setattr("nbcache.peer.sha256", lambda content: hashed.append(content) or sha256(content))
+    monkeypatch.setattr(
+        "nbcache.shared.signing.sha256", lambda content: hashed.append(content) or sha256(content)
+    )
     assert found(level(store, "ada")) == []
     assert hashed == []
     assert found(mallory) == [b"a long one"] and hashed

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbcache.errors import CorruptEntry, FormatError, UnsupportedVersion
-from nbcache.format import pack
-from nbcache.key import components, sha256
-from nbcache.model import ArtifactRef, Environment, Packed
-from nbcache.peer import Peer
-from nbcache.provenance import Statement
-from nbcache.shared import SharedLevel
-from nbcache.shared_format import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.provenance import Statement
+from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
+from nbcache.core.key import components, sha256
+from nbcache.core.model import ArtifactRef, Environment, Packed
+from nbcache.core.trust import Keyring, Policy
+from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
 from nbcache.stores.memory import MemoryStore
-from nbcache.trust import Keyring, Policy
 
 REF = ArtifactRef("inductor", "fabc", "0" * 64, 7, 1.0, 2.5, "cell", "f")
 STATEMENT = Statement("1" * 64, "3" * 64, REF, Packed(7, 11, "2" * 64), "ada", "engine")

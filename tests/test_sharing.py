@@ -36,8 +36,8 @@ from conftest import (
 )
 
 import nbcache
-from nbcache.bundle import decode_bundle
-from nbcache.trust import spelled
+from nbcache.artifacts.mega_cache import decode_bundle
+from nbcache.core.trust import spelled
 
 pytestmark = pytest.mark.compile
 

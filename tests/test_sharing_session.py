@@ -21,19 +21,19 @@ from doctored import the_version
 from live_kernels import HERE
 from people import ORIGIN, Person, outcomes, unsigned
 
-from nbcache import sharing
-from nbcache.cli import main
-from nbcache.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, UntrustedSigner
-from nbcache.files import read
-from nbcache.key import components, sha256
-from nbcache.model import Environment, Level, Manifest, Outcome
-from nbcache.notebook import attachment
-from nbcache.notebook.snapshot_report import arrival_line, fit_lines, snapshot_lines
-from nbcache.provenance import Judge
-from nbcache.snapshot import Draft, Received, differences, fitting, makers, receive, signed
+from nbcache.artifacts.provenance import Judge
+from nbcache.core.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, UntrustedSigner
+from nbcache.core.files import read
+from nbcache.core.key import components, sha256
+from nbcache.core.model import Environment, Level, Manifest, Outcome
+from nbcache.core.trust import Keyring, Policy, Standing
+from nbcache.kernel import snapshots as sharing
+from nbcache.snapshots import in_notebook
+from nbcache.snapshots.build import Draft, Received, differences, fitting, makers, receive, signed
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.trust import Keyring, Policy, Standing
+from nbcache.ui.display.snapshots import arrival_line, fit_lines, snapshot_lines
+from nbcache.ui.terminal.parser import main
 
 
 def carrying(*snapshots: bytes | str) -> str:
@@ -41,7 +41,7 @@ def carrying(*snapshots: bytes | str) -> str:
     for data in snapshots:
         cell = nbformat.v4.new_raw_cell("", metadata={})
         text = data if isinstance(data, str) else base64.b64encode(data).decode()
-        cell["attachments"] = {"snapshot.nbcache": {attachment.MIME: text}}
+        cell["attachments"] = {"snapshot.nbcache": {in_notebook.MIME: text}}
         notebook.cells.append(cell)
     return str(nbformat.writes(notebook))
 
@@ -168,34 +168,34 @@ def test_of_several_snapshots_in_a_notebook_the_good_ones_count(
 
 
 def test_of_very_many_broken_snapshots_in_a_notebook_some_are_told() -> None:
-    output = {"output_type": "display_data", "metadata": {}, "data": {attachment.MIME: "no base64!"}}
+    output = {"output_type": "display_data", "metadata": {}, "data": {in_notebook.MIME: "no base64!"}}
     cell = {"cell_type": "code", "metadata": {}, "source": "", "execution_count": None}
     cells = [{**cell, "outputs": [output] * 100_000}]
     notebook = {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}
 
-    found, problems = attachment.carried(json.dumps(notebook).encode())
+    found, problems = in_notebook.carried(json.dumps(notebook).encode())
 
     assert found == [] and len(problems) == 100
 
 
 def test_a_broken_attachment_can_be_taken_out(tmp_path: Path) -> None:
-    notebook = attachment.decode_notebook(carrying("no base64!").encode(), "here")
-    assert attachment.detach(notebook) == 1
-    assert attachment.MIME not in json.dumps(notebook)
-    attachment.attach(notebook, b"sound")
-    assert attachment.carried(attachment.encode_notebook(notebook)) == ([b"sound"], [])
+    notebook = in_notebook.decode_notebook(carrying("no base64!").encode(), "here")
+    assert in_notebook.detach(notebook) == 1
+    assert in_notebook.MIME not in json.dumps(notebook)
+    in_notebook.attach(notebook, b"sound")
+    assert in_notebook.carried(in_notebook.encode_notebook(notebook)) == ([b"sound"], [])
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [1, {"outputs": [2, {"data": 3}]}]}']
 )
 def test_what_is_no_notebook_carries_nothing(text: str) -> None:
-    data = (text + " " * 10 + attachment.MIME + attachment.MANIFEST_MIME).encode()
-    assert attachment.carried(data) == ([], [])
-    assert attachment.referred(data) == set()
+    data = (text + " " * 10 + in_notebook.MIME + in_notebook.MANIFEST_MIME).encode()
+    assert in_notebook.carried(data) == ([], [])
+    assert in_notebook.referred(data) == set()
     for broken in (text.encode(), data):
         with pytest.raises(SnapshotError):
-            attachment.decode_notebook(broken, "here")
+            in_notebook.decode_notebook(broken, "here")
 
 
 def test_a_pipe_in_place_of_a_snapshot_does_not_hang(bob: Person) -> None:
@@ -269,8 +269,8 @@ def test_what_is_signed_can_be_read_again(ada: Person, tmp_path: Path) -> None:
 
 
 def test_a_graph_belongs_to_the_manifest_that_names_its_artifacts(ada: Person) -> None:
-    from nbcache.errors import CorruptEntry
-    from nbcache.format import encode_snapshot
+    from nbcache.artifacts.encoding import encode_snapshot
+    from nbcache.core.errors import CorruptEntry
 
     received = the_version(ada.make("one", "two"), Keyring(ada.keys), where="")
     (manifest,) = received.snapshot.manifests
@@ -287,7 +287,7 @@ def test_a_snapshot_that_was_renamed_is_found_only_by_its_digest(ada: Person, bo
     data = ada.make("one")
     Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
     told = {"digest": sha256(data), "file": "model.nbcache"}
-    output = nbformat.v4.new_output("display_data", {attachment.MANIFEST_MIME: told})
+    output = nbformat.v4.new_output("display_data", {in_notebook.MANIFEST_MIME: told})
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[output])])
     nbformat.write(notebook, bob.notebook)
     bob.notebook.with_name("another.nbcache").write_bytes(data + b" ")

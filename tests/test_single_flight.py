@@ -17,16 +17,17 @@ import pytest
 from live_kernels import HERE, HIT, MISS, SECONDS, Kernel, at_once, impatient, kernels
 from redis_servers import RedisServer, wait_until
 
-from nbcache import exchange, single_flight
-from nbcache.model import Level
-from nbcache.peer import Peer
-from nbcache.shared_format import decode_shared
-from nbcache.shared_keys import slot_of
-from nbcache.single_flight import Holder, SingleFlight
-from nbcache.stores.coordination import Coordinator, coordinator
-from nbcache.stores.redis import RedisStore
-from nbcache.stores.redis_coordination import RedisCoordinator
-from nbcache.trust import Keyring, Policy
+from nbcache.core.model import Level
+from nbcache.core.trust import Keyring, Policy
+from nbcache.shared import client as exchange
+from nbcache.shared import single_flight
+from nbcache.shared.keys import slot_of
+from nbcache.shared.layout import decode_shared
+from nbcache.shared.signing import Peer
+from nbcache.shared.single_flight import Holder, SingleFlight
+from nbcache.stores.leases import Coordinator, coordinator
+from nbcache.stores.redis.leases import RedisCoordinator
+from nbcache.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.faults
 

@@ -14,10 +14,10 @@ import pytest
 import zstandard
 from doctored import the_version
 
-from nbcache import snapshot
-from nbcache.artifact_store import ArtifactStore
-from nbcache.container import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.errors import (
+from nbcache.artifacts.encoding import decode_snapshot, encode_snapshot, pack, unpack
+from nbcache.artifacts.provenance import Judge, signed_by
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.errors import (
     BadSignature,
     CorruptEntry,
     CorruptSnapshot,
@@ -26,9 +26,8 @@ from nbcache.errors import (
     UnsupportedVersion,
     UntrustedSigner,
 )
-from nbcache.format import decode_snapshot, encode_snapshot, pack, unpack
-from nbcache.key import components, sha256
-from nbcache.model import (
+from nbcache.core.key import components, sha256
+from nbcache.core.model import (
     UNSIGNED,
     Artifact,
     ArtifactRef,
@@ -40,12 +39,13 @@ from nbcache.model import (
     Packed,
     Snapshot,
 )
-from nbcache.notebook.snapshot_report import arrival_line
-from nbcache.provenance import Judge, signed_by
-from nbcache.snapshot import Draft, Origin, Received, makers, merge, receive, signed, take
+from nbcache.core.trust import Keyring, Policy, Purpose, Standing
+from nbcache.snapshots import build as snapshot
+from nbcache.snapshots.build import Draft, Origin, Received, makers, merge, receive, signed, take
+from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
+from nbcache.snapshots.versions import attributed
 from nbcache.stores.memory import MemoryStore
-from nbcache.trust import Keyring, Policy, Purpose, Standing
-from nbcache.versions import attributed
+from nbcache.ui.display.snapshots import arrival_line
 
 AVX2 = Environment(components({"torch.version": "2.13.0", "cpu.capability": "AVX2"}))
 AVX512 = Environment(components({"torch.version": "2.13.0", "cpu.capability": "AVX512"}))

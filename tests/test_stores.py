@@ -20,8 +20,8 @@ from conftest import files, special_files
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from nbcache.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.format import decode_entry
+from nbcache.artifacts.encoding import decode_entry
+from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.filesystem import FilesystemStore

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from redis_servers import RedisServer
 
-from nbcache.format import pack
-from nbcache.key import components, sha256
-from nbcache.model import ArtifactRef, Environment, Manifest
-from nbcache.peer import Peer
-from nbcache.shared import SharedLevel
-from nbcache.shared_keys import LIVE, NOTEBOOK
+from nbcache.artifacts.encoding import pack
+from nbcache.core.key import components, sha256
+from nbcache.core.model import ArtifactRef, Environment, Manifest
+from nbcache.core.trust import Keyring, Policy
+from nbcache.shared.gc import MAX_AGE_SECONDS, sweep
+from nbcache.shared.keys import LIVE, NOTEBOOK
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
-from nbcache.stores.redis import RedisStore
-from nbcache.sweep import MAX_AGE_SECONDS, sweep
-from nbcache.trust import Keyring, Policy
+from nbcache.stores.redis.store import RedisStore
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))
 DAY = 86400.0

@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from nbcache.key import diff
-from nbcache.torch_bridge import cpp_kernels, environment, gpus
-from nbcache.torch_bridge.cpp_kernels import kernel_key
+from nbcache.core.key import diff
+from nbcache.torch_bridge import environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
+from nbcache.torch_bridge.providers import cpp_kernels
+from nbcache.torch_bridge.providers.cpp_kernels import kernel_key
 
 CPU_INFO = "processor : 0\nflags : fpu avx avx2 fma hypervisor\nbugs : none\n"
 

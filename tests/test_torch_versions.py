@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import LOAD, REPORTS, Environ, RunCells, graphs, outcomes
 
-from nbcache.torch_bridge import cpp_kernels, environment
+from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.providers import cpp_kernels
 
 RELEASE = environment.release(environment.torch_version() or "0.0")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nbcache.model import Cell, Direction, Level, Outcome
-from nbcache.tracking import (
+from nbcache.core.model import Cell, Direction, Level, Outcome
+from nbcache.kernel.tracker import (
     ArtifactSeen,
     AutogradLookup,
     FrameCompiled,

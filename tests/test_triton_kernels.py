@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from conftest import LOAD, RunCells, printed
 
-from nbcache.canonical import to_json
-from nbcache.errors import FormatError
-from nbcache.torch_bridge.triton_kernels import KERNEL, pack, unpack
+from nbcache.core.canonical_json import to_json
+from nbcache.core.errors import FormatError
+from nbcache.torch_bridge.providers.triton_kernels import KERNEL, pack, unpack
 
 KEY = "KGZXXPTVUR2BF6O7MO3TUN5EREGHXM7F2NWVYSYDQB7KHIWHMZ7Q"
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from nbcache.kernel_session import Session
-from nbcache.key import components
-from nbcache.model import Artifact, Environment
-from nbcache.settings import Settings
+from nbcache.core.key import components
+from nbcache.core.model import Artifact, Environment
+from nbcache.core.settings import Settings
+from nbcache.kernel.session import Session
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FakeBridge
-from nbcache.torch_bridge.hooks import Patches
-from nbcache.torch_bridge.triton_modules import MODULE, module_key, provide_modules
+from nbcache.torch_bridge.patches import Patches
+from nbcache.torch_bridge.providers.triton_modules import MODULE, module_key, provide_modules
 
 pytestmark = pytest.mark.compile
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from nbcache.errors import (
+from nbcache.core.errors import (
     BadSignature,
     ConfigError,
     TrustError,
@@ -22,8 +22,8 @@ from nbcache.errors import (
     UnsupportedVersion,
     UntrustedSigner,
 )
-from nbcache.key import sha256
-from nbcache.trust import Keyring, Policy, Purpose, Signature, Standing, admit, message, short
+from nbcache.core.key import sha256
+from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, message, short
 
 SEED = bytes(range(32))
 KEY = Ed25519PrivateKey.from_private_bytes(SEED)

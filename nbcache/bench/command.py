@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from nbcache.bench.options import Options, check_packages
-from nbcache.errors import NbcacheError
+from nbcache.core.errors import NbcacheError
 
 __all__ = ["run", "run_in_notebook"]
 
@@ -37,7 +37,7 @@ def run(options: Options) -> int:
         _interruptible(),
     ):
         if options.stores:
-            from nbcache.bench.stores import run_stores
+            from nbcache.bench.stores.parts import run_stores
 
             return run_stores(options, Path(folder), _say)
         return _run_models(options, Path(folder))
@@ -45,9 +45,9 @@ def run(options: Options) -> int:
 
 def _run_models(options: Options, folder: Path) -> int:
     from nbcache.bench.kept import write_whole
-    from nbcache.bench.redis_server import needed_server
     from nbcache.bench.report import report_json, report_text
     from nbcache.bench.runner import Runner
+    from nbcache.bench.stores.redis_server import needed_server
 
     def values(*, interrupted: bool) -> dict[str, Any]:
         environment = {**runner.environment, **machine()}

@@ -13,7 +13,7 @@ from nbcache.bench.kernels import BenchError
 from nbcache.bench.options import Options
 from nbcache.bench.results import Result
 from nbcache.bench.variants import Subject
-from nbcache.key import components, diff
+from nbcache.core.key import components, diff
 from nbcache.torch_bridge.environment import foreseen
 
 __all__ = ["identity", "load", "save", "write_whole"]

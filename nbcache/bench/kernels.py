@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbcache
-from nbcache.errors import NbcacheError
+from nbcache.core.errors import NbcacheError
 
 if TYPE_CHECKING:
     from jupyter_client.blocking.client import BlockingKernelClient

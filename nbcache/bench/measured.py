@@ -23,7 +23,7 @@ from torch import Tensor
 import nbcache
 from nbcache.bench.models import Case, moved
 from nbcache.bench.options import Precision
-from nbcache.errors import NbcacheError
+from nbcache.core.errors import NbcacheError
 
 __all__ = ["finish", "save_bundle", "total"]
 

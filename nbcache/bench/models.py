@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nbcache.bench.options import Precision
-from nbcache.errors import ConfigError
+from nbcache.core.errors import ConfigError
 
 __all__ = ["Case", "build", "converted", "moved", "pieces"]
 

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbcache.errors import ConfigError, NbcacheError
-from nbcache.stores.redis_address import Address
-from nbcache.urls import redacted
+from nbcache.core.errors import ConfigError, NbcacheError
+from nbcache.core.urls import redacted
+from nbcache.stores.redis.address import Address
 
 __all__ = [
     "COMPILE_MODES",
@@ -324,7 +324,7 @@ def check_packages(options: Options) -> None:
         needed += ["transformers"] * any(model in _FROM_TRANSFORMERS for model in options.models)
     needed += ["matplotlib"] * bool(options.plot)
     if options.needs_server and options.redis is None:
-        from nbcache.bench.redis_server import server_executable
+        from nbcache.bench.stores.redis_server import server_executable
 
         server_executable()
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:

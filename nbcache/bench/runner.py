@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nbcache.artifacts.encoding import decode_entry, decode_manifest
 from nbcache.bench import kept
 from nbcache.bench.kernels import (
     BenchError,
@@ -26,8 +27,8 @@ from nbcache.bench.kernels import (
     link_package,
 )
 from nbcache.bench.options import FULL, Idle, Options, Variant
-from nbcache.bench.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.results import Result, Run, Sizes
+from nbcache.bench.stores.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.variants import (
     LOAD,
     Planned,
@@ -39,11 +40,10 @@ from nbcache.bench.variants import (
     setup_cell,
     subjects,
 )
-from nbcache.errors import FormatError, StoreError
-from nbcache.format import decode_entry, decode_manifest
-from nbcache.model import ArtifactRef
-from nbcache.notebook.wording import DOT
+from nbcache.core.errors import FormatError, StoreError
+from nbcache.core.model import ArtifactRef
 from nbcache.stores.directory import DirectoryStore
+from nbcache.ui.display.words import DOT
 
 __all__ = ["Runner", "prewarmed", "sizes_of"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
-from nbcache.errors import StoreError
+from nbcache.core.errors import StoreError
 
 __all__ = ["MAX_VALUE_BYTES", "Store", "check_key", "check_length", "check_prefix", "is_key"]
 

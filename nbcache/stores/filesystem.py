@@ -33,12 +33,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nbcache.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.forks import renew_in_children
+from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.forks import renew_in_children
+from nbcache.core.urls import redacted
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
-from nbcache.stores.bounded import given_up
 from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
-from nbcache.urls import redacted
+from nbcache.stores.with_timeout import given_up
 
 __all__ = ["FilesystemStore"]
 

@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 
-from nbcache.kernel_session import Session
-from nbcache.prewarming import Slice
-from nbcache.settings import Settings
+from nbcache.core.settings import Settings
+from nbcache.kernel.prewarming import Slice
+from nbcache.kernel.session import Session
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import TorchBridge
 

@@ -16,36 +16,29 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.baseline import OFF, Baseline
-from nbcache.errors import ConfigError, StoreUnavailable, UnsupportedTorch
-from nbcache.key import digest, sha256
-from nbcache.model import Environment
-from nbcache.prewarming import Steps
-from nbcache.torch_bridge import (
-    artifacts,
-    cpp_kernels,
-    environment,
-    events,
-    folders,
-    garbage,
-    gemm_autotune,
-    gpus,
-    portable,
-    prewarm,
-    remote,
-    triton_kernels,
-    triton_modules,
-)
+from nbcache.core.cpu_levels import OFF, Baseline
+from nbcache.core.errors import ConfigError, StoreUnavailable, UnsupportedTorch
+from nbcache.core.key import digest, sha256
+from nbcache.core.model import Environment
+from nbcache.core.trust import Policy
+from nbcache.kernel.prewarming import Steps
+from nbcache.torch_bridge import environment, events, folders, gc_pause, gpus, portable, prewarm, recording
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
-from nbcache.torch_bridge.cpp_kernels import CLEARED, KERNELS
 from nbcache.torch_bridge.default_folder import DefaultFolder
 from nbcache.torch_bridge.dependencies import TABLES, Dependencies
 from nbcache.torch_bridge.folders import OWN
-from nbcache.torch_bridge.hooks import ImportHook, Patches
-from nbcache.trust import Policy
+from nbcache.torch_bridge.patches import ImportHook, Patches
+from nbcache.torch_bridge.providers import (
+    cpp_kernels,
+    gemm_autotune,
+    remote_caches,
+    triton_kernels,
+    triton_modules,
+)
+from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
+    from nbcache.kernel.session import Session
 
 __all__ = ["TorchBridge"]
 
@@ -127,7 +120,7 @@ class TorchBridge:
                 "torch._inductor.runtime.cache_dir_utils": when(self._default_folder.replace_in_utils),
                 "torch._inductor.runtime.runtime_utils": when(self._default_folder.replace_in_runtime),
                 "torch._dynamo.utils": self._dynamo_module,
-                "torch.compiler._cache": when(artifacts.record, self._owned, self.disown, self._tells),
+                "torch.compiler._cache": when(recording.record, self._owned, self.disown, self._tells),
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
                 **{name: partial(self._depends, "note_tables") for name in TABLES},
@@ -136,8 +129,8 @@ class TorchBridge:
                 "torch._inductor.cpu_vec_isa": self._instructions_module,
                 "torch._inductor.cpp_builder": self._builder_module,
                 "torch._inductor.remote_cache": self._remote_cache_module,
-                "torch._functorch._aot_autograd.autograd_cache": when(remote.renew_autograd_cache),
-                "torch._inductor.runtime.autotune_cache": when(artifacts.provide_autotune, serving),
+                "torch._functorch._aot_autograd.autograd_cache": when(remote_caches.renew_autograd_cache),
+                "torch._inductor.runtime.autotune_cache": when(recording.provide_autotune, serving),
                 "torch._inductor.runtime.triton_heuristics": self._heuristics_module,
                 "torch._inductor.async_compile": self._async_compile_module,
                 "triton.backends.nvidia.driver": when(triton_modules.provide_modules, serving, self._owned),
@@ -145,7 +138,7 @@ class TorchBridge:
                     gemm_autotune.provide_decisions, serving, self._owned
                 ),
             },
-            around=dict.fromkeys(_LARGE, garbage.paused),
+            around=dict.fromkeys(_LARGE, gc_pause.paused),
         )
         self._imports.install()
 
@@ -320,19 +313,19 @@ class TorchBridge:
         self._hook(self._default_folder.replace_headers, module)
         self._depends("follow_keys", module)
         self._hook(events.follow_lookups, module)
-        self._hook(artifacts.provide_graphs, module, self._serving_graphs)
+        self._hook(recording.provide_graphs, module, self._serving_graphs)
         self._hook(gemm_autotune.provide_times, module, self._serving, self._owned)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
 
     def _remote_cache_module(self, module: ModuleType) -> None:
-        self._hook(artifacts.provide_autotune, module, self._serving)
-        self._hook(remote.replace_backends, module, self._serving)
+        self._hook(recording.provide_autotune, module, self._serving)
+        self._hook(remote_caches.replace_backends, module, self._serving)
 
     def _async_compile_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.settle_assembler, module)
         self._hook(events.follow_kernels, module)
-        self._hook(artifacts.provide_tuning_to_workers, module, self._serving)
-        self._hook(remote.keep_workers_apart, module)
+        self._hook(recording.provide_tuning_to_workers, module, self._serving)
+        self._hook(remote_caches.keep_workers_apart, module)
 
     def _heuristics_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.keep_tuned, module)
@@ -545,7 +538,7 @@ class TorchBridge:
     def _pgo_module(self, pgo: ModuleType) -> None:
         if self._session is not None:
             self._session.attempt("naming the profile", partial(self._name_profile, self._session))
-        self._hook(artifacts.provide_profile, pgo, self._serving)
+        self._hook(recording.provide_profile, pgo, self._serving)
 
     def _settle(self) -> None:
         """Have torch's settings be in this context what they are in that where we set them."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from types import ModuleType
 
-from nbcache.errors import ConfigError
+from nbcache.core.errors import ConfigError
 
 __all__ = ["FOLDER", "NAMES", "ORIGIN", "CacheSetting", "CacheSettings", "SwitchedOff", "switched_off"]
 

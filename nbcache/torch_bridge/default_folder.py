@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from nbcache.torch_bridge.folders import is_safe, is_safe_below
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
-    from nbcache.torch_bridge.hooks import Patches
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["DefaultFolder"]
 

@@ -23,14 +23,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.fingerprints import Fingerprint, Unknown
-from nbcache.known_code import Known
-from nbcache.torch_bridge.hooks import Intended
+from nbcache.core.fingerprints.digests import Fingerprint, Unknown
+from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.operators import Registrations, add_python
+from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
-    from nbcache.torch_bridge.hooks import Patches
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["TABLES", "Dependencies"]
 

@@ -8,9 +8,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from nbcache.baseline import Baseline
-from nbcache.key import components
-from nbcache.model import Environment
+from nbcache.core.cpu_levels import Baseline
+from nbcache.core.key import components
+from nbcache.core.model import Environment
 from nbcache.torch_bridge import gpus
 
 __all__ = [

@@ -13,10 +13,8 @@ from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.model import Outcome
-from nbcache.torch_bridge import garbage, import_order
-from nbcache.torch_bridge.hooks import Intended
-from nbcache.tracking import (
+from nbcache.core.model import Outcome
+from nbcache.kernel.tracker import (
     AutogradLookup,
     FrameCompiled,
     GraphLookup,
@@ -26,10 +24,12 @@ from nbcache.tracking import (
     SpanEnded,
     SpanStarted,
 )
+from nbcache.torch_bridge import gc_pause, import_order
+from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
-    from nbcache.torch_bridge.hooks import Patches
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
     "CANDIDATE",
@@ -132,7 +132,7 @@ def follow_spans(
     """
     import torch
 
-    heap = garbage.HeapAside()
+    heap = gc_pause.HeapAside()
     session.cell_ended.append(heap.reset)  # an interrupt may have torn a span
     patches.undo(lambda: session.cell_ended.remove(heap.reset))
     patches.undo(heap.reset)

@@ -17,7 +17,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from nbcache.errors import StoreUnavailable
+from nbcache.core.errors import StoreUnavailable
 
 __all__ = [
     "OWN",

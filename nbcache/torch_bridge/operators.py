@@ -20,12 +20,12 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nbcache.fingerprints import Fingerprint, Unknown
-from nbcache.known_code import Known
+from nbcache.core.fingerprints.digests import Fingerprint, Unknown
+from nbcache.core.fingerprints.known_code import Known
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
-    from nbcache.torch_bridge.hooks import Patches
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["Registrations", "add_python"]
 

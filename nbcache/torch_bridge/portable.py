@@ -16,14 +16,14 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.baseline import BASELINES, OFF, Baseline
-from nbcache.errors import ConfigError
+from nbcache.core.cpu_levels import BASELINES, OFF, Baseline
+from nbcache.core.errors import ConfigError
 from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.cpp_kernels import compiler
+from nbcache.torch_bridge.providers.cpp_kernels import compiler
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
-    from nbcache.torch_bridge.hooks import Patches
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["KeyTag", "choose_again", "chosen", "restrict_features", "restrict_flags"]
 

@@ -24,15 +24,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbcache.key import components, digest
-from nbcache.model import FAILED
-from nbcache.prewarming import Pause, Slice, Steps
-from nbcache.torch_bridge import garbage, gpus
-from nbcache.torch_bridge.cpp_kernels import compiler_identity
+from nbcache.core.key import components, digest
+from nbcache.core.model import FAILED
+from nbcache.kernel.prewarming import Pause, Slice, Steps
+from nbcache.torch_bridge import gc_pause, gpus
 from nbcache.torch_bridge.events import NotStored, restoring_only
+from nbcache.torch_bridge.providers.cpp_kernels import compiler_identity
 
 if TYPE_CHECKING:
-    from nbcache.kernel_session import Session
+    from nbcache.kernel.session import Session
 
 __all__ = ["compile_steps", "prefetch_keys", "steps"]
 
@@ -171,7 +171,7 @@ def _read_layers(name: str) -> None:
     import torch
     from torch._dynamo.funcname_cache import get_funcname
 
-    with garbage.paused():
+    with gc_pause.paused():
         get_funcname(getattr(torch.nn.modules, name).__file__, 1)
 
 
@@ -201,7 +201,7 @@ def _quietly_import(session: Session, name: str) -> None:
     But for torch: where its import has failed once, a second one may say something else.
     """
     try:
-        with garbage.paused():
+        with gc_pause.paused():
             importlib.import_module(name)
     except Exception as error:
         if name == "torch":

@@ -12,7 +12,7 @@ from conftest import LOAD, REPORTS, RunCells, RunPython, errors, graphs, outcome
 from doctored import made_on
 from gpu_machines import Card
 
-from nbcache.trust import Keyring
+from nbcache.core.trust import Keyring
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("card")]
 

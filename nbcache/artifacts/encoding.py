@@ -1,0 +1,377 @@
+"""The bytes that nbcache stores: entries, artifact references, manifests, those of snapshots too.
+
+Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
+
+    entry          = magic version codec content-length payload-length payload-digest payload
+    magic          = "NBCE"
+    version        = %x01
+    codec          = %x00                 ; raw: the payload is the content
+                   / %x01                 ; zstd: one frame, which states its content size
+    content-length = 8 OCTET              ; bytes of content
+    payload-length = 8 OCTET              ; bytes of payload; the entry ends with it
+    payload-digest = 32 OCTET             ; SHA-256 of the payload
+    payload        = payload-length OCTET
+
+A codec needs a new version. Everything in a store is an entry. The content of an artifact's entry is
+the artifact's, as torch made it; that of a reference's or manifest's entry is JSON in UTF-8, keys
+sorted, no white space, no NaN (`text` holds no lone surrogates)::
+
+    ref      = {"format": "nbcache.ref", "version": 1, *fields}
+    fields   = "cell": text, "created": seconds, "digest": hex64, "function": text, "key": text,
+               ["provenance": {"signature": text, "statement": text},] "size": bytes, "type": text,
+               "used": seconds
+    manifest = {"format": "nbcache.manifest", "notebook": text, "version": 1, *part}
+    part     = "artifacts": [*{*fields}], "environment": [*[label, value]], "graphs": [*graph]
+    graph    = {"artifacts": [*hex64], "cell": text, "direction": text, "function": text, "key": text,
+                ["maker": hex64,] "outcome": text, "seconds": seconds, ["threads": bytes]}
+    snapshot = {"contents": {*hex64: {"packed": bytes, "packed_digest": hex64, "size": bytes}},
+                "created": seconds, "format": "nbcache.snapshot", "host": text, "made_by": text,
+                "manifests": [*{*part}], "notebook": text, "user": text, "version": 1}
+    seconds  = a number, 0 or more        ; Unix time, or a duration
+    bytes    = an integer, 0 to 2^63 - 1
+    hex64    = 64 of 0-9 a-f              ; SHA-256
+
+A manifest without graphs has no such field, as those that were written before there were any; nor has a
+graph whose number of threads is not known.
+
+`provenance` is the signed statement of who compiled an artifact (`nbcache.artifacts.provenance`), two empty texts where
+nobody says so. In the local store, what has none was compiled here; in a snapshot it is unsigned. `maker` is
+the fingerprint of who compiled a graph, where that is not who publishes the manifest.
+
+Readers ignore fields that they do not know, so a field may be added without a new version, if a
+reader that ignores it does nothing wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from nbcache.core.canonical_json import Fields, corrupt, from_json, hex64, is_text, to_json, unsupported
+from nbcache.core.key import Component
+from nbcache.core.model import (
+    UNSIGNED,
+    ArtifactRef,
+    Direction,
+    Environment,
+    GraphSummary,
+    Manifest,
+    Outcome,
+    Packed,
+    Provenance,
+    Snapshot,
+)
+
+__all__ = [
+    "MAX_CONTENT_BYTES",
+    "MAX_RATIO",
+    "decode_entry",
+    "decode_manifest",
+    "decode_ref",
+    "decode_snapshot",
+    "encode_entry",
+    "encode_manifest",
+    "encode_ref",
+    "encode_snapshot",
+    "entry_of",
+    "is_bomb",
+    "pack",
+    "packed_of",
+    "ref_fields",
+    "ref_of",
+    "unpack",
+]
+
+MAX_CONTENT_BYTES = 2 << 30
+"""The longest content that `decode_entry` makes, unless it is told another bound."""
+
+MAX_RATIO = 2000
+"""Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
+
+_FREE_BYTES = 64 << 20
+"""Content up to this size may be compressed as well as it can be."""
+_MAGIC = b"NBCE"
+_VERSION = 1
+_RAW, _ZSTD = 0, 1
+_HEADER = struct.Struct(">4sBBQQ32s")
+_LEVEL = 9
+"""zstd's level, for a thread in the background: a tenth smaller than 3, a few per cent larger than 19.
+
+What torch stores shrinks to a tenth; half of the rest are hashes of its settings, some 700 in each graph.
+"""
+
+_REF_FORMAT = "nbcache.ref"
+_MANIFEST_FORMAT = "nbcache.manifest"
+_SNAPSHOT_FORMAT = "nbcache.snapshot"
+
+
+def encode_entry(content: bytes, *, compress: bool = True) -> bytes:
+    """Frame `content`, compressed where that makes it smaller. The same zstd makes the same bytes."""
+    codec, payload = _RAW, content
+    if compress:
+        compressed = _compress(content)
+        if len(compressed) < len(content):
+            codec, payload = _ZSTD, compressed
+    return _framed(codec, len(content), payload)
+
+
+def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
+    """Return the content of the entry `data`, verified before it is decompressed.
+
+    `digest` is the SHA-256 that the content must have, `max_bytes` the most that it may take.
+    Raises CorruptEntry or UnsupportedVersion, whatever the bytes are, and nothing else.
+    """
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise corrupt("an entry does not begin as nbcache's entries do")
+    # A later version may have another header: only its version byte is looked at.
+    version = data[len(_MAGIC)] if len(data) > len(_MAGIC) else _VERSION
+    if version > _VERSION:
+        raise unsupported("entry", version)
+    if len(data) < _HEADER.size:
+        raise corrupt(f"an entry ends within its header, after {len(data)} bytes")
+    _, version, codec, content_length, payload_length, payload_digest = _HEADER.unpack_from(data)
+    if version != _VERSION or codec not in (_RAW, _ZSTD):
+        raise corrupt(f"an entry's header has version {version} and codec {codec}, which never were")
+    payload = memoryview(data)[_HEADER.size :]
+    if len(payload) != payload_length:
+        raise corrupt(f"an entry has {len(payload)} bytes of payload, not the {payload_length} it states")
+    if content_length > max_bytes:
+        raise corrupt(f"an entry states {content_length} bytes of content; at most {max_bytes} are taken")
+    if sha256(payload).digest() != payload_digest:
+        raise corrupt("an entry's payload does not have the digest that its header states")
+    content = bytes(payload) if codec == _RAW else _decompress(payload, content_length)
+    if len(content) != content_length:
+        raise corrupt(f"an entry holds {len(content)} bytes, not the {content_length} it states")
+    if digest is not None and sha256(content).hexdigest() != digest:
+        raise corrupt("an entry's content does not have the digest that it is named by")
+    return content
+
+
+def pack(content: bytes) -> bytes:
+    """Return `content` as one zstd frame, as a snapshot holds it. The same zstd makes the same bytes."""
+    return _compress(content)
+
+
+def is_bomb(size: int, packed_size: int) -> bool:
+    """Tell whether `packed_size` bytes state more content than what torch stores can have."""
+    return size > max(_FREE_BYTES, MAX_RATIO * packed_size)
+
+
+def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
+    """Return the `size` bytes of content that a zstd frame holds, with this SHA-256; or CorruptEntry."""
+    content = _decompress(memoryview(packed), size)
+    if sha256(content).hexdigest() != digest:
+        raise corrupt("an artifact's content does not have the digest that it is named by")
+    return content
+
+
+def packed_of(entry: bytes, *, digest: str) -> bytes:
+    """Return the content of an entry as `pack` would, verified; compressed anew only where it is not yet."""
+    content = decode_entry(entry, digest=digest)
+    return entry[_HEADER.size :] if entry[len(_MAGIC) + 1] == _ZSTD else pack(content)
+
+
+def entry_of(packed: bytes, *, size: int) -> bytes:
+    """Return the entry of the `size` bytes of content that `packed` holds, without unpacking them."""
+    return _framed(_ZSTD, size, packed)
+
+
+def encode_ref(ref: ArtifactRef) -> bytes:
+    """Return `ref` as canonical JSON; FormatError where a field is out of range."""
+    return to_json(_REF_FORMAT, ref_fields(ref))
+
+
+def decode_ref(content: bytes) -> ArtifactRef:
+    """Return the reference that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+    return ref_of(from_json(content, _REF_FORMAT))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return `manifest` as canonical JSON; FormatError where a field is out of range."""
+    return to_json(_MANIFEST_FORMAT, {"notebook": manifest.notebook, **_manifest_fields(manifest)})
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Return the manifest that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+    fields = from_json(content, _MANIFEST_FORMAT)
+    return _manifest(fields, notebook=fields.text("notebook"))
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Return a snapshot's manifest as canonical JSON; FormatError where it could not be read again."""
+    content = to_json(
+        _SNAPSHOT_FORMAT,
+        {
+            "contents": {
+                digest: {"packed": each.packed_size, "packed_digest": each.packed_digest, "size": each.size}
+                for digest, each in snapshot.contents.items()
+            },
+            "created": float(snapshot.created),
+            "host": snapshot.host,
+            "made_by": snapshot.made_by,
+            "manifests": [_manifest_fields(each) for each in snapshot.manifests],
+            "notebook": snapshot.notebook,
+            "user": snapshot.user,
+        },
+    )
+    decode_snapshot(content)
+    return content
+
+
+def decode_snapshot(content: bytes) -> Snapshot:
+    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion.
+
+    What its artifacts name is what it holds: every digest, no other, each of one size.
+    """
+    fields = from_json(content, _SNAPSHOT_FORMAT)
+    contents = {
+        hex64(digest): _packed(Fields(value, "snapshot's content"))
+        for digest, value in fields.object("contents").items()
+    }
+    manifests = tuple(
+        _from_elsewhere(_manifest(Fields(value, "snapshot's manifest"), notebook=""))
+        for value in fields.array("manifests")
+    )
+    named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
+    if named != {(digest, packed.size) for digest, packed in contents.items()}:
+        raise corrupt("a snapshot holds other artifacts than it names")
+    for manifest in manifests:
+        held = {ref.digest for ref in manifest.artifacts}
+        if any(digest not in held for graph in manifest.graphs for digest in graph.artifacts):
+            raise corrupt("a graph of a snapshot needs an artifact that its manifest does not name")
+    return Snapshot(
+        notebook=fields.text("notebook"),
+        created=fields.seconds("created"),
+        made_by=fields.text("made_by"),
+        manifests=manifests,
+        contents=contents,
+        user=fields.text("user"),
+        host=fields.text("host"),
+    )
+
+
+def _framed(codec: int, content_length: int, payload: bytes) -> bytes:
+    header = _HEADER.pack(_MAGIC, _VERSION, codec, content_length, len(payload), sha256(payload).digest())
+    return header + payload
+
+
+def _compress(content: bytes) -> bytes:
+    import zstandard  # here, since it takes longer to import than the rest of nbcache
+
+    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(content)
+
+
+def _decompress(payload: memoryview, content_length: int) -> bytes:
+    import zstandard
+
+    try:
+        # zstandard allocates what the frame states, whatever `max_output_size` says: so the frame must
+        # state what the header states, which is bounded.
+        if zstandard.frame_content_size(payload) != content_length:
+            raise corrupt("an entry's zstd frame and header state different lengths")
+        return zstandard.ZstdDecompressor().decompress(
+            payload, max_output_size=content_length, allow_extra_data=False
+        )
+    except (zstandard.ZstdError, ValueError) as error:
+        raise corrupt("an entry's payload is not the zstd frame that its header states") from error
+    except MemoryError as error:
+        raise corrupt(f"an entry needs {content_length} bytes of memory, more than there is") from error
+
+
+def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
+    """Return `ref` as JSON values, with its `provenance` if there is one; CorruptEntry where one is wrong."""
+    fields: dict[str, Any] = {
+        name: getattr(ref, name) for name in ("type", "key", "digest", "size", "cell", "function")
+    }
+    fields |= {"created": float(ref.created), "used": float(ref.used)}
+    if provenance and ref.provenance is not None:
+        signed = ref.provenance
+        try:
+            texts = {"signature": signed.signature.decode(), "statement": signed.statement.decode()}
+        except UnicodeDecodeError as error:
+            raise corrupt("an artifact's statement is no text") from error
+        fields["provenance"] = texts
+    ref_of(Fields(fields, "artifact"))  # what could not be read again is not written
+    return fields
+
+
+def ref_of(fields: Fields) -> ArtifactRef:
+    """Return the reference that `fields` are; CorruptEntry where they are none."""
+    if not fields.text("type"):
+        raise corrupt("an artifact has no type")
+    return ArtifactRef(
+        type=fields.text("type"),
+        key=fields.text("key"),
+        digest=hex64(fields.text("digest")),
+        size=fields.integer("size"),
+        created=fields.seconds("created"),
+        used=fields.seconds("used"),
+        cell=fields.text("cell"),
+        function=fields.text("function"),
+        provenance=_provenance(fields),
+    )
+
+
+def _provenance(fields: Fields) -> Provenance | None:
+    if not fields.has("provenance"):
+        return None
+    signed = Fields(fields.object("provenance"), "provenance")
+    return Provenance(signed.text("statement").encode(), signed.text("signature").encode())
+
+
+def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "artifacts": [ref_fields(ref) for ref in manifest.artifacts],
+        "environment": [[part.label, part.value] for part in manifest.environment.components],
+    }
+    if manifest.graphs:
+        fields["graphs"] = [graph.to_json() for graph in manifest.graphs]
+    return fields
+
+
+def _manifest(fields: Fields, notebook: str) -> Manifest:
+    return Manifest(
+        environment=Environment(tuple(map(_component, fields.array("environment")))),
+        notebook=notebook,
+        artifacts=tuple(ref_of(Fields(value, "artifact")) for value in fields.array("artifacts")),
+        graphs=tuple(_graph(Fields(value, "graph")) for value in fields.array("graphs", optional=True)),
+    )
+
+
+def _from_elsewhere(manifest: Manifest) -> Manifest:
+    """Return a manifest of which nothing counts as compiled here."""
+    refs = tuple(
+        replace(ref, provenance=UNSIGNED) if ref.provenance is None else ref for ref in manifest.artifacts
+    )
+    return replace(manifest, artifacts=refs)
+
+
+def _graph(fields: Fields) -> GraphSummary:
+    try:
+        direction, outcome = Direction(fields.text("direction")), Outcome(fields.text("outcome"))
+    except ValueError as error:
+        raise corrupt("a graph's direction or outcome is none that there is") from error
+    return GraphSummary(
+        cell=fields.text("cell"),
+        function=fields.text("function"),
+        direction=direction,
+        outcome=outcome,
+        key=fields.text("key"),
+        seconds=fields.seconds("seconds"),
+        artifacts=tuple(map(hex64, fields.array("artifacts"))),
+        threads=fields.integer("threads", optional=True),
+        maker=hex64(fields.text("maker")) if fields.has("maker") else "",
+    )
+
+
+def _packed(fields: Fields) -> Packed:
+    return Packed(fields.integer("size"), fields.integer("packed"), hex64(fields.text("packed_digest")))
+
+
+def _component(pair: object) -> Component:
+    match pair:
+        case [str(label), str(value)] if is_text(label) and is_text(value):
+            return Component(label, value)
+    raise corrupt("a manifest's environment is not a list of label and value")

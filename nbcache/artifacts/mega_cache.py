@@ -1,0 +1,131 @@
+"""torch's bundle: the bytes of `torch.compiler.save_cache_artifacts`, read and written without torch.
+
+Grammar (version 1, as in torch 2.11 to 2.13; integers big-endian; `n OCTET` is n bytes)::
+
+    bundle   = checksum version *group
+    checksum = 4 OCTET                    ; CRC-32 of all that follows
+    version  = 8 OCTET                    ; 1
+    group    = type count *artifact       ; `count` artifacts of one type
+    type     = text
+    count    = 8 OCTET
+    artifact = key content
+    key      = text
+    content  = length *OCTET
+    text     = length *OCTET              ; base64 of UTF-8
+    length   = 8 OCTET
+
+torch takes the last group of a type for all of it, and appends a group at each save, so that a second
+save loses what the first one had (`dict(...)` in `CacheArtifactManager.deserialize`; 2.11, 2.13). So one
+group a type is written here, and every group is read.
+
+A bundle is not signed, and does not say where it was made: torch, CPU, GPU.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Iterable
+
+from nbcache.core.errors import CorruptSnapshot, UnsupportedVersion
+from nbcache.core.model import Artifact
+
+__all__ = ["AUTOTUNE_KEY", "decode_bundle", "encode_bundle", "holds_cpu_code", "is_held"]
+
+_TYPES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
+"""The types of artifact that torch's bundles hold."""
+
+_CPP = (b"async_compile.cpp", b"#include")
+"""What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
+AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
+"""Keys of best configurations. torch joins them to its cache folder unchecked: no others are let through."""
+_VERSION = 1
+_CHECKSUM_BYTES, _INTEGER_BYTES = 4, 8
+
+
+def encode_bundle(artifacts: Iterable[Artifact]) -> bytes:
+    """Return the bundle of those artifacts that torch's bundles can hold, in order, each once."""
+    groups: dict[str, dict[tuple[str, bytes], None]] = {}
+    for artifact in artifacts:
+        if is_held(artifact):
+            groups.setdefault(artifact.type, {})[artifact.key, artifact.content] = None
+    body = [_integer(_VERSION)]
+    for type, members in groups.items():
+        body += [_text(type), _integer(len(members))]
+        for key, content in members:
+            body += [_text(key), _integer(len(content)), content]
+    data = b"".join(body)
+    return zlib.crc32(data).to_bytes(_CHECKSUM_BYTES) + data
+
+
+def decode_bundle(data: bytes) -> list[Artifact]:
+    """Return the artifacts of a bundle, in order; raises CorruptSnapshot or UnsupportedVersion."""
+    reader = _Reader(data)
+    if int.from_bytes(reader.take(_CHECKSUM_BYTES)) != zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]):
+        raise _corrupt("its checksum is wrong")
+    if (version := reader.integer()) != _VERSION:
+        raise UnsupportedVersion(
+            f"this bundle has version {version}; this nbcache reads version {_VERSION}",
+            next_step="upgrade nbcache here: pip install --upgrade nbcache",
+        )
+    artifacts: dict[Artifact, None] = {}
+    while not reader.at_end:
+        type = reader.text()
+        for _ in range(reader.integer()):
+            artifacts[Artifact(type, reader.text(), reader.take(reader.integer()))] = None
+    return list(artifacts)
+
+
+def is_held(artifact: Artifact) -> bool:
+    """Tell whether torch's bundles hold such an artifact, and under such a key."""
+    if artifact.type == "autotune":
+        return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
+    return artifact.type in _TYPES
+
+
+def holds_cpu_code(artifact: Artifact) -> bool:
+    """Tell whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
+    return any(mark in artifact.content for mark in _CPP)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
+    def take(self, length: int) -> bytes:
+        if length > len(self._data) - self._at:
+            raise _corrupt("it ends too early")
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def integer(self) -> int:
+        return int.from_bytes(self.take(_INTEGER_BYTES))
+
+    def text(self) -> str:
+        try:
+            return base64.b64decode(self.take(self.integer()), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise _corrupt("a name in it is not base64 of UTF-8") from error
+
+
+def _integer(value: int) -> bytes:
+    return value.to_bytes(_INTEGER_BYTES)
+
+
+def _text(value: str) -> bytes:
+    data = base64.b64encode(value.encode())
+    return _integer(len(data)) + data
+
+
+def _corrupt(what: str) -> CorruptSnapshot:
+    return CorruptSnapshot(
+        f"this is no bundle of torch's: {what}",
+        next_step="write it again with torch.compiler.save_cache_artifacts()",
+    )

@@ -1,0 +1,267 @@
+"""Who compiled an artifact: a statement of what it is, signed by its maker, that goes wherever it goes.
+
+Grammar (version 1, frozen): canonical JSON (`nbcache.core.canonical_json`), signed for `Purpose.ARTIFACT`::
+
+    statement = {*fields, "environment": hex64, "format": "nbcache.statement", "host": text, "packed": bytes,
+                 "packed_digest": hex64, "user": text, "version": 1, "without_cpu": hex64}
+                                         ; `fields` as in `nbcache.artifacts.encoding`
+
+`environment` is a digest of what an artifact of this type depends on (`nbcache.snapshots.build.scope`),
+`without_cpu` of the same but the CPU. `digest` and `size` are of the content, `packed` and `packed_digest` of
+the frame in which its maker passes it on. `user` and `host` are what the maker says of themselves.
+
+What is threatened, and what is done. Whoever trusts a signer lets that signer run code; the statement says
+which signer that is, wherever the artifact came from. It is believed beside the artifact that it names only:
+
+- passed off as another artifact, under another key, type or environment: it states all of these, and is
+  compared with where it lies. Torch asks by its own key, so a statement names no notebook: an artifact is
+  right wherever that key is.
+- taken off: what came from elsewhere without a statement is unsigned, which only `trust=off` admits. What has
+  none in the local store alone was compiled here: nobody else writes there.
+- passed off as the statement of a snapshot or a publication, or the other way: purposes differ.
+- somebody signs as theirs what another has compiled: nobody can tell who was first. They answer for it, as
+  for all that they sign, and it goes when they are trusted no more.
+- compiled here with the help of what another has compiled or found, as a best configuration or a kernel that
+  torch puts into a graph: it is of who compiled it, and the help is not told.
+- shown again later: it stays true. What grows under one key is ordered by times that its makers state, so
+  whoever can write to a store can hide what is newer there, as by deleting it.
+
+To use an artifact of a snapshot, who took the snapshot and who compiled the artifact must both be trusted. On
+the shared level its statement is all there is: who passes it on need not be trusted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from nbcache.artifacts.encoding import ref_fields, ref_of
+from nbcache.core.canonical_json import corrupt, from_json, hex64, to_json
+from nbcache.core.errors import FormatError, TrustError, UntrustedSigner
+from nbcache.core.key import sha256
+from nbcache.core.model import UNSIGNED, ArtifactRef, GraphSummary, Manifest, Packed, Provenance
+from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, short
+
+__all__ = ["Judge", "Made", "Statement", "authors", "made_by", "signed_by", "verified", "with_makers"]
+
+_FORMAT = "nbcache.statement"
+_STANDING_SECONDS = 1.0
+"""How long it is remembered who a signer is: another process may have changed it."""
+_REMEMBERED = 4096
+_MOST_CHECKED = _REMEMBERED
+"""Signatures that are checked to tell who compiled what: each takes a tenth of a millisecond, once."""
+_MOST_WRONG = 16
+"""Wrong ones among them, which are checked anew each time; only who wants to deceive has so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What the maker of an artifact says of it."""
+
+    environment: str
+    """Digest of what it depends on."""
+    without_cpu: str
+    """The same, without the CPU."""
+    ref: ArtifactRef
+    packed: Packed
+    user: str = ""
+    """Who made it, by their own account; empty where that is not told."""
+    host: str = ""
+
+    def encode(self) -> bytes:
+        """Return it as canonical JSON, which is what is signed; FormatError where a field is out of range."""
+        return to_json(
+            _FORMAT,
+            {
+                **ref_fields(self.ref, provenance=False),
+                "environment": self.environment,
+                "host": self.host,
+                "packed": self.packed.packed_size,
+                "packed_digest": self.packed.packed_digest,
+                "user": self.user,
+                "without_cpu": self.without_cpu,
+            },
+        )
+
+    @classmethod
+    def decode(cls, content: bytes) -> Statement:
+        """Return the statement that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+        fields = from_json(content, _FORMAT)
+        ref = replace(ref_of(fields), provenance=None)
+        return cls(
+            environment=hex64(fields.text("environment")),
+            without_cpu=hex64(fields.text("without_cpu")),
+            ref=ref,
+            packed=Packed(ref.size, fields.integer("packed"), hex64(fields.text("packed_digest"))),
+            user=fields.text("user"),
+            host=fields.text("host"),
+        )
+
+    def signed(self, keyring: Keyring, purpose: Purpose = Purpose.ARTIFACT) -> Provenance:
+        """Return it with the signature of the user."""
+        content = self.encode()
+        return Provenance(content, keyring.sign(purpose, content).encode())
+
+
+@lru_cache(_REMEMBERED)
+def verified(provenance: Provenance) -> tuple[Statement, str]:
+    """Return an artifact's statement, and the fingerprint of its maker.
+
+    Raises FormatError or BadSignature, whatever the bytes are. Whether the maker is trusted is not judged.
+    """
+    signature = Signature.decode(provenance.signature)
+    signature.verify(Purpose.ARTIFACT, provenance.statement)
+    return Statement.decode(provenance.statement), signature.fingerprint
+
+
+@lru_cache(_REMEMBERED)
+def _signer(signature: bytes) -> str:
+    return Signature.decode(signature).fingerprint
+
+
+def signed_by(provenance: Provenance) -> str:
+    """Return the fingerprint of who signed it; empty where nobody did, or it cannot be told.
+
+    For what was verified before: the signature is not checked.
+    """
+    try:
+        return _signer(provenance.signature)
+    except (FormatError, TrustError):
+        return ""
+
+
+def with_makers(manifest: Manifest) -> Manifest:
+    """Return `manifest` with each graph saying who compiled it, where that was not this user.
+
+    Who compiled its own artifact counts, else the first other of those that it needs.
+    """
+    by_digest = {ref.digest: signed_by(ref.provenance) for ref in manifest.artifacts if ref.provenance}
+    by_key = {ref.key: ref.digest for ref in manifest.artifacts}
+
+    def maker_of(graph: GraphSummary) -> str:
+        if graph.key in by_key:
+            return by_digest.get(by_key[graph.key], "")
+        return next((by_digest[digest] for digest in graph.artifacts if digest in by_digest), "")
+
+    return replace(manifest, graphs=tuple(replace(each, maker=maker_of(each)) for each in manifest.graphs))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one person has compiled of something."""
+
+    artifacts: int
+    user: str = ""
+    host: str = ""
+
+
+def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
+    """Return for each of `refs` who compiled it, by fingerprint, with their statement of that very artifact.
+
+    Empty for what nobody has signed: also where the statement is of something else or the signature is wrong,
+    and for what was not checked, because very many are there, or many that are wrong.
+    """
+    found: list[tuple[str, Statement | None]] = []
+    checked = wrong = 0
+    for ref in refs:
+        author: tuple[str, Statement | None] = ("", None)
+        provenance = ref.provenance or UNSIGNED
+        if provenance != UNSIGNED and checked < _MOST_CHECKED and wrong < _MOST_WRONG:
+            checked += 1
+            try:
+                statement, fingerprint = verified(provenance)
+            except (FormatError, TrustError):
+                wrong += 1
+            else:
+                if _is_of(statement, ref):
+                    author = (fingerprint, statement)
+                else:
+                    wrong += 1
+        found.append(author)
+    return found
+
+
+def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
+    """Return who compiled `refs`, by fingerprint, empty for what nobody has signed; most first."""
+    found: dict[str, Made] = {}
+    for fingerprint, said in authors(ref for ref in refs if ref.provenance is not None):
+        first = Made(0) if said is None else Made(0, said.user, said.host)
+        so_far = found.get(fingerprint, first)
+        found[fingerprint] = replace(so_far, artifacts=so_far.artifacts + 1)
+    return dict(sorted(found.items(), key=lambda each: -each[1].artifacts))
+
+
+def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
+    """Tell whether a statement is of this artifact, in whatever environment."""
+    return (statement.ref.identity, statement.ref.size) == (ref.identity, ref.size)
+
+
+class Judge:
+    """Says whose artifacts may be used. `keyring` and `policy` are asked anew each time.
+
+    Safe to call from any thread.
+    """
+
+    def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
+        self._keyring = keyring
+        self._policy = policy
+        self._known: dict[str, tuple[float, Standing]] = {}
+
+    def check(self, ref: ArtifactRef, is_bound: Callable[[Statement], bool]) -> None:
+        """Raise FormatError or TrustError unless an artifact from elsewhere may be used.
+
+        Its statement must be that of this artifact, signed by somebody whom the policy admits. `is_bound`
+        says whether it is one for the environment that the artifact is offered for.
+        """
+        provenance = ref.provenance or UNSIGNED
+        if provenance == UNSIGNED:
+            admit(self._policy(), None)
+            return
+        statement, fingerprint = verified(provenance)
+        if not _is_of(statement, ref) or not is_bound(statement):
+            raise corrupt(
+                "the statement beside an artifact is that of another one, or for another environment"
+            )
+        self._admit(fingerprint)
+
+    def admit_stored(self, ref: ArtifactRef) -> None:
+        """Raise TrustError unless what is stored here may be used: its statement was checked when it came."""
+        if ref.provenance is None:
+            return
+        self._admit(signed_by(ref.provenance))
+
+    def _admit(self, fingerprint: str) -> None:
+        try:
+            admit(self._policy(), self.standing(fingerprint) if fingerprint else None, fingerprint)
+        except UntrustedSigner as error:
+            raise UntrustedSigner(
+                f"{short(fingerprint)}, who compiled it, is not trusted here", next_step=error.next_step
+            ) from None
+
+    def mark(self) -> str:
+        """Return what tells a folder for code that may be used now from those that others may have filled.
+
+        Another one once somebody is trusted no more, and one apart where everybody is; empty until then.
+        """
+        if self._policy() is Policy.OFF:
+            return "-off"
+        try:
+            removed = self._keyring().removed()
+        except TrustError:  # nobody else is trusted, then
+            removed = b"?"
+        return f"-{sha256(removed)[:8]}" if removed else ""
+
+    def forget(self) -> None:
+        """Ask anew who signers are: the user has trusted somebody."""
+        self._known.clear()
+
+    def standing(self, fingerprint: str) -> Standing:
+        """Return who a signer is to the user, as of a second ago at most; TrustError as Keyring raises it."""
+        now = time.monotonic()
+        if (known := self._known.get(fingerprint)) is not None and now - known[0] < _STANDING_SECONDS:
+            return known[1]
+        standing = self._keyring().standing(fingerprint)
+        self._known[fingerprint] = (now, standing)
+        return standing

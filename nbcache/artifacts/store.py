@@ -1,0 +1,497 @@
+"""Artifacts, references and manifests in any store: what is written, verified, merged and dropped.
+
+Keys of a store, all below these prefixes (each value is an entry of `nbcache.artifacts.encoding`)::
+
+    artifact/<content digest>                                     content
+    ref/<digest of environment, type, key>/<content digest>       ArtifactRef
+    manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
+    corrupt/<key, with - for />                                   bytes that could not be used
+
+An artifact is written before its reference, so that a reference promises its artifact. A fault in
+what is stored is reported, set aside and then a miss; only a failing store raises.
+
+A reference says who compiled its artifact, where that was not this user. What `admits` refuses, since its
+maker is trusted no more, stays where it is, and is found by nobody meanwhile.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar, runtime_checkable
+
+from nbcache.artifacts.encoding import (
+    MAX_CONTENT_BYTES,
+    decode_entry,
+    decode_manifest,
+    decode_ref,
+    encode_entry,
+    encode_manifest,
+    encode_ref,
+    entry_of,
+    packed_of,
+)
+from nbcache.core import key as keys
+from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
+from nbcache.core.model import (
+    UNSIGNED,
+    Artifact,
+    ArtifactRef,
+    Environment,
+    GraphSummary,
+    Manifest,
+    Provenance,
+)
+from nbcache.stores.base import Store
+
+__all__ = [
+    "GROWING_TYPES",
+    "MAX_MANIFEST_ARTIFACTS",
+    "ArtifactStore",
+    "Fault",
+    "FaultKind",
+    "restricted",
+    "union",
+]
+
+MAX_MANIFEST_ARTIFACTS = 10_000
+"""A manifest names at most so many artifacts: those used last."""
+GROWING_TYPES = frozenset({"autotune", "pgo", "remote_autotune"})
+"""Types whose content grows, or is replaced, under one key: only the newest counts.
+
+torch's profile of dynamic shapes, and the best configurations that its autotune caches hold: coordinate
+descent, which `max-autotune` turns on, replaces what the benchmark of a kernel's own configurations found.
+"""
+
+_MAX_REF_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 64 << 20
+_LISTINGS = 5
+"""How often manifests are listed again, when some were replaced between listing and reading."""
+_UPKEEP_SHARE = 16
+"""Manifests, and corrupt bytes, may each take this fraction of what artifacts may."""
+
+_ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
+
+_T = TypeVar("_T")
+
+
+class FaultKind(enum.StrEnum):
+    """Why an entry could not be used, and so what became of it."""
+
+    CORRUPT = "corrupt"
+    """Damaged, or not what its key says: set aside below `corrupt/`."""
+    NEWER = "newer"
+    """Written by a newer nbcache: left alone."""
+    GONE = "gone"
+    """A reference whose artifact is not there, most often evicted: the reference is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An entry that could not be used."""
+
+    kind: FaultKind
+    key: str
+    """The store's key."""
+    error: FormatError | None = None
+    """What was wrong with it; None where it is gone."""
+
+
+@runtime_checkable
+class _KeepsOrderOfUse(Protocol):
+    """A store that knows what was used last, as DirectoryStore does."""
+
+    def touch(self, key: str) -> bool: ...
+
+    def evict(self, prefix: str, max_bytes: int) -> list[str]: ...
+
+
+class ArtifactStore:
+    """Artifacts and manifests above any `Store`, for all environments and notebooks.
+
+    `on_fault` is called, in the thread that met it, with each entry that could not be used. `admits` says of
+    a reference whether its artifact may be used. Every method raises StoreError where the store fails, and no
+    FormatError but where it says so.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        on_fault: Callable[[Fault], None] = lambda fault: None,
+        admits: Callable[[ArtifactRef], bool] = lambda ref: True,
+    ):
+        self.store = store
+        self._clock = clock
+        self._on_fault = on_fault
+        self._admits = admits
+
+    def put(
+        self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
+    ) -> ArtifactRef:
+        """Store `artifact`, compiled here and used now by `cell` and `function`; return its reference.
+
+        Content that is there already is not written again. FormatError where the artifact's key is
+        no text, or its type is empty.
+        """
+        now = self._clock()
+        ref = ArtifactRef(
+            artifact.type, artifact.key, artifact.digest, len(artifact.content), now, now, cell, function
+        )
+        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content))[0]
+
+    def adopt(self, environment_digest: str, ref: ArtifactRef, packed: bytes) -> bool:
+        """Store an artifact that came from elsewhere, `packed`; return whether its content is new here.
+
+        The content is not unpacked here: `find` and `get` check it against the reference. What says nothing
+        of who compiled it is unsigned. FormatError where the artifact's key is no text, or its type is empty.
+        """
+        ref = replace(ref.not_after(self._clock()), provenance=ref.provenance or UNSIGNED)
+        return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
+
+    def refresh(
+        self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
+    ) -> ArtifactRef | None:
+        """Count `artifact` as used now if it is there already, and return its reference; else None."""
+        digest = artifact.digest
+        try:
+            prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
+        except FormatError:
+            return None
+        known = self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key)
+        if not known or not self._holds(_ARTIFACT + digest, digest):
+            return None
+        used = self._clock()
+        ref = replace(known[prefix + digest], used=used, cell=cell, function=function)
+        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content))[0]
+
+    def find(self, environment_digest: str, type: str, key: str) -> list[Artifact]:
+        """Return the artifacts under torch's `key`: one, or variants with other guards, newest first."""
+        try:
+            prefix = _ref_prefix(environment_digest, type, key)
+        except FormatError:
+            return []  # `put` refuses it, so it is not there
+        every = self._read_refs(prefix, self.store.keys(prefix), type, key)
+        refs = {ref_key: ref for ref_key, ref in every.items() if self._admits(ref)}
+        entries = self.store.get_many(_ARTIFACT + ref.digest for ref in refs.values())
+        found = []
+        for ref_key, ref in sorted(refs.items(), key=lambda pair: _recency(pair[1]), reverse=True):
+            entry = entries.get(_ARTIFACT + ref.digest)
+            if entry is None:
+                self._on_fault(Fault(FaultKind.GONE, ref_key))
+                self._drop(ref_key)
+            elif (content := self._read_content(entry, ref.digest)) is not None:
+                found.append(Artifact(type, key, content))
+            elif self.store.get(_ARTIFACT + ref.digest) is None:
+                self._drop(ref_key)  # it was set aside, not left to a newer nbcache
+        return found
+
+    def forget(self, environment_digest: str, type: str, key: str) -> None:
+        """Remove every reference under torch's `key`; `evict` and time take the artifacts."""
+        for ref_key in list(self.store.keys(_ref_prefix(environment_digest, type, key))):
+            self.store.delete(ref_key)
+
+    def get(self, ref: ArtifactRef) -> Artifact | None:
+        """Return the artifact that `ref` names, or None."""
+        entry = self.store.get(_ARTIFACT + ref.digest)
+        if entry is None:
+            return None
+        content = self._read_content(entry, ref.digest)
+        return None if content is None else Artifact(ref.type, ref.key, content)
+
+    def packed(self, ref: ArtifactRef) -> bytes | None:
+        """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
+        entry = self.store.get(_ARTIFACT + ref.digest)
+        if entry is None:
+            return None
+        return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
+
+    def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
+        """Return the union of what kernels saved for `notebook` in `environment`, or None.
+
+        Without what may not be used.
+        """
+        saved = self._read_manifests(environment, notebook)
+        if not saved:
+            return None
+        return union(environment, notebook, map(self.admitted, _newest_first(saved.values())))
+
+    def everything(self, environment: Environment) -> Manifest:
+        """Return the union of all notebooks' manifests in `environment`."""
+        prefix = f"{_MANIFEST}{environment.digest}/"
+        entries = self.store.get_many(list(self.store.keys(prefix)))
+        found = (self._decoded(key, entry, _manifest_of) for key, entry in entries.items())
+        newest = _newest_first(manifest for manifest in found if manifest is not None)
+        return union(environment, "", map(self.admitted, newest))
+
+    def save_manifest(self, manifest: Manifest) -> Manifest:
+        """Save the union of `manifest` and what is saved for its notebook; return what of it may be used.
+
+        Any number of kernels may do so at once, without a lock, and no reference is lost: a saved
+        manifest never changes, and goes only after one that is greater has been written.
+        FormatError where a reference's field is out of range.
+        """
+        environment, notebook = manifest.environment, manifest.notebook
+        saved = self._read_manifests(environment, notebook)
+        merged = union(environment, notebook, [manifest, *_newest_first(saved.values())])
+        content = encode_manifest(merged)
+        name = _manifest_prefix(environment, notebook) + keys.sha256(content)
+        # Greater: it has all that the other has, as new or newer, and if it has no more than that (only
+        # the order differs) its name is greater. Without the last rule two kernels that hold the same
+        # references in another order could each remove the other's manifest.
+        equals = {key: one for key, one in saved.items() if _holdings(one) == _holdings(merged)}
+        equals[name] = merged
+        greatest = max(equals)
+        if greatest not in saved:
+            self.store.put(greatest, encode_entry(content))
+        for key in saved.keys() - {greatest}:
+            self.store.delete(key)
+        return self.admitted(equals[greatest])
+
+    def evict(self, max_bytes: int) -> list[str]:
+        """Bound the artifacts to `max_bytes`, those used last kept; return the removed ones' digests.
+
+        Does nothing where the store keeps no order of use: a server bounds itself.
+        """
+        if not isinstance(self.store, _KeepsOrderOfUse):
+            return []
+        removed = self.store.evict(_ARTIFACT, max_bytes)
+        self.store.evict(_MANIFEST, max_bytes // _UPKEEP_SHARE)
+        self.store.evict(_CORRUPT, max_bytes // _UPKEEP_SHARE)
+        if removed:
+            # In this order: a reference is put after its artifact, so one that is listed now and
+            # whose artifact is not listed later has lost it.
+            refs = list(self.store.keys(_REF))
+            present = {key.removeprefix(_ARTIFACT) for key in self.store.keys(_ARTIFACT)}
+            for ref_key in refs:
+                if ref_key.rpartition("/")[2] not in present:
+                    self.store.delete(ref_key)
+        return [key.removeprefix(_ARTIFACT) for key in removed]
+
+    def manifests(self, notebook: str | None = None) -> dict[str, Manifest]:
+        """Return the manifests of all environments, of one notebook or of every one, by key."""
+        listed = list(self.store.keys(_MANIFEST))
+        if notebook is not None:
+            listed = [key for key in listed if key.split("/")[2] == _notebook_digest(notebook)]
+        entries = self.store.get_many(listed)
+        decoded = {key: self._decoded(key, entry, _manifest_of) for key, entry in entries.items()}
+        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+
+    def drop(self, manifests: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
+        """Remove manifests, by key, and references, each after its environment's digest.
+
+        Artifacts without any reference go, too, such as earlier states of a profile. Returns how many.
+        """
+        for key in manifests:
+            self.store.delete(key)
+        for environment_digest, ref in refs:
+            self.store.delete(_ref_prefix(environment_digest, ref.type, ref.key) + ref.digest)
+        # In this order: what is put meanwhile is not listed, and its reference comes after it.
+        listed = list(self.store.keys(_ARTIFACT))
+        referred = {key.rpartition("/")[2] for key in self.store.keys(_REF)}
+        orphans = [key for key in listed if key.removeprefix(_ARTIFACT) not in referred]
+        for key in orphans:
+            self.store.delete(key)
+        return len(orphans)
+
+    def clear(self) -> int:
+        """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
+        removed = 0
+        for prefix in (_MANIFEST, _REF, _ARTIFACT, _CORRUPT):
+            for key in list(self.store.keys(prefix)):
+                self.store.delete(key)
+                removed += 1
+        return removed
+
+    def admitted(self, manifest: Manifest) -> Manifest:
+        """Return what of a manifest may be used."""
+        refs = tuple(filter(self._admits, manifest.artifacts))
+        return manifest if len(refs) == len(manifest.artifacts) else restricted(manifest, refs)
+
+    def _keep(
+        self, environment_digest: str, ref: ArtifactRef, entry: Callable[[], bytes]
+    ) -> tuple[ArtifactRef, bool]:
+        """Store an entry, if it is not there, and its reference; return that, and whether it was new."""
+        artifact_key = _ARTIFACT + ref.digest
+        prefix = _ref_prefix(environment_digest, ref.type, ref.key)
+        earlier = self._read_refs(prefix, [prefix + ref.digest], ref.type, ref.key)
+        for known in earlier.values():
+            ref = replace(
+                ref,
+                created=known.created,
+                used=max(ref.used, known.used),
+                cell=ref.cell or known.cell,
+                function=ref.function or known.function,
+                provenance=self._better(known.provenance, ref),
+            )
+        ref_entry = encode_entry(encode_ref(ref))
+        new = not self._holds(artifact_key, ref.digest)
+        if new:
+            self.store.put(artifact_key, entry())
+        self.store.put(prefix + ref.digest, ref_entry)
+        if ref.type in GROWING_TYPES:
+            self._drop_older(prefix, ref)
+        return ref, new
+
+    def _better(self, known: Provenance | None, ref: ArtifactRef) -> Provenance | None:
+        """Return who counts as having compiled what is here already: this user, else who may be believed."""
+        if ref.provenance is None or known is None:
+            return None
+        if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=known)):
+            return ref.provenance if known == UNSIGNED else known
+        return ref.provenance
+
+    def _holds(self, artifact_key: str, digest: str) -> bool:
+        """Return whether an artifact is there; it then counts as used now, where the store can tell."""
+        if isinstance(self.store, _KeepsOrderOfUse):
+            return self.store.touch(artifact_key)
+        entry = self.store.get(artifact_key)
+        return entry is not None and self._read_content(entry, digest) is not None
+
+    def _drop_older(self, prefix: str, newest: ArtifactRef) -> None:
+        others = self._read_refs(prefix, self.store.keys(prefix), newest.type, newest.key)
+        for ref_key, ref in others.items():
+            # Only what is older: two kernels that put at once must not drop each other's.
+            if _recency(ref) < _recency(newest):
+                self.store.delete(ref_key)
+
+    def _read_refs(self, prefix: str, ref_keys: Iterable[str], type: str, key: str) -> dict[str, ArtifactRef]:
+        refs = {}
+        for ref_key, entry in self.store.get_many(list(ref_keys)).items():
+
+            def decode(entry: bytes, named: str = ref_key) -> ArtifactRef:
+                ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
+                if (ref.type, ref.key, prefix + ref.digest) != (type, key, named):
+                    raise CorruptEntry("a reference names another artifact than its key does")
+                return ref
+
+            if (ref := self._decoded(ref_key, entry, decode)) is not None:
+                refs[ref_key] = ref
+        return refs
+
+    def _read_content(self, entry: bytes, digest: str) -> bytes | None:
+        return self._decoded(
+            _ARTIFACT + digest,
+            entry,
+            lambda entry: decode_entry(entry, digest=digest, max_bytes=MAX_CONTENT_BYTES),
+        )
+
+    def _read_manifests(self, environment: Environment, notebook: str) -> dict[str, Manifest]:
+        prefix = _manifest_prefix(environment, notebook)
+
+        def decode(entry: bytes) -> Manifest:
+            manifest = _manifest_of(entry)
+            if (manifest.environment, manifest.notebook) != (environment, notebook):
+                raise CorruptEntry("a manifest is of another environment or notebook than its key says")
+            return manifest
+
+        entries: Mapping[str, bytes] = {}
+        for _ in range(_LISTINGS):
+            listed = set(self.store.keys(prefix))
+            entries = self.store.get_many(listed)
+            if entries.keys() == listed:
+                break  # else another kernel absorbed some into a manifest that is not in this listing
+        decoded = {key: self._decoded(key, entry, decode) for key, entry in entries.items()}
+        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+
+    def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
+        """Return what `entry` holds, or None after reporting the fault, and setting it aside."""
+        try:
+            return decode(entry)
+        except FormatError as error:
+            error.where = f"{key} in {self.store.name}"
+            if isinstance(error, UnsupportedVersion):
+                self._on_fault(Fault(FaultKind.NEWER, key, error))
+                return None
+            self._set_aside(key, entry)
+            self._on_fault(Fault(FaultKind.CORRUPT, key, error))
+            return None
+
+    def _set_aside(self, key: str, entry: bytes) -> None:
+        with suppress(StoreError):  # a courtesy to who looks for the cause; there may be no room
+            self.store.put(_CORRUPT + key.replace("/", "-"), entry)
+        self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        """Remove `key` on the way of a read, which a store that cannot write does not stop."""
+        with suppress(StoreError):
+            self.store.delete(key)
+
+
+def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
+    try:
+        parts = keys.components({"environment": environment_digest, "type": type, "key": key})
+        return f"{_REF}{keys.digest(parts)}/"
+    except UnicodeEncodeError as error:
+        raise FormatError("an artifact's key holds a lone surrogate, which UTF-8 cannot hold") from error
+
+
+def _manifest_of(entry: bytes) -> Manifest:
+    return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
+
+
+def _manifest_prefix(environment: Environment, notebook: str) -> str:
+    return f"{_MANIFEST}{environment.digest}/{_notebook_digest(notebook)}/"
+
+
+def _notebook_digest(notebook: str) -> str:
+    return keys.sha256(notebook.encode(errors="surrogatepass"))  # a path in no encoding is no error
+
+
+def _recency(ref: ArtifactRef) -> tuple[object, ...]:
+    """Order references by use. It is total, so that all kernels agree which of two is newer."""
+    # What was compiled here counts before what came from elsewhere.
+    whose = (ref.provenance is None, ref.provenance or UNSIGNED)
+    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
+
+
+def _holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
+    return set(manifest.artifacts), set(manifest.graphs)
+
+
+def _newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return `manifests`, first the one that names the artifact that was used last."""
+    return sorted(manifests, key=lambda one: sorted(map(_recency, one.artifacts), reverse=True), reverse=True)
+
+
+def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
+    """Merge manifests of one environment.
+
+    Each artifact stands where it is first named, as it was last used; each graph where it first stands, as
+    it was when compiling it took longest, with those of its artifacts that are kept.
+    """
+    newest: dict[tuple[str, ...], ArtifactRef] = {}
+    longest: dict[tuple[str, ...], GraphSummary] = {}
+    for manifest in manifests:
+        for ref in manifest.artifacts:
+            slot = ref.identity[:2] if ref.type in GROWING_TYPES else ref.identity
+            newest[slot] = max(newest.get(slot, ref), ref, key=_recency)
+        for graph in manifest.graphs:
+            longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)
+    kept = set(sorted(newest.values(), key=_recency)[-MAX_MANIFEST_ARTIFACTS:])
+    digests = {ref.digest for ref in kept}
+    graphs = [
+        replace(graph, artifacts=tuple(digest for digest in graph.artifacts if digest in digests))
+        for graph in list(longest.values())[:MAX_MANIFEST_ARTIFACTS]
+    ]
+    return Manifest(
+        environment, notebook, tuple(ref for ref in newest.values() if ref in kept), tuple(graphs)
+    )
+
+
+def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
+    """Return `manifest` with these of its artifacts, and the graphs that need no others."""
+    kept = tuple(refs)
+    digests = {ref.digest for ref in kept}
+    graphs = tuple(graph for graph in manifest.graphs if digests.issuperset(graph.artifacts))
+    return replace(manifest, artifacts=kept, graphs=graphs)
+
+
+def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
+    """Order summaries of one graph; total, so that all kernels agree which of two counts."""
+    return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)

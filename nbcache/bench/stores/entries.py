@@ -1,0 +1,261 @@
+"""Part `entries` of `nbcache bench --stores`: what a full Redis costs those who look something up.
+
+What is measured is one line of `_ACTIONS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.bench.kernels import BenchError
+from nbcache.bench.options import Options
+from nbcache.bench.report import call_text
+from nbcache.bench.stores.redis_server import Server
+from nbcache.core.key import components, sha256
+from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.core.trust import Keyring, Policy
+from nbcache.shared.gc import sweep
+from nbcache.shared.keys import LIVE
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
+from nbcache.snapshots.build import Origin, take
+from nbcache.snapshots.named import NamedSnapshots
+from nbcache.stores.memory import MemoryStore
+from nbcache.stores.redis.store import RedisStore
+from nbcache.ui.display.words import aligned, size
+
+__all__ = ["Action", "Entries", "entries_text"]
+
+_PER_NOTEBOOK = 100
+_CONTENT_BYTES = 2_000
+"""Content of an artifact; it cannot be compressed, so that it takes as much on the server."""
+_FLUSHED = 1_000
+"""How many artifacts are handed to the background at once; the first few of these become a named snapshot."""
+_IN_SNAPSHOT = 10
+_LONG, _FEWEST, _MOST = 1.0, 3, 200
+"""An action is repeated for so many seconds, and so often at least and at most."""
+_SMALL_PART = 10
+"""What part of the artifacts is there when all is measured first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What one action took in a Redis with so many artifacts."""
+
+    name: str
+    entries: int
+    seconds: float
+    """Median."""
+    round_trips: float
+    """Mean."""
+    times: int
+    """How often it was measured."""
+
+
+class _Full:
+    """A kernel's shared level on a server that holds the artifacts of many notebooks."""
+
+    def __init__(self, level: SharedLevel, keyring: Keyring) -> None:
+        self.level = level
+        self.snapshots = NamedSnapshots(level.store, keyring)
+        self.environment = Environment(components({"torch.version": "none, this is a benchmark"}))
+        self.refs: list[ArtifactRef] = []
+        """Of all artifacts that are there."""
+
+    def fill(self, entries: int) -> None:
+        """Publish artifacts, and what notebooks have of them, until there are `entries`."""
+        for number in range(len(self.refs), entries):
+            ref, content = _artifact(number)
+            self.refs.append(ref)
+            self.level.publish(self.environment, ref, lambda content=content: pack(content))  # type: ignore[misc]
+            if (number + 1) % _PER_NOTEBOOK == 0:
+                self.level.publish_manifest(self.manifest(number))
+            if (number + 1) % _FLUSHED == 0:
+                self.level.flush(None)
+        self.level.flush(None)
+
+    def name_snapshots(self) -> None:
+        """Write the named snapshots that are not there yet."""
+        for number in range(len(self.snapshots.versions()), len(self.refs) // _FLUSHED):
+            self._name_snapshot(number)
+
+    def _name_snapshot(self, number: int) -> None:
+        """Write a named snapshot, whose artifacts are there once more."""
+        kept = ArtifactStore(MemoryStore())
+        refs = []
+        for ref, content in map(_artifact, range(number * _FLUSHED, number * _FLUSHED + _IN_SNAPSHOT)):
+            refs.append(kept.put(self.environment.digest, Artifact(ref.type, ref.key, content)))
+        manifest = Manifest(self.environment, f"snapshot-{number}.ipynb", tuple(refs))
+        origin = Origin(manifest.notebook, time.time(), "nbcache bench")
+        self.snapshots.write(f"bench/{number}", partial(take, kept, manifest, origin), origin)
+
+    def manifest(self, number: int) -> Manifest:
+        """Return what the notebook has that the artifact of this number belongs to."""
+        first = number - number % _PER_NOTEBOOK
+        refs = tuple(self.refs[first : first + _PER_NOTEBOOK])
+        return Manifest(self.environment, f"notebook-{number // _PER_NOTEBOOK}.ipynb", refs)
+
+    def some(self, time: int) -> int:
+        """Return the number of an artifact of a whole notebook, another one each time."""
+        return random.Random(time).randrange(len(self.refs) // _PER_NOTEBOOK * _PER_NOTEBOOK)
+
+
+def _artifact(number: int) -> tuple[ArtifactRef, bytes]:
+    content = random.Random(number).randbytes(_CONTENT_BYTES)
+    key = f"f{sha256(str(number).encode())[:50]}"
+    now = time.time()
+    return ArtifactRef("inductor", key, sha256(content), len(content), now, now), content
+
+
+def _look_up(full: _Full, time: int) -> object:
+    (found,) = full.level.find(full.environment, "inductor", full.refs[full.some(time)].key)
+    return found
+
+
+def _miss(full: _Full, time: int) -> object:
+    return full.level.find(full.environment, "inductor", f"absent-{time}")
+
+
+def _present(full: _Full, time: int) -> object:
+    return full.level.absent(full.environment, full.manifest(full.some(time)).artifacts)
+
+
+def _read_ahead(full: _Full, time: int) -> object:
+    refs = full.manifest(full.some(time)).artifacts
+    found = list(full.level.find_many(full.environment, refs, most_bytes=1 << 30))
+    assert len(found) == len(refs)
+    return found
+
+
+def _publications(full: _Full, time: int) -> object:
+    (found,) = full.level.publications(full.manifest(full.some(time)).notebook)
+    return found
+
+
+def _all_keys(full: _Full, time: int) -> object:
+    return list(full.level.store.keys(LIVE))
+
+
+def _list_snapshots(full: _Full, time: int) -> object:
+    return full.snapshots.versions()
+
+
+def _collect(full: _Full, time: int) -> object:
+    return full.snapshots.collect(), sweep(full.level.store)
+
+
+_ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {
+    "look one artifact up": _look_up,
+    "look one up that is not there": _miss,
+    f"ask which of a notebook's {_PER_NOTEBOOK} are there": _present,
+    f"read a notebook's {_PER_NOTEBOOK} ahead": _read_ahead,
+    "who has published what of a notebook": _publications,
+    "list all artifacts": _all_keys,
+    "list the named snapshots (nbcache ls)": _list_snapshots,
+    "find what nobody needs (nbcache gc)": _collect,
+}
+"""What is measured: from the full store and which time it is."""
+
+
+class Entries:
+    """`entries`: all actions with a tenth of the artifacts, then with all."""
+
+    def __init__(
+        self, options: Options, folder: Path, say: Callable[[str], None], server: Server | None
+    ) -> None:
+        assert server is not None
+        self._entries = options.entries
+        self._folder = folder
+        self._say = say
+        self._server = server
+        self._actions: list[Action] = []
+        self._figures: dict[str, Any] = {}
+
+    def measure(self) -> None:
+        self._server.clear()
+        empty = self._server.memory_bytes()
+        notices: list[str] = []
+        keyring = Keyring(self._folder / "keys")
+        with _level(self._server.url, keyring, notices) as level:
+            full = _Full(level, keyring)
+            for entries in (self._entries // _SMALL_PART, self._entries):
+                self._say(f"publishing {entries:,} artifacts")
+                began, before = time.perf_counter(), len(full.refs)
+                full.fill(entries)
+                publish_seconds = (time.perf_counter() - began) / (entries - before)
+                full.name_snapshots()
+                self._figures |= {
+                    "publish_seconds": publish_seconds,
+                    "memory_bytes": self._server.memory_bytes() - empty,
+                    "entries": entries,
+                    "content_bytes": _CONTENT_BYTES,
+                }
+                for name in _ACTIONS:
+                    self._actions.append(self._measured(name, full))
+                    self._say(f"{entries:,} artifacts: {name}: {call_text(self._actions[-1].seconds)}")
+                if notices:
+                    raise BenchError(notices[0])
+        self._server.clear()
+
+    @property
+    def complete(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        return entries_text(self._actions, self._figures) if self._actions else ""
+
+    def to_json(self) -> Mapping[str, Any]:
+        return {**self._figures, "actions": [asdict(action) for action in self._actions]}
+
+    def _measured(self, name: str, full: _Full) -> Action:
+        action = _ACTIONS[name]
+        action(full, 0)
+        before = self._server.counts()
+        taken: list[float] = []
+        while len(taken) < _FEWEST or (len(taken) < _MOST and sum(taken) < _LONG):
+            began = time.perf_counter()
+            action(full, len(taken) + 1)
+            taken.append(time.perf_counter() - began)
+        asked = self._server.counts().since(before)
+        median = statistics.median(taken)
+        return Action(name, len(full.refs), median, asked.round_trips / len(taken), len(taken))
+
+
+@contextlib.contextmanager
+def _level(url: str, keyring: Keyring, notices: list[str]) -> Iterator[SharedLevel]:
+    peer = Peer(lambda: keyring, lambda: Policy.STRICT, "bench", "here")
+    level = SharedLevel(RedisStore(url), peer, wait_seconds=600.0, say=notices.append)
+    try:
+        yield level
+    finally:
+        level.close(timeout=1.0)
+
+
+def entries_text(actions: Sequence[Action], figures: Mapping[str, Any]) -> str:
+    """Return the table: a line for each action, by how many artifacts there are."""
+    sizes = list(dict.fromkeys(action.entries for action in actions))
+    found = {(action.name, action.entries): action for action in actions}
+    rows = [["artifacts", *(word for entries in sizes for word in (f"{entries:,}", "round trips"))]]
+    for name in dict.fromkeys(action.name for action in actions):
+        row = [name]
+        for entries in sizes:
+            action = found.get((name, entries))
+            row += [call_text(action.seconds), f"{action.round_trips:.0f}"] if action else ["", ""]
+        rows.append(row)
+    entries, memory = figures["entries"], figures["memory_bytes"]
+    head = f"a Redis that holds {entries:,} artifacts of {size(figures['content_bytes'])} each, "
+    head += f"{_PER_NOTEBOOK} of each notebook, and {entries // _FLUSHED:,} named snapshots"
+    taken = f"{size(memory)} of its memory, {size(round(memory / entries))} for each"
+    foot = f"({taken}; publishing one took {call_text(figures['publish_seconds'])}, in the background)"
+    lines = aligned(rows, right=range(1, len(rows[0])))
+    return "\n".join([head, *(f"  {line}" for line in [*lines, foot])])

@@ -1,0 +1,127 @@
+"""Canonical JSON: written with sorted keys, and read field by field, each checked as it is taken out.
+
+Keys are sorted; there is no white space, no NaN, no lone surrogate: equal values are equal bytes.
+Each object names its format and its version, and readers ignore fields that they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
+
+__all__ = ["VERSION", "Fields", "corrupt", "from_json", "hex64", "is_text", "to_json", "unsupported"]
+
+VERSION = 1
+"""That of all formats so far."""
+
+_MOST_QUOTED = 100
+_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def to_json(name: str, fields: Mapping[str, Any]) -> bytes:
+    """Return these fields as JSON of the format `name`; FormatError where a text is none."""
+    value = {"format": name, "version": VERSION, **fields}
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise FormatError("a name holds a lone surrogate, which UTF-8 cannot hold") from error
+
+
+def from_json(content: bytes, name: str) -> Fields:
+    """Return the fields of JSON of the format `name`; raises CorruptEntry or UnsupportedVersion."""
+    try:
+        value = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise corrupt(f"a {name} is not JSON") from error
+    fields = Fields(value, name)
+    if fields.text("format") != name:
+        raise corrupt(f"a {name} is expected, and something else is there")
+    version = fields.integer("version")
+    if version > VERSION:
+        raise unsupported(name, version)
+    if version < 1:
+        raise corrupt(f"a {name} has version {version}, which never was")
+    return fields
+
+
+def hex64(value: object) -> str:
+    """Return a SHA-256 in hexadecimal digits, or raise CorruptEntry where it is none."""
+    if not isinstance(value, str) or not _HEX64.fullmatch(value):
+        raise corrupt("a digest is not 64 hexadecimal digits")
+    return value
+
+
+class Fields:
+    """The fields of one JSON object, each checked as it is taken out."""
+
+    def __init__(self, value: object, name: str):
+        if not isinstance(value, Mapping):
+            raise corrupt(f"a {name} is not a JSON object")
+        self._value: Mapping[str, object] = value
+        self._name = name
+
+    def has(self, field: str) -> bool:
+        return field in self._value
+
+    def text(self, field: str) -> str:
+        value = self._value.get(field)
+        if not isinstance(value, str) or not is_text(value):
+            raise self._wrong(field, "text")
+        return value
+
+    def integer(self, field: str, *, optional: bool = False) -> int:
+        value = self._value.get(field, 0 if optional else None)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+            raise self._wrong(field, "an integer from 0 to 2^63 - 1")
+        return value
+
+    def seconds(self, field: str) -> float:
+        value = self._value.get(field)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63:
+            return float(value)
+        raise self._wrong(field, "seconds, 0 or more")
+
+    def array(self, field: str, *, optional: bool = False) -> list[object]:
+        value = self._value.get(field, [] if optional else None)
+        if not isinstance(value, list):
+            raise self._wrong(field, "a list")
+        return value
+
+    def object(self, field: str) -> Mapping[str, object]:
+        value = self._value.get(field)
+        if not isinstance(value, Mapping):
+            raise self._wrong(field, "an object")
+        return value
+
+    def _wrong(self, field: str, expected: str) -> CorruptEntry:
+        return corrupt(f"the field {field!r} of a {self._name} is not {expected}")
+
+
+def is_text(value: str) -> bool:
+    """Tell whether UTF-8 can hold `value`."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def corrupt(what: str) -> CorruptEntry:
+    """Return the error that says what is wrong with stored bytes."""
+    return CorruptEntry(
+        what,
+        next_step="nothing: it is compiled again; if it recurs, check the disk and run %nbcache clear --all",
+    )
+
+
+def unsupported(what: str, version: int) -> UnsupportedVersion:
+    """Return the error that says that `what` is of a later version than this nbcache knows.
+
+    Anybody may have written the number: not every one is quoted, or messages could differ without end.
+    """
+    quoted = str(version) if version < _MOST_QUOTED else f"{_MOST_QUOTED} or later"
+    return UnsupportedVersion(
+        f"this {what} has version {quoted}; this nbcache reads version 1",
+        next_step="upgrade nbcache here: pip install --upgrade nbcache",
+    )

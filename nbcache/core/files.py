@@ -1,0 +1,129 @@
+"""Files that people see and share: read within a bound, and replaced whole."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from nbcache.core.errors import SnapshotError
+
+__all__ = ["read", "update"]
+
+_LOCK_SECONDS = 30.0
+"""How long another writer is waited for: any user who can read the folder can hold its lock."""
+_LOCK_PAUSE = 0.01
+_ABANDONED_SECONDS = 3600.0
+"""After this time a temporary file belongs to a writer that was killed."""
+
+
+def read(path: Path, *, max_bytes: int) -> bytes:
+    """Return the bytes of the file at `path`; SnapshotError where it cannot be read, or is longer."""
+    try:
+        # O_NONBLOCK: a pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SnapshotError("this is no file", where=str(path), next_step="check the path")
+            # Of one that is too long nothing is read. It may grow meanwhile.
+            data = stream.read(max_bytes + 1) if status.st_size <= max_bytes else None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise SnapshotError(
+            f"the file cannot be read: {getattr(error, 'strerror', None) or error}",
+            where=str(path),
+            next_step="check the path, and that it is yours to read",
+        ) from error
+    if data is None or len(data) > max_bytes:
+        raise SnapshotError(f"the file is longer than {max_bytes:,} bytes", where=str(path))
+    return data
+
+
+def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: int) -> bool:
+    """Replace the file at `path` by what `change` makes of its bytes, None where it is not there.
+
+    One process of this machine at a time; whoever reads meanwhile, and whoever dies, leaves the old file or
+    the new one whole. Returns whether anything changed. Raises SnapshotError where it cannot be written.
+    """
+    try:
+        path = path.resolve()
+        there = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name too long, a NUL
+        raise SnapshotError(f"the path cannot be used: {error}", where=str(path)) from error
+    with _alone(path.parent):
+        there = there or path.exists()
+        before = read(path, max_bytes=max_bytes) if there else None
+        after = change(before)
+        if after == before:
+            return False
+        try:
+            _replace(path, after)
+        except OSError as error:
+            raise SnapshotError(
+                f"the file cannot be written: {error.strerror or error}",
+                where=str(path),
+                next_step="free disk space or choose another path: what was there is as it was",
+            ) from error
+        return True
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock; where its filesystem has none, the last writer of two wins."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SnapshotError(
+            f"no file can be kept there: {error.strerror or error}",
+            where=str(folder),
+            next_step="choose a folder that exists and is yours",
+        ) from error
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    """Lock a folder, unless its filesystem has no locks; SnapshotError where another holds it too long."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise SnapshotError(
+                    f"another process has been writing there for {_LOCK_SECONDS:g} s",
+                    where=str(folder),
+                    next_step="try again, or choose another folder",
+                ) from None
+            time.sleep(_LOCK_PAUSE)
+        except OSError:
+            return
+
+
+def _replace(path: Path, data: bytes) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # by a writer that was killed
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                left.unlink()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,524 @@
+"""Fingerprints of values, functions and classes: by what they hold and do, and not by their names.
+
+Two processes find the same fingerprint only where two values do the same. A function counts by its
+instructions and by all that they read: globals, attributes of modules, closure cells, defaults, and the
+functions and classes that they call. Comments, annotations, names of local variables and places in files do
+not count. Names, docstrings and the order of attributes count only where some of the code reads such things.
+
+A function or class of a *known* package counts by its name alone: of the standard library, which belongs to
+the Python that is bound to anyway, and of the packages that the caller names. What is written around user
+code in such a package (a decorator, a partial) is looked through.
+
+Where it cannot be told what a value does (it reads a file, holds a lock, comes from nowhere), `Unknown` is
+raised and says which: no fingerprint is better than a wrong one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import dis
+import functools
+import hashlib
+import importlib
+import inspect
+import io
+import logging
+import os
+import sys
+import threading
+import types
+import typing
+import weakref
+from _abc import _get_dump  # type: ignore[import-not-found]
+from abc import ABCMeta
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib.util import resolve_name
+from pathlib import PurePath
+from typing import Any
+
+from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
+from nbcache.core.fingerprints.instructions import (
+    LOADS,
+    LOADS_ATTRIBUTE,
+    LOADS_CELL,
+    LOADS_GLOBAL,
+    STORES,
+    Step,
+    steps_of,
+)
+from nbcache.core.fingerprints.known_code import DESCRIPTORS, Known, contents
+
+__all__ = ["Fingerprint", "Rule", "Unknown"]
+
+Rule = Callable[["Fingerprint", Any], bool]
+"""Adds a value of a type of its own to a fingerprint and returns True, or returns False."""
+
+_MOST_VALUES = 20_000
+"""Of all that is looked at, numbers and texts as well."""
+_MOST_DEPTH = 120
+"""Of values within values; Python's own limit is some five times as far away."""
+_MOST_BYTES = 1 << 20
+_PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_LEAVES = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
+"""They do nothing to a result."""
+_DICTIONARIES = (threading.local, types.SimpleNamespace)
+"""They are written in C, and hold nothing but attributes."""
+_READS: tuple[Any, ...] = (
+    builtins.open,
+    builtins.eval,
+    builtins.exec,
+    builtins.globals,
+    builtins.locals,
+    builtins.input,
+    builtins.__import__,
+    importlib.import_module,
+    io.open,
+    os.getenv,
+    os.environ,
+    sys.modules,
+    sys._getframe,
+    inspect.currentframe,
+    inspect.get_annotations,
+    inspect.getsource,
+    inspect.getsourcelines,
+    inspect.stack,
+    typing.get_type_hints,
+)
+"""What reads something that no value tells: a file, a name that is made while it runs."""
+_READING_ATTRIBUTES = frozenset(
+    {"__annotations__", "__globals__", "f_back", "f_globals", "f_locals", "read_bytes", "read_text"}
+)
+"""Attributes that read such things, whatever they are attributes of."""
+_NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
+"""Attributes that tell names, texts and orders, which count in no other way."""
+_NAMING = (builtins.dir, builtins.vars)
+_CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
+_CACHED = type(functools.lru_cache(maxsize=1)(len))
+_WRAPPERS = (functools.partial, staticmethod, classmethod, property, _CACHED, weakref.ref)
+_OF_NO_EFFECT = frozenset(
+    {
+        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
+        *("__annotations_cache__", "__dataclass_fields__", "__dict__", "__doc__", "__firstlineno__"),
+        *("__module__", "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__"),
+        *("__weakref__", "_abc_impl"),
+    }
+)
+"""Attributes of classes and functions that tell names and places, or what other attributes tell, too."""
+_FLAGS = 0x02AC
+"""Those of `co_flags` that say what a call does: `*args`, `**kwargs`, generators and coroutines."""
+_ABSENT = object()
+
+
+class Unknown(Exception):
+    """It cannot be told what a value does; the message names it, in words that begin a clause."""
+
+
+class Fingerprint:
+    """A digest that grows by the values that are added to it."""
+
+    def __init__(
+        self, known: Known, rules: Sequence[Rule] = (), ignored: frozenset[str] = frozenset()
+    ) -> None:
+        """`rules` come before everything else; attributes whose names are `ignored` do not count."""
+        self.known = known
+        self._rules = tuple(rules)
+        self._ignored = ignored | _OF_NO_EFFECT
+        self._state = hashlib.sha256(b"nbcache fingerprint 1\n")
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+        """What was added: an id is told again once its object is gone."""
+        self._words: list[str] = []
+        self._count = 0
+        self.attributes: set[str] = set()
+        """Names of attributes that code reads, of whatever."""
+        self._names: list[str] = []
+        self._reads_names = False
+        """Whether code that was added reads names; if so, all that were seen count."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all that was added so far, 64 hexadecimal digits."""
+        if not self._reads_names:
+            return self._state.hexdigest()
+        names = "\n".join(sorted(self._names))
+        return hashlib.sha256(
+            f"{self._state.hexdigest()}\n{names}".encode(errors="surrogatepass")
+        ).hexdigest()
+
+    def note(self, *texts: object) -> None:
+        """Add texts, each preceded by its length, so that no two sequences share their bytes."""
+        for text in texts:
+            data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
+            self._state.update(b"%d:" % len(data))
+            self._state.update(data)
+
+    @contextmanager
+    def within(self, words: str) -> Iterator[None]:
+        """Have `words` name what is added in here, should it be unknown."""
+        self._words.append(words)
+        yield
+        self._words.pop()
+
+    def unknown(self, what: str) -> Unknown:
+        """Return the error that names a value, and what holds it."""
+        names = [words for words in self._words if words][-3:]
+        return Unknown(f"{what} ({', in '.join(reversed(names))})" if names else what)
+
+    def add(self, value: Any, words: str = "") -> None:
+        """Add a value with all that it holds; Unknown where that cannot be told.
+
+        `words` name it in that case.
+        """
+        with self.within(words) if words else nullcontext():
+            self._add(value)
+
+    def _add(self, value: Any) -> None:
+        kind = type(value)
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise Unknown("more code than nbcache looks at")
+        if kind in _PLAIN:
+            if kind in (str, bytes) and len(value) > _MOST_BYTES:
+                raise self.unknown("a large text")
+            self.note(kind.__name__, repr(value))
+        elif kind is int:
+            self.note("int", hex(value))
+        elif id(value) in self._seen:
+            self.note("again", self._seen[id(value)])
+        else:
+            if len(self._words) >= _MOST_DEPTH:
+                raise Unknown("more code than nbcache looks at")
+            self._seen[id(value)] = len(self._seen)
+            self._alive.append(value)
+            self._words.append(_name(value))
+            if not any(rule(self, value) for rule in self._rules):
+                self._add_other(kind, value)
+            self._words.pop()
+
+    def _add_other(self, kind: type, value: Any) -> None:
+        if any(value is reads for reads in _READS):
+            raise self.unknown("it reads what no key tells")
+        if any(value is naming for naming in _NAMING):
+            self._reads_names = True
+        if any(value is stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
+            self.note("stream")
+        elif issubclass(kind, types.FunctionType):
+            self._function(value)
+        elif issubclass(kind, type):
+            self._class(value)
+        elif issubclass(kind, types.ModuleType):
+            if not self.known.has_module(value.__name__):
+                raise self.unknown("the module as a whole")
+            self.note("module", value.__name__)
+        elif issubclass(kind, types.CodeType):
+            self._code(value, {}, {}, {})
+        elif issubclass(kind, types.MethodType):
+            self._parts("method", value.__func__, value.__self__)
+        elif issubclass(kind, DESCRIPTORS):
+            self._descriptor(kind, value)
+        elif issubclass(kind, _LEAVES):
+            self.note("leaf", kind.__name__)
+        elif kind in weakref.ProxyTypes:
+            raise self.unknown("a weak proxy")
+        elif kind is types.MappingProxyType:
+            self._parts(kind.__name__, dict(value))
+        elif issubclass(kind, PurePath) and self.known.has(kind):
+            self.note(kind.__name__, value)  # it may keep its hash, which differs in each process
+        elif issubclass(kind, _WRAPPERS):
+            self._wrapper(kind, value)
+        elif issubclass(kind, _CONTAINERS):
+            self._container(kind, value)
+        else:
+            self._instance(kind, value)
+
+    def _wrapper(self, kind: type, value: Any) -> None:
+        """Add what is written around something, or refers to it."""
+        if issubclass(kind, functools.partial):
+            self._parts("partial", value.func, value.args, value.keywords)
+        elif issubclass(kind, property):
+            self._parts("property", value.fget, value.fset, value.fdel)
+        elif issubclass(kind, _CACHED):
+            self._parts("cached", value.__wrapped__)
+            return
+        elif issubclass(kind, weakref.ref):
+            self._parts("reference", weakref.ref.__call__(value))
+        else:
+            self._parts("static" if issubclass(kind, staticmethod) else "class", value.__func__)
+        if not self.known.has(kind):
+            self._add(kind)
+        if not issubclass(kind, (staticmethod, classmethod)) or not self.known.has(kind):
+            self._attributes(held(kind, value))
+
+    def _parts(self, label: str, *parts: Any) -> None:
+        self.note(label, len(parts))
+        for part in parts:
+            self._add(part)
+
+    def _container(self, kind: type, value: Any) -> None:
+        base: Any = next(base for base in _CONTAINERS if issubclass(kind, base))
+        self.note("container", base.__len__(value))
+        self._add(kind)
+        if issubclass(kind, (defaultdict, deque)):
+            self._add(value.default_factory if issubclass(kind, defaultdict) else value.maxlen)
+        if issubclass(base, dict):
+            for key, item in base.items(value):
+                self._add(key)
+                self.add(item, f"[{key!r}]" if type(key) in (str, int) else "")
+        elif base in (set, frozenset):
+            self.note(*sorted(self._alone(item) for item in base.__iter__(value)))
+        else:
+            for item in base.__iter__(value):
+                self._add(item)
+        if not self.known.has(kind):
+            self._attributes(held(kind, value))
+
+    def _alone(self, value: Any) -> str:
+        """Return the digest of one element of a set: sets have no order, so each counts by itself."""
+        state, before = self._state, len(self._seen)
+        self._state = hashlib.sha256()
+        self._add(value)
+        digest, self._state = self._state.hexdigest(), state
+        while len(self._seen) > before:
+            self._seen.popitem()
+        return digest
+
+    def _attributes(self, values: Mapping[str, Any]) -> None:
+        names = sorted(name for name in values if name not in self._ignored)
+        self.note("attributes", len(names))
+        for name in names:
+            self.note(name)
+            self.add(values[name], f"`{name}`")
+
+    def _descriptor(self, kind: type, value: Any) -> None:
+        owner = getattr(value, "__objclass__", None)
+        bound = getattr(value, "__self__", None)
+        self.note("builtin", kind.__name__, value.__name__)
+        if owner is not None:
+            self.note(owner.__module__, owner.__qualname__)
+        elif bound is None or isinstance(bound, types.ModuleType):
+            self._version_of(getattr(value, "__module__", None) or "builtins", value)
+        else:
+            self._add(bound)
+
+    def _version_of(self, module: str, value: Any) -> None:
+        """Add a callable that is written in C by its module's name and its package's version."""
+        package = module.partition(".")[0]
+        self.note(module)
+        if self.known.has_module(module) or package == "builtins":
+            return
+        version = getattr(sys.modules.get(package), "__version__", None)
+        if not isinstance(version, str):
+            raise self.unknown(f"code in C of `{package}`, which tells no version")
+        self.note(version)
+
+    def _instance(self, kind: type, value: Any) -> None:
+        self.note("instance")
+        native = native_class(kind)
+        if native is kind and callable(value) and (found := self._global_of(kind, value)) is not None:
+            self._version_of(found[0], value)
+            self.note(kind.__qualname__, *found)
+            return
+        self._add(kind)
+        state = held(kind, value)
+        self._names.append(" ".join(state))
+        self._attributes(state)
+        if native in _PLAIN or native is int:
+            text: Any = native.__repr__  # not what the class tells
+            self.note(text(value))
+        elif native in _DICTIONARIES:
+            pass
+        elif native is not object or not (
+            state or kind is object or has_python(kind) or has_dictionary(value)
+        ):
+            self._reduced(kind, value)
+
+    def _global_of(self, kind: type, value: Any) -> tuple[str, str] | None:
+        """Return the module and name of a value that is written in C, where it is found by them."""
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+        for module in (getattr(value, "__module__", None), kind.__module__):
+            holder = sys.modules.get(module) if isinstance(module, str) else None
+            if isinstance(name, str) and holder is not None and vars(holder).get(name) is value:
+                return str(module), name
+        return None
+
+    def _reduced(self, kind: type, value: Any) -> None:
+        """Add what a value written in C holds, as it would be pickled."""
+        if getattr(value, "nbytes", 0) > _MOST_BYTES:
+            raise self.unknown("a large array")
+        try:
+            reduce = copyreg.dispatch_table.get(kind)
+            reduced = value.__reduce_ex__(2) if reduce is None else reduce(value)
+        except Exception as error:
+            raise self.unknown(f"a {kind.__qualname__}, which cannot be compared") from error
+        if isinstance(reduced, str) and kind.__module__ != "typing":  # a name alone
+            raise self.unknown(f"a {kind.__qualname__}, which cannot be compared")
+        self._add(reduced)
+
+    def _class(self, cls: type) -> None:
+        if self.known.has(cls):
+            self.note("known class", cls.__module__, cls.__qualname__)
+            return
+        self.note("class")
+        self._names.append(f"{_name(cls)} {vars(cls).get('__doc__')} {' '.join(vars(cls))}")
+        self._add(type(cls))
+        self._parts("bases", *cls.__bases__)
+        self._attributes(dict(vars(cls)))
+        if isinstance(cls, ABCMeta):  # `isinstance` asks for what was registered as well
+            self._add({each() for each in _get_dump(cls)[0]})
+        for name, field in (vars(cls).get("__dataclass_fields__") or {}).items():
+            self._parts(f"field {name}", dict(field.metadata))
+
+    def _function(self, function: types.FunctionType) -> None:
+        if self.known.has(function) and self.known.has_file(function.__code__.co_filename):
+            self.note("known function", function.__module__, function.__qualname__)
+            return
+        if self.known.has_file(function.__code__.co_filename):  # written around something
+            code = function.__code__
+            self.note("known code", code.co_qualname, code.co_firstlineno)
+            self._parts("cells", *contents(function))
+        else:
+            self.note("function")
+            self._names.append(f"{function.__qualname__} {function.__name__} {function.__doc__}")
+            cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+            self._code(function.__code__, function.__globals__, cells, {})
+        self._parts("defaults", function.__defaults__, function.__kwdefaults__)
+        self._attributes(vars(function))
+
+    def _code(
+        self,
+        code: types.CodeType,
+        scope: Mapping[str, Any],
+        cells: Mapping[str, types.CellType],
+        imported: Mapping[str, Sequence[Any]],
+    ) -> None:
+        """Add code; `imported` are the modules that the code around it has imported, by their names."""
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
+        self.note(len(arguments), *arguments, code.co_exceptiontable)
+        steps = steps_of(code)
+        modules = {name: list(values) for name, values in imported.items()}
+        for index, step in enumerate(steps):
+            if step.operation == "IMPORT_NAME":  # first, as functions within may read what comes later
+                self._import(steps, index, scope, modules)
+        for index, (operation, number, value, opcode) in enumerate(steps):
+            self.note(operation)
+            # From 3.13 on LOAD_FAST loads the cells that make a closure: what they hold is used further in.
+            makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
+            if operation in LOADS and value in modules and not makes_closure:
+                for module in modules[value]:
+                    self._chain(module, steps, index)
+            if operation in LOADS_GLOBAL:
+                if value in scope:
+                    self._chain(scope[value], steps, index)
+                elif hasattr(builtins, value):
+                    self._chain(getattr(builtins, value), steps, index)
+                elif value not in modules:
+                    self.note("absent", value)
+            elif operation in LOADS_CELL and value in cells:
+                try:
+                    self._chain(cells[value].cell_contents, steps, index)
+                except ValueError:
+                    self.note("empty")
+            elif opcode in dis.hasconst:
+                if isinstance(value, types.CodeType):
+                    self._code(value, scope, cells, modules)
+                else:
+                    self._reads(value)
+                    self._add(value)
+            elif opcode in dis.hasname:
+                if operation != "IMPORT_NAME":
+                    self._reads(value)
+                    self.note(value)
+            elif number is not None and value not in modules:
+                self.note(number)
+
+    def _reads(self, name: Any) -> None:
+        """Note what an attribute of this name reads; a text may be the name of one."""
+        if type(name) is str:
+            self.attributes.add(name)
+        if type(name) is str and name in _NAMING_ATTRIBUTES:
+            self._reads_names |= "`__repr__`" not in self._words  # every dataclass tells its name in it
+        elif type(name) is str and name in _READING_ATTRIBUTES:
+            raise self.unknown(f"`{name}`, which reads what no key tells")
+
+    def _chain(self, value: Any, steps: Sequence[Step], index: int) -> None:
+        """Add what a name and the attributes that follow it lead to: through modules, and no further."""
+        words = f"`{steps[index].value}`"
+        for following in steps[index + 1 :]:
+            if not issubclass(type(value), types.ModuleType) or following.operation not in LOADS_ATTRIBUTE:
+                break
+            self._reads(following.value)
+            found = self._attribute(value, following.value)
+            if found is _ABSENT:
+                self.note("absent", following.value)
+                return
+            value = found
+            words = f"`{following.value}`"
+        self.add(value, words)
+
+    def _attribute(self, module: types.ModuleType, name: str) -> Any:
+        """Return an attribute of a module, or that it is absent; no code of others runs to find it."""
+        held: dict[str, Any] = object.__getattribute__(module, "__dict__")
+        if name in held:
+            return held[name]
+        kind = type(module)
+        if self.known.has_module(module.__name__) or (kind is not types.ModuleType and self.known.has(kind)):
+            return getattr(module, name, _ABSENT)
+        if hasattr(types.ModuleType, name):
+            return object.__getattribute__(module, name)
+        if kind is types.ModuleType and "__getattr__" not in held:
+            return _ABSENT
+        raise self.unknown(f"`{name}` of `{module.__name__}`, which is loaded only when it is asked for")
+
+    def _import(
+        self,
+        steps: Sequence[Step],
+        index: int,
+        scope: Mapping[str, Any],
+        imported: dict[str, list[Any]],
+    ) -> None:
+        """Follow an import within a function: a module that it binds is looked at where it is used."""
+        level, names, name = (step.value for step in (*steps[index - 2 : index], steps[index]))
+        if level:
+            try:
+                name = resolve_name("." * level + name, scope.get("__package__") or "")
+            except ImportError as error:
+                raise self.unknown(f"`{name}`, imported from a package that is not told") from error
+        self.note(name)
+        renamed = names is None and steps[index + 1].operation == "IMPORT_FROM"  # `import a.b as c`
+        if names is None and not renamed:
+            name = name.partition(".")[0]
+        module = sys.modules.get(name)
+        if module is None and not self.known.has_module(name):
+            raise self.unknown(f"`{name}`, which it imports and nobody has yet")
+        if names is None:
+            bound = next((step.value for step in steps[index + 1 :] if step.operation in STORES), "")
+            imported.setdefault(bound, []).append(module)
+            return
+        for at in range(index + 1, len(steps) - 1):
+            if steps[at].operation in STORES:
+                continue
+            if steps[at].operation != "IMPORT_FROM":
+                break
+            attribute = steps[at].value
+            found = _ABSENT if module is None else self._imported_from(module, name, attribute)
+            if issubclass(type(found), types.ModuleType):
+                imported.setdefault(steps[at + 1].value, []).append(found)
+            elif found is not _ABSENT:
+                self.add(found, f"`{attribute}`")
+
+    def _imported_from(self, module: types.ModuleType, name: str, attribute: str) -> Any:
+        part = sys.modules.get(f"{name}.{attribute}")
+        if part is not None and attribute not in object.__getattribute__(module, "__dict__"):
+            return part
+        return self._attribute(module, attribute)
+
+
+def _name(value: Any) -> str:
+    """Return what a person calls a value, where it has a name."""
+    if type(value) is types.FunctionType:
+        return f"{value.__qualname__}()"
+    return str(type.__getattribute__(value, "__qualname__")) if issubclass(type(value), type) else ""

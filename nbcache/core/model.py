@@ -1,0 +1,438 @@
+"""The values that nbcache passes around: frozen, and known to every layer."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from nbcache.core.key import Component, digest, sha256
+
+__all__ = [
+    "PHASES",
+    "UNSIGNED",
+    "Activity",
+    "Artifact",
+    "ArtifactRef",
+    "Cell",
+    "CellReport",
+    "Direction",
+    "Environment",
+    "GraphRecord",
+    "GraphSummary",
+    "Level",
+    "Manifest",
+    "Outcome",
+    "Packed",
+    "Provenance",
+    "Snapshot",
+    "SnapshotRestored",
+    "SnapshotTaken",
+]
+
+PHASES = ("dynamo", "aot", "inductor", "build", "wait", "load")
+"""The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
+
+`build` is the C++ or Triton compiler; `wait` is for another kernel that compiles the same graph; `load` is
+reading from caches and loading kernels.
+"""
+
+
+class Outcome(enum.StrEnum):
+    """What torch's caches answered for a graph."""
+
+    HIT = "hit"
+    MISS = "miss"
+    BYPASS = "bypass"
+    DISABLED = "disabled"
+
+
+class Direction(enum.StrEnum):
+    """Which part of a function's computation a graph is."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INFERENCE = "inference"
+
+
+class Level(enum.StrEnum):
+    """Where an artifact was found, nearest first."""
+
+    L0 = "L0"
+    """torch's own cache folder."""
+    L1 = "L1"
+    """nbcache's local store."""
+    L2 = "L2"
+    """Attached to the notebook."""
+    L3 = "L3"
+    """Shared: Redis or a filesystem URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One piece of compiled output, as torch or the C++ kernel hook made it."""
+
+    type: str
+    """`inductor`, `aot_autograd`, `autotune`, `pgo`, `cpp_kernel`, `gemm_autotune`, `probe`, …"""
+    key: str
+    """torch's key for it; unique within (environment, type), up to variants with other guards."""
+    content: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, 64 hexadecimal digits."""
+        return sha256(self.content)
+
+
+BUNDLED = "bundled"
+"""Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
+FAILED = "failed"
+"""Type of an artifact that says of something, by key: it could not be compiled on this machine."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Provenance:
+    """Who compiled an artifact that came from elsewhere: their statement, and their signature over it."""
+
+    statement: bytes
+    """`nbcache.statement` of `nbcache.artifacts.provenance`; empty where nobody has signed one."""
+    signature: bytes
+    """`nbcache.signature` of `nbcache.core.trust`; empty where nobody has signed."""
+
+
+UNSIGNED = Provenance(b"", b"")
+"""That of what came from elsewhere, and nobody says who compiled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """An artifact named without its content: what a manifest lists."""
+
+    type: str
+    key: str
+    digest: str
+    """SHA-256 of the content, 64 hexadecimal digits."""
+    size: int
+    """Bytes of content, uncompressed."""
+    created: float = 0.0
+    """Unix seconds at which it was first stored."""
+    used: float = 0.0
+    """Unix seconds at which a kernel last made or hit it."""
+    cell: str = ""
+    """Digest of the source of the cell that made or hit it last; empty outside a notebook."""
+    function: str = ""
+    """The compiled function that it belongs to; empty where it belongs to none."""
+    provenance: Provenance | None = field(default=None, repr=False)
+    """Who compiled it; None for what was compiled here, by this user."""
+
+    def not_after(self, now: float) -> ArtifactRef:
+        """Return the reference with no time later than `now`: whoever wrote it may have had another clock."""
+        return replace(self, created=min(self.created, now), used=min(self.used, now))
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What makes two references the same artifact."""
+        return (self.type, self.key, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What compiled code is bound to, as labelled components: torch build, Python, CPU features, …"""
+
+    components: tuple[Component, ...]
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits; two environments share artifacts when theirs are equal."""
+        return digest(self.components)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The components' values by label."""
+        return {part.label: part.value for part in self.components}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSummary:
+    """What a manifest tells of one graph, without its artifacts being read."""
+
+    cell: str
+    """Digest of the source of the cell that compiled it; empty outside a notebook."""
+    function: str
+    direction: Direction
+    outcome: Outcome
+    """As it was when the manifest was written."""
+    key: str
+    """torch's FX graph key; empty where it was bypassed."""
+    seconds: float
+    """What a hit saves: what compiling took, without tracing."""
+    artifacts: tuple[str, ...] = ()
+    """Digests of the artifacts of its function in that cell: it needs no others."""
+    threads: int = 0
+    """torch's number of threads; 0 where it is not known. Keys of CPU graphs hold it."""
+    maker: str = ""
+    """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What makes two summaries those of one graph."""
+        return (self.cell, self.function, self.direction, self.key)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as JSON values, as manifests and `nbcache inspect` have it."""
+        known: dict[str, Any] = {"threads": self.threads} if self.threads else {}
+        known |= {"maker": self.maker} if self.maker else {}
+        return known | {
+            "cell": self.cell,
+            "function": self.function,
+            "direction": self.direction.value,
+            "outcome": self.outcome.value,
+            "key": self.key,
+            "seconds": float(self.seconds),
+            "artifacts": list(self.artifacts),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a notebook compiled in one environment: the union of what was restored and what is new."""
+
+    environment: Environment
+    notebook: str
+    """Identity of the notebook, or empty for the environment's own manifest."""
+    artifacts: tuple[ArtifactRef, ...]
+    """In the order in which the notebook's cells need them."""
+    graphs: tuple[GraphSummary, ...] = ()
+    """In the order in which they were compiled."""
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """The artifacts that it names; several keys may have one, as facts that were found do."""
+        return frozenset(ref.digest for ref in self.artifacts)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """How a snapshot holds one content."""
+
+    size: int
+    """Bytes of content."""
+    packed_size: int
+    """Bytes, compressed."""
+    packed_digest: str
+    """SHA-256 of the compressed bytes, 64 hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot's manifest: all that it says of itself, and nothing that runs."""
+
+    notebook: str
+    """File name of the notebook, without folders; empty where there was none."""
+    created: float
+    """Unix seconds."""
+    made_by: str
+    """`nbcache` and its version."""
+    manifests: tuple[Manifest, ...]
+    """One for each environment, none of them with the notebook's path."""
+    contents: Mapping[str, Packed]
+    """By digest of the content: exactly those that the manifests name."""
+    user: str = ""
+    """Who took it, by their own account; empty where that is not told."""
+    host: str = ""
+    """The machine's name; empty where that is not told."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contents", MappingProxyType(dict(self.contents)))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """What taking a snapshot came to."""
+
+    where: str
+    """The file, or `URL#NAME` in a store, without secrets."""
+    graphs: int
+    artifacts: int
+    packed_bytes: int
+    """Bytes of its artifacts, compressed."""
+    changed: bool
+    """False where all of it was there already."""
+    missing: int = 0
+    """Artifacts that it should hold, and that are not stored any more."""
+    left: int = 0
+    """Versions under its name in a store that were left beside: of strangers, or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRestored:
+    """What of a snapshot was restored."""
+
+    where: str
+    """The file, notebook or URL, or `URL#NAME` in a store, without secrets."""
+    graphs: int
+    artifacts: int
+    pending: bool = False
+    """True where torch is not imported yet: what fits is restored as soon as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A notebook cell at one execution."""
+
+    execution_count: int | None
+    digest: str
+    """First 16 hexadecimal digits of the SHA-256 of the cell's source."""
+
+    @classmethod
+    def of(cls, source: str, execution_count: int | None) -> Cell:
+        """Return the cell with this source, run as number `execution_count`."""
+        return cls(execution_count, sha256(source.encode())[:16])
+
+    @property
+    def label(self) -> str:
+        """How people name it: `In[3]`."""
+        return f"In[{' ' if self.execution_count is None else self.execution_count}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"execution_count": self.execution_count, "digest": self.digest}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """What happened to one graph: the row of every report. `to_json` names are stable."""
+
+    function: str
+    """Name of the function that was compiled."""
+    compile_id: str
+    """torch's compile id, `0/1`: frame 0, second compile."""
+    direction: Direction
+    outcome: Outcome
+    cell: Cell | None = None
+    """The cell that was running when the graph compiled; None outside any cell."""
+    function_cell: Cell | None = None
+    """The cell that defines the function; None where it comes from a module."""
+    location: str = ""
+    """`file:line` of the function, `In[3]:5` for one that is defined in a cell."""
+    level: Level | None = None
+    """The level that had it; None where nothing was hit."""
+    source: str | None = None
+    """What was hit, in words: `torch's cache folder`, `local store`."""
+    reason: str | None = None
+    """Why it missed, was bypassed or is disabled; on a hit, what had to be done all the same."""
+    key: str | None = None
+    """torch's FX graph key."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase (`PHASES`, absent where zero) and their sum `total`."""
+    saved_seconds: float | None = None
+    """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
+    operators: int | None = None
+    """Operators in the traced graph; None for a backward graph, which is not traced on its own."""
+    kernels: int = 0
+    """C++ or Triton kernels that the graph runs."""
+    kernels_compiled: int = 0
+    """How many of them were compiled now; the others came from a cache."""
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of content by artifact type."""
+    recompile_reason: str | None = None
+    """The guard that failed, where this is a recompile."""
+    graph_break_reason: str | None = None
+    """Why the graph ended before its function did."""
+    threads: int = 0
+    """torch's number of threads when the graph was looked up; 0 where it is not known."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
+        object.__setattr__(self, "bytes", MappingProxyType(dict(self.bytes)))
+
+    @property
+    def total_seconds(self) -> float:
+        return self.seconds.get("total", 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values, by the stable names that docs/json.md documents."""
+        return {
+            "cell": self.cell and self.cell.to_json(),
+            "function": self.function,
+            "function_cell": self.function_cell and self.function_cell.to_json(),
+            "location": self.location,
+            "compile_id": self.compile_id,
+            "direction": self.direction.value,
+            "outcome": self.outcome.value,
+            "level": self.level and self.level.value,
+            "source": self.source,
+            "reason": self.reason,
+            "key": self.key,
+            "seconds": dict(self.seconds),
+            "saved_seconds": self.saved_seconds,
+            "operators": self.operators,
+            "kernels": self.kernels,
+            "kernels_compiled": self.kernels_compiled,
+            "bytes": dict(self.bytes),
+            "recompile_reason": self.recompile_reason,
+            "graph_break_reason": self.graph_break_reason,
+            "threads": self.threads or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CellReport:
+    """What one run of a cell compiled, in the order in which it compiled it."""
+
+    cell: Cell | None
+    graphs: tuple[GraphRecord, ...]
+    seconds: float
+    """Wall seconds of the cell, compiling and everything else."""
+    notices: tuple[str, ...] = ()
+    """One-line warnings to show once: a level that failed, a setting torch ignores."""
+    name: str | None = None
+    """What the user calls the cell (`--name`)."""
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many graphs had this outcome."""
+        return Counter(graph.outcome for graph in self.graphs)[outcome]
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that the graphs took, compiled or loaded."""
+        return sum(graph.total_seconds for graph in self.graphs)
+
+    @property
+    def saved_seconds(self) -> float:
+        """Seconds saved by the hits."""
+        return sum(graph.saved_seconds or 0.0 for graph in self.graphs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values, by the stable names that docs/json.md documents."""
+        return {
+            "cell": self.cell and self.cell.to_json(),
+            "name": self.name,
+            "graphs": [graph.to_json() for graph in self.graphs],
+            "hits": self.count(Outcome.HIT),
+            "misses": self.count(Outcome.MISS),
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "saved_seconds": self.saved_seconds,
+            "notices": list(self.notices),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What is being compiled right now: the live line's content."""
+
+    function: str
+    compile_id: str
+    phase: str
+    """One of `PHASES`, or `restoring` while artifacts are being made present."""
+    seconds: float
+    """Seconds since this compile began."""
+    graphs_done: int
+    """Graphs that this cell has finished."""
+    compiled_by: str = ""
+    """Who compiles it, where that is another kernel that this one waits for."""
+    compiled_since: float = 0.0
+    """Unix seconds at which they began, by their clock."""

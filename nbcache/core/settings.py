@@ -1,0 +1,263 @@
+"""Settings: frozen, typed, and each value knows where it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from nbcache.core.cpu_levels import BASELINES, OFF
+from nbcache.core.errors import ConfigError
+from nbcache.core.trust import Policy
+from nbcache.core.urls import redacted
+
+__all__ = ["Settings", "torchs_url"]
+
+_TORCHS_REMOTE_CACHES = (
+    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
+    "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
+    "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
+)
+"""Who sets one of these wants to share by the Redis that torch's other variables name."""
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise ValueError("a folder is needed")
+    return Path(text).expanduser().absolute()
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if not match:
+        raise ValueError("a size is needed, such as 500MB or 5GB")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size < 10**6:
+        raise ValueError("at least 1MB is needed")
+    return size
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "on", "true", "yes"):
+        return True
+    if text.lower() in ("0", "off", "false", "no"):
+        return False
+    raise ValueError("on or off is needed")
+
+
+def _report(text: str) -> str:
+    if text not in ("always", "magic", "never"):
+        raise ValueError("always, magic or never is needed")
+    return text
+
+
+def _policy(text: str) -> Policy:
+    try:
+        return Policy(text)
+    except ValueError:
+        raise ValueError("strict, ask or off is needed") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.strip().removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 600:
+        raise ValueError("seconds from 0.01 to 600 are needed")
+    return seconds
+
+
+def _portable(text: str) -> str:
+    if text not in (OFF, *BASELINES):
+        raise ValueError(f"{OFF}, {' or '.join(BASELINES)} is needed")
+    return text
+
+
+_CHOICES: Mapping[Callable[[str], Any], tuple[str, ...]] = {
+    _switch: ("on", "off"),
+    _report: ("always", "magic", "never"),
+    _policy: tuple(Policy),
+    _portable: (OFF, *BASELINES),
+}
+_ALLOWED: Mapping[Callable[[str], Any], str] = {
+    _folder: "a folder",
+    _size: "a size, such as 500MB or 5GB, of at least 1MB",
+    _seconds: "seconds, from 0.01 to 600",
+    str: "text",
+}
+
+
+def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"parse": parse, "help": help}, repr=not secret)
+
+
+def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the URL of the Redis that torch's own remote caches would use, and the variable that names it.
+
+    Of `TORCHINDUCTOR_REDIS_URL` without redis-py's options; without any variable, torch's default.
+    """
+    if url := environ.get("TORCHINDUCTOR_REDIS_URL"):
+        return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
+    host, port = (environ.get(f"TORCHINDUCTOR_REDIS_{name}") for name in ("HOST", "PORT"))
+    variable = "TORCHINDUCTOR_REDIS_HOST" if host else "TORCHINDUCTOR_REDIS_PORT"
+    host = f"[{host}]" if host and ":" in host else host or "localhost"  # an IPv6 address
+    return f"redis://{host}:{port or 6379}", variable
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of nbcache. Each is also an environment variable: `NBCACHE_MAX_BYTES`."""
+
+    dir: Path = _setting(
+        Path("~/.cache/nbcache"), _folder, "folder of the local store (read when the extension loads)"
+    )
+    max_bytes: int = _setting(
+        5 * 10**9, _size, "size bound of the local store; the least recently used artifacts go first"
+    )
+    save: bool = _setting(True, _switch, "record what is compiled")
+    prefetch: bool = _setting(True, _switch, "read this notebook's artifacts ahead, in the background")
+    prewarm: bool = _setting(
+        True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
+    )
+    report: str = _setting(
+        "always",
+        _report,
+        "report after each cell that compiles (always), after %%compile_cached only (magic), never",
+    )
+    live: bool = _setting(True, _switch, "show a live line while a cell compiles")
+    trust: Policy = _setting(
+        Policy.STRICT,
+        _policy,
+        "whose artifacts may run: yours and trusted signers' (strict), others' snapshots after asking (ask), "
+        "anyone's (off)",
+    )
+    trust_dir: Path = _setting(
+        Path("~/.config/nbcache"), _folder, "folder of your key and of the signers that you trust"
+    )
+    autosnapshot: bool = _setting(
+        False, _switch, "write the snapshot beside the notebook after each cell that compiles"
+    )
+    tell_origin: bool = _setting(
+        True, _switch, "write user and host into snapshots, and into what is shared live"
+    )
+    portable: str = _setting(
+        OFF, _portable, "compile CPU code for all CPUs of this kind, instead of for this one"
+    )
+    shared_url: str = _setting(
+        "",
+        str,
+        "store that this kernel shares what it compiles with, from the next %nbcache connect on: redis://…, "
+        "s3://…, a folder",
+        secret=True,
+    )
+    shared_timeout: float = _setting(2.0, _seconds, "seconds that the shared store may take to answer")
+    shared_connect_timeout: float = _setting(
+        0.25, _seconds, "seconds that connecting to the shared store may take"
+    )
+    notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each value that is not the default came from, by setting name."""
+
+    def __post_init__(self) -> None:
+        for name in ("dir", "trust_dir"):
+            object.__setattr__(self, name, getattr(self, name).expanduser().absolute())
+        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the names of all settings."""
+        return [each.name for each in fields(cls) if each.name != "origins"]
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """Return the settings that `environ` asks for: `NBCACHE_<NAME>`, the default where it is not set."""
+        settings = cls()
+        for name in cls.names():
+            variable = f"NBCACHE_{name.upper()}"
+            if value := environ.get(variable, "").strip():
+                settings = settings.with_value(name, value, origin=f"environment, {variable}")
+        wanted = [name for name in _TORCHS_REMOTE_CACHES if environ.get(name) == "1"]
+        if wanted and "NBCACHE_SHARED_URL" not in environ:  # empty, it says: to none
+            url, variable = torchs_url(environ)
+            variable = variable if variable in environ else wanted[0]
+            settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
+        return settings
+
+    def with_value(self, name: str, text: str, *, origin: str, others: Sequence[str] = ()) -> Settings:
+        """Return these settings with `name` read from `text`; ConfigError where either makes no sense.
+
+        `others` are names, in capitals, of settings elsewhere that may have been meant.
+        """
+        known = {each.name: each for each in fields(self) if each.name != "origins"}
+        if name not in known:
+            near = get_close_matches(name, known, n=1) or get_close_matches(name.upper(), others, n=1)
+            listed = ", ".join([*known, *others])
+            raise ConfigError(
+                f"there is no setting {name!r}",
+                where=origin,
+                next_step=f"did you mean {near[0]!r}?" if near else f"the settings are: {listed}",
+            )
+        try:
+            value = known[name].metadata["parse"](text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{name}={text!r} cannot be used: {error}",
+                where=origin,
+                next_step=f"{name} takes {self.allowed(name)}; it is: {self.help(name)}",
+            ) from None
+        change: dict[str, Any] = {name: value}
+        return replace(self, **change, origins={**self.origins, name: origin})
+
+    def to_env(self) -> dict[str, str]:
+        """Return the environment variables that give another process these settings."""
+        given = {name: self.text(name) for name in self.names() if name in self.origins}
+        if "shared_url" in given:
+            given["shared_url"] = self.shared_url
+        return {f"NBCACHE_{name.upper()}": text for name, text in given.items()}
+
+    def origin(self, name: str) -> str:
+        """Return where the value of `name` came from, in words."""
+        return self.origins.get(name, "default")
+
+    @classmethod
+    def help(cls, name: str) -> str:
+        """Return what `name` is for, in a few words."""
+        return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
+
+    @classmethod
+    def choices(cls, name: str) -> tuple[str, ...]:
+        """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
+        return next((_CHOICES.get(each.metadata["parse"], ()) for each in cls._known(name)), ())
+
+    @classmethod
+    def allowed(cls, name: str) -> str:
+        """Return in words what values `name` can have."""
+        if choices := cls.choices(name):
+            return f"{', '.join(choices[:-1])} or {choices[-1]}"
+        return next(_ALLOWED[each.metadata["parse"]] for each in cls._known(name))
+
+    @classmethod
+    def _known(cls, name: str) -> list[Field[Any]]:
+        return [each for each in fields(cls) if each.name == name and each.name != "origins"]
+
+    def text(self, name: str) -> str:
+        """Return the value of `name` as a person would write it, without what may be a secret."""
+        value = getattr(self, name)
+        if name == "shared_url":
+            return redacted(self.shared_url)
+        if isinstance(value, float):
+            return f"{value:g}"
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if name == "max_bytes":
+            for unit in ("T", "G", "M", "K"):
+                if value >= _UNITS[unit]:
+                    return f"{value / _UNITS[unit]:g}{unit}B"
+            return f"{value}B"
+        return str(value)

@@ -1,0 +1,444 @@
+"""Whose artifacts may run here: Ed25519 keys, signatures over exact bytes, and the policy.
+
+Artifacts are code. What comes from elsewhere is used only if it was signed by oneself or by someone
+whom the user has named. A signature is over `message(purpose, content)`, each part after its length, so that
+nothing signed for another purpose, and no part of something longer, can be passed off as it::
+
+    message = length ":" purpose length ":" content     ; lengths in bytes, decimal
+    purpose = "nbcache snapshot 2"                      ; a snapshot's manifest: who took it
+            / "nbcache artifact 2"                      ; an artifact's statement: who compiled it
+            / "nbcache publication 2"                   ; the same, of what a kernel has of a notebook
+            / "nbcache lease 2"                         ; what a lease says of the kernel that compiles
+
+The folder, which only its owner may read or write::
+
+    key                    one's own private key: PKCS #8, PEM, unencrypted
+    trusted/<fingerprint>  a signer who is trusted: {"name": text, "added": Unix seconds}, as JSON
+    removed                when a signer was last trusted no more: Unix seconds, as text
+
+A signature beside what it signs is JSON (version 2, frozen), keys sorted, no white space::
+
+    {"algorithm": "ed25519", "format": "nbcache.signature", "public_key": 64 hexadecimal digits,
+     "signature": 128 hexadecimal digits, "version": 2}
+
+Those of version 1, from before the first release, had one purpose for everything, and are refused.
+
+A fingerprint is the SHA-256 of the 32 bytes of a public key, 64 hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nbcache.core.canonical_json import unsupported
+from nbcache.core.errors import BadSignature, ConfigError, TrustError, Unsigned, UntrustedSigner, printable
+from nbcache.core.key import sha256
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = [
+    "Keyring",
+    "Policy",
+    "Purpose",
+    "Signature",
+    "Standing",
+    "TrustedSigner",
+    "admit",
+    "is_fingerprint",
+    "message",
+    "short",
+    "spelled",
+]
+
+_ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 2
+_MAX_SIGNATURE_BYTES = 4096
+_KEY = "key"
+_TRUSTED = "trusted"
+_REMOVED = "removed"
+_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_LONGEST_NAME = 100
+_SHORTEST = 8
+"""Digits of a fingerprint that a user must give at least."""
+_SHOWN = 16
+"""Digits of a fingerprint that are shown where there is no room for all."""
+
+
+class Purpose(enum.Enum):
+    """What a signature is for; one that was made for another purpose is wrong."""
+
+    SNAPSHOT = b"nbcache snapshot 2"
+    """A snapshot's manifest."""
+    ARTIFACT = b"nbcache artifact 2"
+    """The statement of who compiled an artifact."""
+    PUBLICATION = b"nbcache publication 2"
+    """The statement of what a kernel has of a notebook, on the shared level."""
+    LEASE = b"nbcache lease 2"
+    """What a lease says of the kernel that compiles."""
+
+
+class Policy(enum.StrEnum):
+    """What is asked of what comes from elsewhere."""
+
+    STRICT = "strict"
+    """Signed by oneself, or by a signer who is trusted."""
+    ASK = "ask"
+    """As strict, and the user is asked to trust an unknown signer whose snapshot comes along."""
+    OFF = "off"
+    """Anyone's, unsigned as well; it stays of whom it is. A signature that is there must be right."""
+
+
+class Standing(enum.StrEnum):
+    """Who a signer is to this user."""
+
+    OWN = "you"
+    TRUSTED = "trusted"
+    UNKNOWN = "not trusted"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An Ed25519 signature (RFC 8032) and the public key that checks it."""
+
+    public_key: bytes
+    """32 bytes."""
+    signature: bytes
+    """64 bytes."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the public key, 64 hexadecimal digits."""
+        return sha256(self.public_key)
+
+    def encode(self) -> bytes:
+        """Return it as JSON, as it stands beside what it signs."""
+        fields = {
+            "algorithm": _ALGORITHM,
+            "format": _FORMAT,
+            "public_key": self.public_key.hex(),
+            "signature": self.signature.hex(),
+            "version": _VERSION,
+        }
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Signature:
+        """Return the signature that `data` holds; raises BadSignature or UnsupportedVersion."""
+        try:
+            fields = json.loads(data) if len(data) < _MAX_SIGNATURE_BYTES else None
+        except (ValueError, RecursionError):
+            fields = None
+        match fields:
+            case {"format": "nbcache.signature", "version": int(version)} if version > _VERSION:
+                raise unsupported("signature", version)
+            case {"format": "nbcache.signature", "version": 1}:
+                raise BadSignature(
+                    "it was signed by an nbcache from before the first release, whose signatures did not say "
+                    "what they were for",
+                    next_step="have it made again, with this nbcache, by who made it",
+                )
+            case {
+                "algorithm": "ed25519",
+                "format": "nbcache.signature",
+                "public_key": str(public_key),
+                "signature": str(signature),
+                "version": 2,
+            } if _HEX64.fullmatch(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
+                return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
+        raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
+
+    def verify(self, purpose: Purpose, content: bytes) -> None:
+        """Raise BadSignature unless this is the signature of exactly `content`, made for this purpose."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            key = Ed25519PublicKey.from_public_bytes(self.public_key)
+            key.verify(self.signature, message(purpose, content))
+        except (InvalidSignature, ValueError):
+            raise BadSignature(
+                "the signature is not that of these contents: they were changed after they were signed",
+                next_step="get the file again from who made it, by another way",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedSigner:
+    """A signer whose artifacts the user lets run."""
+
+    fingerprint: str
+    name: str
+    """What the user calls them; empty where nothing was said."""
+    added: float
+    """Unix seconds."""
+
+
+def message(purpose: Purpose, content: bytes) -> bytes:
+    """Return the bytes that are signed for `content`: the purpose and the content, each after its length."""
+    return b"".join(b"%d:%b" % (len(part), part) for part in (purpose.value, content))
+
+
+def spelled(fingerprint: str) -> str:
+    """Return a whole fingerprint as it is shown to people, in groups of four."""
+    return "-".join(fingerprint[start : start + 4] for start in range(0, len(fingerprint), 4))
+
+
+def short(fingerprint: str) -> str:
+    """Return the beginning of `spelled`: as much as tells one signer from another at a glance."""
+    return spelled(fingerprint[:_SHOWN])
+
+
+def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> None:
+    """Raise Unsigned (`standing` None) or UntrustedSigner unless `policy` lets such artifacts run."""
+    if policy is Policy.OFF or standing in (Standing.OWN, Standing.TRUSTED):
+        return
+    if standing is None:
+        raise Unsigned(
+            "it is not signed, so nobody answers for what is in it",
+            next_step="have it signed by who made it: nbcache signs what `%nbcache snapshot` takes",
+        )
+    raise UntrustedSigner(
+        f"its signer {short(fingerprint)} is not trusted here",
+        next_step=f"if you know whose it is: %nbcache trust add {spelled(fingerprint)}, "
+        "in a terminal without %",
+    )
+
+
+class Keyring:
+    """One's own key and the signers who are trusted, in a folder of one's own.
+
+    Nothing is made before it is needed. Any number of processes may use the folder. Every method raises
+    TrustError where the folder is not safe or cannot be used.
+    """
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._own: Ed25519PrivateKey | None = None
+
+    def sign(self, purpose: Purpose, content: bytes) -> Signature:
+        """Sign `content` for a purpose with one's own key, which is made at the first use."""
+        key = self._private_key(make=True)
+        assert key is not None
+        return Signature(key.public_key().public_bytes_raw(), key.sign(message(purpose, content)))
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of one's own key, which is made if there is none yet."""
+        key = self._private_key(make=True)
+        assert key is not None
+        return sha256(key.public_key().public_bytes_raw())
+
+    def own(self) -> str | None:
+        """Return the fingerprint of one's own key; None where there is none yet."""
+        key = self._private_key(make=False)
+        return None if key is None else sha256(key.public_key().public_bytes_raw())
+
+    def standing(self, fingerprint: str) -> Standing:
+        """Return who the signer with this fingerprint is to this user."""
+        if fingerprint == self.own():
+            return Standing.OWN
+        return Standing.TRUSTED if self._read(fingerprint) is not None else Standing.UNKNOWN
+
+    def trusted(self) -> list[TrustedSigner]:
+        """Return those who are trusted, first the one who was added first."""
+        self._check(self.folder)
+        try:
+            names = [path.name for path in (self.folder / _TRUSTED).iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable("cannot be read", self.folder / _TRUSTED, error) from error
+        signers = [self._read(name) for name in names if _HEX64.fullmatch(name)]
+        return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
+
+    def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
+        """Trust the signer with this fingerprint; who is trusted already gets the new name."""
+        fingerprint = _fingerprint(fingerprint)
+        name = printable(name)[:_LONGEST_NAME]
+        signer = TrustedSigner(fingerprint, name, self._clock())
+        text = json.dumps({"added": signer.added, "name": name})
+        self._write(self.folder / _TRUSTED / fingerprint, text.encode(), replace=True)
+        return signer
+
+    def remove(self, signer: str) -> TrustedSigner:
+        """Trust a signer no more, who is told by name or by the beginning of the fingerprint."""
+        removed = self.find(signer)
+        try:
+            (self.folder / _TRUSTED / removed.fingerprint).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unusable("cannot be written", self.folder / _TRUSTED, error) from error
+        self._write(self.folder / _REMOVED, repr(self._clock()).encode(), replace=True)
+        return removed
+
+    def removed(self) -> bytes:
+        """Return what changes whenever a signer is trusted no more; empty where that never was."""
+        path = self.folder / _REMOVED
+        self._check(self.folder)
+        self._check(path)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
+
+    def find(self, signer: str) -> TrustedSigner:
+        """Return the trusted signer whose fingerprint begins so, or who has this name.
+
+        ConfigError where there is none, or where there are several.
+        """
+        trusted, digits = self.trusted(), _digits(signer)
+        found = [
+            each for each in trusted if each.fingerprint.startswith(digits) and len(digits) >= _SHORTEST
+        ] or [each for each in trusted if each.name == signer]
+        if len(found) != 1:
+            count = f"{len(found)} are trusted" if found else "nobody of that name or fingerprint is trusted"
+            raise ConfigError(
+                f"{signer!r} does not tell one signer: {count}",
+                next_step="`%nbcache trust list` has them; in a terminal without %",
+            )
+        return found[0]
+
+    def _private_key(self, *, make: bool) -> Ed25519PrivateKey | None:
+        if self._own is not None:
+            return self._own
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        path = self.folder / _KEY
+        self._check(self.folder)
+        self._check(path)
+        try:
+            pem = path.read_bytes()
+        except FileNotFoundError:
+            if not make:
+                return None
+            new = Ed25519PrivateKey.generate().private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            self._write(path, new, replace=False)
+            return self._private_key(make=False)  # another process may have been first
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
+        try:
+            key = serialization.load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError):
+            key = None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise TrustError(
+                "the private key is not an Ed25519 key in PEM",
+                where=str(path),
+                next_step="put back the right one, or move it away: a new one is made, unknown to all",
+            )
+        self._own = key
+        return key
+
+    def _read(self, fingerprint: str) -> TrustedSigner | None:
+        path = self.folder / _TRUSTED / fingerprint
+        self._check(path.parent)
+        self._check(path)
+        try:
+            match json.loads(path.read_bytes()):
+                case {"name": str(name), "added": int() | float() as added}:
+                    return TrustedSigner(fingerprint, name, float(added))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
+        except ValueError:
+            pass
+        raise TrustError(
+            "what is said of a trusted signer cannot be read",
+            where=str(path),
+            next_step=f"%nbcache trust add {spelled(fingerprint)}, if this signer is to be trusted",
+        )
+
+    def _write(self, path: Path, content: bytes, *, replace: bool) -> None:
+        """Write a file that nobody else can ever read; keep what is there where not `replace`."""
+        temporary = self.folder / f"{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            for folder in (self.folder, path.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._check(folder)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                if replace:
+                    temporary.replace(path)
+                else:
+                    with contextlib.suppress(FileExistsError):
+                        os.link(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unusable("cannot be written", path, error) from error
+
+    def _check(self, path: Path) -> None:
+        """Raise TrustError where others could have written, or could read, what is at `path`."""
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
+        wanted = stat.S_ISDIR if path in (self.folder, self.folder / _TRUSTED) else stat.S_ISREG
+        if stat.S_ISLNK(status.st_mode) and path == self.folder:  # one's own link to one's own folder is fine
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise self._unusable("cannot be read", path, error) from error
+        if not wanted(status.st_mode) or status.st_uid != os.geteuid():
+            raise TrustError(
+                "this is not yours alone, so what it says of keys is not believed",
+                where=str(path),
+                next_step="remove it, or set NBCACHE_TRUST_DIR to a folder of your own",
+            )
+        if status.st_mode & 0o077:
+            mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
+            raise TrustError(
+                "others can read or write this, so what it says of keys is not believed",
+                where=str(path),
+                next_step=f"if nobody has used it, chmod {mode} {path}",
+            )
+
+    def _unusable(self, what: str, path: Path, error: OSError) -> TrustError:
+        return TrustError(
+            f"keys and trusted signers {what}: {error.strerror or error}",
+            where=str(path),
+            next_step="check the folder, or set NBCACHE_TRUST_DIR to one that is yours",
+        )
+
+
+def _digits(fingerprint: str) -> str:
+    return re.sub(r"[\s:-]", "", fingerprint).lower()
+
+
+def is_fingerprint(text: str) -> bool:
+    """Tell whether `text` is a whole fingerprint, grouped or not."""
+    return _HEX64.fullmatch(_digits(text)) is not None
+
+
+def _fingerprint(text: str) -> str:
+    digits = _digits(text)
+    if not _HEX64.fullmatch(digits):
+        raise ConfigError(
+            f"{text!r} is no fingerprint",
+            next_step="all 64 hexadecimal digits are needed; `nbcache inspect FILE` shows the signer's",
+        )
+    return digits

@@ -1,0 +1,98 @@
+"""What a session has to tell: the reports of its cells, notices that each stand under one report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from nbcache.core.errors import printable
+from nbcache.core.forks import renew_in_children
+from nbcache.core.model import Cell, CellReport, GraphRecord
+
+__all__ = ["Journal"]
+
+_MOST_NOTICES = 100
+_LONGEST_NOTICE = 2000
+"""Characters of a notice that are shown."""
+_MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
+
+
+class Journal:
+    """Keeps reports and notices, and which cell's source is under which file name. Safe for all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reports: list[CellReport] = []
+        self._fresh: list[str] = []
+        self._noticed: dict[str, None] = {}
+        """All notices so far, in order."""
+        self._code: dict[str, Cell] = {}
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child."""
+        self._lock = threading.Lock()
+
+    @property
+    def reports(self) -> list[CellReport]:
+        """The reports of the cells that have run, oldest first."""
+        with self._lock:
+            return list(self._reports)
+
+    @property
+    def notices(self) -> list[str]:
+        """Every notice so far, oldest first."""
+        with self._lock:
+            return list(self._noticed)
+
+    def report(self, cell: int | Cell | None) -> CellReport | None:
+        """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
+        for report in reversed(self.reports):
+            if cell is None or cell in (report.cell, report.cell and report.cell.execution_count):
+                return report
+        return None
+
+    def notice(self, text: str) -> None:
+        """Show `text` once, on one line, under the next report; of very many notices, the first ones."""
+        text = _line(text)
+        with self._lock:
+            if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
+                text = _MORE
+            if text not in self._noticed:
+                self._noticed[text] = None
+                self._fresh.append(text)
+
+    def will_say(self, text: str) -> bool:
+        """Tell whether a notice that the next report shows has `text` in it."""
+        line = _line(text)
+        with self._lock:
+            return any(line in notice for notice in self._fresh)
+
+    def add(
+        self,
+        cell: Cell | None,
+        graphs: tuple[GraphRecord, ...],
+        seconds: float,
+        marks: Sequence[str],
+        name: str | None,
+    ) -> CellReport:
+        """Add a cell's report, with the notices since the last one and `marks`, which are said each time."""
+        with self._lock:
+            report = CellReport(cell, graphs, seconds, (*self._fresh, *map(_line, marks)), name)
+            self._fresh.clear()
+            self._reports.append(report)
+            return report
+
+    def name_code(self, filename: str, cell: Cell) -> None:
+        """Remember that code compiled under `filename` is the source of `cell`."""
+        self._code[filename.rpartition("/")[2]] = cell
+
+    def code_cell(self, filename: str) -> Cell | None:
+        """Return the cell whose source was compiled under `filename`, if one was; its folder may be cut."""
+        return self._code.get(filename.rpartition("/")[2])
+
+
+def _line(text: str) -> str:
+    """Return `text` as one line that steers no terminal, cut where it is too long: it may quote others."""
+    cut = "…" if len(text) > _LONGEST_NOTICE else ""
+    return printable(" ".join(text[:_LONGEST_NOTICE].split())) + cut

@@ -1,0 +1,696 @@
+"""One session a kernel: what compiles is recorded, what torch asks for is provided, and both are reported.
+
+Everything that reads or writes disks happens on the session's own threads, or where torch waits
+for an artifact anyway. Nothing in here fails a user's cell: a store that fails goes quiet for a
+while and says so once in the next report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from nbcache.artifacts.provenance import Judge
+from nbcache.core.errors import ConfigError, NbcacheError
+from nbcache.core.forks import renew_in_children
+from nbcache.core.key import sha256
+from nbcache.core.model import (
+    Activity,
+    Artifact,
+    ArtifactRef,
+    Cell,
+    CellReport,
+    Environment,
+    GraphRecord,
+    Level,
+    Manifest,
+    SnapshotRestored,
+    SnapshotTaken,
+)
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy
+from nbcache.core.worker import Worker
+from nbcache.kernel.clearing import Clearing, clearing
+from nbcache.kernel.local_cache import LocalLevel
+from nbcache.kernel.manifest import Brought, Holdings
+from nbcache.kernel.prefetch import Source, Supply
+from nbcache.kernel.prewarming import Prewarming, Steps
+from nbcache.kernel.reasons import names_changed, why_missed
+from nbcache.kernel.reports import Journal
+from nbcache.kernel.tracker import Event, SpanEnded, Tracker
+from nbcache.shared.client import Exchange
+from nbcache.shared.level import SharedLevel
+from nbcache.stores.base import Store
+
+__all__ = ["CompilerBridge", "Session", "Snapshots"]
+
+T = TypeVar("T")
+
+_FLUSH_SECONDS = 5.0
+"""How long is waited for what is still to be written."""
+_COMPILE = "inductor_compile"
+"""torch's span in which a graph is compiled and stored."""
+
+
+class CompilerBridge(Protocol):
+    """What a session needs of the compiler; `torch_bridge` implements it for torch.
+
+    Once installed, the bridge calls the session: `environment_ready` when the compiler is there,
+    `emit` for what it does, `record` for each artifact that it makes or hits, and `provide` when it
+    is about to look one up.
+    """
+
+    def install(self, session: Session) -> None:
+        """Begin to watch and serve; at once where the compiler is there, else when it is imported."""
+
+    def uninstall(self) -> None:
+        """Leave every patched name, flag, hook and environment variable as it was found."""
+
+    def configure(self) -> None:
+        """Compile for what the session's settings say now; ConfigError where that is impossible."""
+
+    def clear(self) -> None:
+        """Empty the compiler's own cache folder, if it is one of ours."""
+
+    def disown(self) -> None:
+        """Have what the compiler finds in its folder count as others' from now on; may be called often."""
+
+    def prewarm(self) -> Steps:
+        """Return what can be done before the first compile, in slices for the kernel's own thread."""
+
+
+class Snapshots(Protocol):
+    """What takes and restores a session's snapshots; `sharing` implements it."""
+
+    def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
+        """See `Session.snapshot`."""
+
+    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
+        """See `Session.restore`."""
+
+
+class Session:
+    """Composes store, tracker and bridge for one kernel. Public methods are safe to call from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        bridge: CompilerBridge,
+        store: Store,
+        *,
+        locate_notebook: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.settings = settings
+        self.bridge = bridge
+        self.journal = Journal()
+        """Reports, notices, and the names of cells' code."""
+        self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
+        """Says whose artifacts may be used here."""
+        self._local = LocalLevel(
+            store, lambda: self.settings.max_bytes, self.notice, self._failed, self.judge, self._met_others
+        )
+        self.artifacts = self._local.artifacts
+        self.environment: Environment | None = None
+        """What compiled code is bound to here; None until the compiler is imported."""
+        self.prewarm = Prewarming(bridge.prewarm, self._failed)
+        self.overhead_seconds = 0.0
+        """What recording and following compiles has cost the threads that compile."""
+        self._locate_notebook = locate_notebook
+        self._clock = clock
+        self._tracker = Tracker(self._renamed)
+        self._worker = Worker(partial(self._failed, "storing what was compiled"))
+        self._lock = threading.Lock()
+        self._cell: Cell | None = None
+        self._cell_began = 0.0
+        self._idle_since: float | None = clock()
+        self._saving = True
+        self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
+        self._incomplete: set[str] = set()
+        self._attempting = threading.local()
+        self._unnoticed: int | None = None
+        self._unnoticed_ids: set[str] = set()
+        self._supply = self._new_supply()
+        self.exchange: Exchange | None = None
+        """With the shared level, while this kernel is connected to one."""
+        self.connector: Callable[[str], object] | None = None
+        """What `connect` does; the extension sets it."""
+        self.snapshots: Snapshots | None = None
+        """What `snapshot` and `restore` do; the extension sets it."""
+        self.cell_ended: list[Callable[[], None]] = []
+        """Called when a cell has ended."""
+        self.reading_ahead: list[Callable[[Environment], object]] = []
+        """Called, on a thread of the session's, before this notebook's manifest is read."""
+        self._holdings = Holdings()
+        self._notebook = ""
+        self._notebook_known = threading.Event()
+        self._pid = os.getpid()
+        self._closed = False
+        renew_in_children(self)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Find the notebook and install the bridge."""
+        self.relocate()
+        self.bridge.install(self)
+
+    def configure(self, settings: Settings) -> None:
+        """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
+        before, self.settings = self.settings, settings
+        if (settings.portable, settings.trust) == (before.portable, before.trust):
+            return
+        if settings.portable != before.portable:
+            self._flush_here(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
+        try:
+            self.bridge.configure()
+        except ConfigError:
+            self.settings = before
+            raise
+
+    def relocate(self) -> None:
+        """Find out anew, in the background, which notebook this is."""
+        self._notebook_known.clear()
+        try:
+            threading.Thread(target=self._find_notebook, name="nbcache-locate", daemon=True).start()
+        except RuntimeError:  # no more threads for this process
+            self._find_notebook()
+
+    def close(self, timeout: float = _FLUSH_SECONDS) -> None:
+        """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
+        self.prewarm.stop()
+        self._supply.stop()
+        self.bridge.uninstall()
+        began = time.monotonic()
+        self.flush(timeout)
+        self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
+        self._closed = True
+        self._worker.stop()
+        self.artifacts.store.close()
+
+    def renew(self) -> None:
+        """Go on in a forked child, which provides what is stored and stores nothing: it has no worker."""
+        self._lock = threading.Lock()
+        self._notebook_known = threading.Event()
+        self._notebook_known.set()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
+        began = time.monotonic()
+        if not self._flush_here(timeout):
+            return False
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        exchange = self.exchange
+        return exchange is None or exchange.shared.flush(left)
+
+    def _flush_here(self, timeout: float | None = None) -> bool:
+        """Wait until all that was recorded is stored here; False where `timeout` seconds were not enough."""
+        if self._closed or os.getpid() != self._pid:
+            return True
+        self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
+        return self._worker.flush(timeout)
+
+    def clearing(self) -> Clearing:
+        """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
+        self._flush_here()
+        return clearing(self.artifacts, self.notebook(timeout=_FLUSH_SECONDS))
+
+    def clear(self, only: Clearing | None = None) -> int:
+        """Remove all that is stored, or `only` what is one notebook's, and the compiler's own cache folders
+        if they are ours.
+
+        Returns how many entries are gone, or artifacts of the notebook. StoreError where the store fails.
+        """
+        self._flush_here()
+        removed = self.artifacts.clear() if only is None else self.artifacts.drop(only.manifests, only.refs)
+        self.bridge.clear()
+        with self._lock:
+            self._forget_read()
+            self._supply.begin(None)
+            self._incomplete.clear()
+        return removed
+
+    # --- the shared level -----------------------------------------------------------------------
+
+    def connect(self, url: str = "") -> None:
+        """Share what is compiled, live, by the store at `url`; without one, by that of the settings.
+
+        Raises ConfigError where the URL cannot be used, and StoreError where nothing answers there.
+        """
+        if self.connector is None:
+            raise NbcacheError("this session cannot connect", next_step="run `%load_ext nbcache`")
+        self.connector(url)
+
+    def join(self, shared: SharedLevel) -> Exchange:
+        """Make `shared` part of every lookup, and exchange with it what there is of this notebook."""
+        self.disconnect()
+        self.exchange = exchange = Exchange(shared, self, lambda: self.settings.prefetch)
+        if self.environment is not None:
+            self._start(partial(exchange.begin, self.environment))
+        return exchange
+
+    def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
+        """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
+        if self.exchange is None:
+            return
+        began = time.monotonic()
+        self._flush_here(timeout)  # which hands on what is to be published
+        exchange, self.exchange = self.exchange, None
+        exchange.shared.close(max(0.0, timeout - (time.monotonic() - began)))
+
+    @property
+    def shares(self) -> bool:
+        """Whether this kernel is connected to a shared level."""
+        return self.exchange is not None
+
+    def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
+        """Return what is here of this notebook; nothing where that is not known within `timeout` seconds."""
+        return self._supply.refs(timeout)
+
+    def stored(self) -> Manifest | None:
+        """Return what is stored of this notebook, without waiting for what is still to be stored."""
+        if (environment := self.environment) is None:
+            return None
+        return self._local.manifest(environment, self.notebook(timeout=1.0))
+
+    def packed(self, ref: ArtifactRef) -> bytes | None:
+        """Return an artifact that is stored, as a snapshot holds it; None where it is not there."""
+        return self._local.packed(ref)
+
+    def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+        """Have an artifact stored that came from `source` because the compiler asked for it."""
+        self._met_others()
+        self._supply.came_from(ref.type, ref.key, source)
+        if self._saving and self.settings.save:
+            adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
+            self.attempt("storing what was shared", partial(self.submit, adopt))
+
+    # --- what a user sees -----------------------------------------------------------------------
+
+    @property
+    def graphs(self) -> list[GraphRecord]:
+        """Every graph since the extension was loaded, in the order in which they were done."""
+        return self._tracker.records
+
+    @property
+    def reports(self) -> list[CellReport]:
+        """The reports of the cells that have run, oldest first."""
+        return self.journal.reports
+
+    def report(self, cell: int | Cell | None = None) -> CellReport | None:
+        """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
+        return self.journal.report(cell)
+
+    @property
+    def notices(self) -> list[str]:
+        """Every notice since the extension was loaded, oldest first."""
+        return self.journal.notices
+
+    def activity(self) -> Activity | None:
+        """Return what is being compiled right now, or None."""
+        activity, exchange = self._tracker.activity(self._clock()), self.exchange
+        holder = None if exchange is None else exchange.holder
+        if activity is None or holder is None:
+            return activity
+        return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
+
+    def notice(self, text: str) -> None:
+        """Show `text` once, under the next report."""
+        self.journal.notice(text)
+
+    def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
+        """Write all that is stored of this notebook into a snapshot, with all that is there already.
+
+        `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
+        a file. Raises NbcacheError where it cannot be taken or written.
+        """
+        return self._snapshots().snapshot(dest)
+
+    def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
+        """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store.
+
+        By default those of this notebook. A Path is always a file. Raises NbcacheError where nothing of them
+        may be used here, or fits.
+        """
+        return self._snapshots().restore_from(src)
+
+    def _snapshots(self) -> Snapshots:
+        if self.snapshots is None:
+            raise NbcacheError("this session has no snapshots", next_step="run `%load_ext nbcache`")
+        return self.snapshots
+
+    # --- cells ----------------------------------------------------------------------------------
+
+    def begin_cell(self, cell: Cell) -> None:
+        """Attribute what compiles from now on to `cell`; again, where more becomes known of it."""
+        self._cell = cell
+        self._cell_began = self._clock()
+        self._idle_since = None
+        self._saving = True
+        if (exchange := self.exchange) is not None:
+            exchange.shared.begin_cell()
+        self._tracker.begin_cell(cell)
+
+    def save_cell(self, save: bool) -> None:
+        """Record what the running cell compiles, or nothing of it."""
+        self._saving = save
+
+    def end_cell(self, name: str | None = None) -> CellReport:
+        """Report on the cell that was running, and have what it made stored in the background.
+
+        `name` is what the user calls the cell.
+        """
+        graphs = self._tracker.end_cell()
+        marks = []
+        if graphs and self.settings.trust is not Policy.STRICT:  # not once: for as long as it is so
+            marks.append(
+                f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
+            )
+        if graphs and (off := self._shared_is_off()) is not None:
+            marks.append(off)
+        report = self.journal.add(self._cell, graphs, self._clock() - self._cell_began, marks, name)
+        self._cell = None
+        self._idle_since = self._clock()
+        for hook in self.cell_ended:
+            self.attempt("ending a cell", hook)
+        self._saving = True
+        self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
+        return report
+
+    def _shared_is_off(self) -> str | None:
+        """Return the mark of a report while the shared level is off, unless a notice of it says why."""
+        shared = None if self.exchange is None else self.exchange.shared
+        failure = None if shared is None else shared.failure
+        if shared is None or failure is None or self.journal.will_say(failure.what):
+            return None
+        return f"{shared.name} is off for now: {failure.what}"
+
+    def idle_seconds(self) -> float:
+        """Return how long no cell has run; 0 while one runs."""
+        return 0.0 if self._idle_since is None else self._clock() - self._idle_since
+
+    def notebook(self, timeout: float) -> str:
+        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
+        self._notebook_known.wait(timeout)
+        return self._notebook
+
+    def _find_notebook(self) -> None:
+        try:
+            self._notebook = self._locate_notebook()
+        except Exception as error:  # finding the notebook asks servers and files of every kind
+            self.notice(f"nbcache could not find out which notebook this is: {error!r}")
+        finally:
+            self._notebook_known.set()
+
+    # --- what the bridge calls ------------------------------------------------------------------
+
+    def environment_ready(self, environment: Environment) -> None:
+        """Take in what compiled code is bound to, and start to read this notebook's artifacts ahead."""
+        if self.environment is not None and self.environment.digest == environment.digest:
+            return
+        with self._lock:
+            self.environment = environment
+            self._forget_read()
+        self._start_reading(environment)
+
+    def _start_reading(self, environment: Environment) -> None:
+        if not self._start(partial(self._read_ahead, environment, self._supply)):
+            self._supply.begin(None)
+
+    def _start(self, action: Callable[[], object]) -> bool:
+        """Have `action` done on a thread of its own; False where there can be none."""
+        try:
+            threading.Thread(
+                target=partial(self.attempt, "reading ahead", action), name="nbcache-prefetch", daemon=True
+            ).start()
+            return True
+        except RuntimeError as error:  # no more threads for this process
+            self._failed("reading ahead", error)
+            return False
+
+    def attempt(self, what: str, action: Callable[[], T]) -> T | None:
+        """Return what `action` returns; if it raises, make that a notice and return None.
+
+        Whatever nbcache does inside the user's compile is done so: a fault of ours costs hits, never
+        the user's cell.
+        """
+        outermost = not getattr(self._attempting, "now", False)
+        self._attempting.now = True
+        began = self._clock()
+        try:
+            return action()
+        except Exception as error:
+            self._failed(what, error)
+            return None
+        finally:
+            if outermost:
+                self._attempting.now = False
+                self.overhead_seconds += self._clock() - began
+
+    def emit(self, event: Event) -> None:
+        """Take in one compile event."""
+        exchange = self.exchange
+        if exchange is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
+            exchange.compiled(event.thread)
+        if self._unnoticed is not None:
+            if event.thread == self._unnoticed and event.compile_id is not None:
+                self._unnoticed_ids.add(event.compile_id)
+            if event.thread == self._unnoticed or event.compile_id in self._unnoticed_ids:
+                return
+        self._tracker.handle(event)
+
+    @contextlib.contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """Report nothing of what this thread compiles in here; what it makes is stored all the same."""
+        self._unnoticed = threading.get_ident()
+        overhead = self.overhead_seconds
+        try:
+            yield
+        finally:
+            self._unnoticed = None
+            self._unnoticed_ids.clear()
+            self.overhead_seconds = overhead
+
+    def provide(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the levels beyond torch's own hold under torch's `key`, newest first.
+
+        torch is about to look `key` up: the bridge writes what this returns to where torch looks, and
+        says so by `populated`. The shared level is asked only where no nearer one has anything.
+        """
+        return self.provide_near(type, key) or self.provide_shared(type, key)
+
+    def provide_near(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the local store and the snapshots hold under torch's `key`, as `provide` does."""
+        if self.environment is None or self._is_given_up(type, key):
+            return ()
+        return self._supply.take(type, key)
+
+    def provide_shared(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the shared level holds under torch's `key`, as `provide` does."""
+        environment, exchange = self.environment, self.exchange
+        if environment is None or exchange is None or self._is_given_up(type, key):
+            return ()
+        if self._unnoticed == threading.get_ident():  # prewarming, between cells: it may wait for nobody
+            return ()
+        return exchange.provide(environment, type, key)
+
+    def await_other(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
+        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
+
+        `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
+        """
+        environment, exchange = self.environment, self.exchange
+        if environment is None or exchange is None or not (self._saving and self.settings.save):
+            return ()
+        function = self._tracker.function_on(threading.get_ident())
+        return exchange.await_other(environment, key, function, frozenset(map(sha256, tried)))
+
+    def _is_given_up(self, type: str, key: str) -> bool:
+        return type == "inductor" and key in self._incomplete
+
+    def named(self, type: str, timeout: float) -> list[str]:
+        """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
+        return list(dict.fromkeys(ref.key for ref in self._supply.refs(timeout) if ref.type == type))
+
+    def populated(self, type: str, key: str) -> None:
+        """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
+        here = (Level.L1, self.artifacts.store.name)
+        self._origins[(type, key)] = self._supply.source(type, key) or here
+
+    def looked_up(self, type: str, key: str) -> tuple[Level, str]:
+        """Return the level and the source, in words, of an artifact that the compiler has just hit."""
+        return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
+
+    def _renamed(self, key: str, autograd_key: str) -> bool:
+        return names_changed(key, autograd_key, self._supply.graphs(), self._supply.refs())
+
+    def miss_reason(self, key: str, threads: int = 0, *, backward: bool = False) -> str:
+        """Return why nothing could be hit under `key`, where torch uses so many threads."""
+        if self._local.is_damaged(key):
+            return "what is stored is damaged; it was set aside"
+        if self.environment is None:
+            return "nbcache does not know this environment"
+        function = self._tracker.function_on(threading.get_ident())
+        cell = self._cell.digest if self._cell else ""
+        stored = self._supply.graphs()
+        incomplete = key in self._incomplete
+        return why_missed(
+            key, function, cell, threads, stored, self.graphs, backward=backward, incomplete=incomplete
+        )
+
+    def manifest(self) -> Manifest | None:
+        """Return all that is stored of this notebook in this environment; None before torch is imported.
+
+        StoreError where the store fails.
+        """
+        self._flush_here()
+        environment = self.environment
+        if environment is None:
+            return None
+        notebook = self.notebook(timeout=1.0)
+        return self.artifacts.load_manifest(environment, notebook) or Manifest(environment, notebook, ())
+
+    def adopt(
+        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
+    ) -> None:
+        """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
+
+        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
+        """
+        self._met_others()
+        now = time.time()
+        refs = [ref.not_after(now) for ref in manifest.artifacts]
+        notebook = self.notebook(timeout=2.0)
+        ours = replace(manifest, environment=environment, notebook=notebook, artifacts=tuple(refs))
+        with self._lock:
+            if self._closed or environment != self.environment:
+                return
+            if self._supply.bring(ours, packed, source) and self.settings.save:
+                self._holdings.bring(Brought(ours, packed, source))
+
+    def _met_others(self) -> None:
+        """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
+        self.attempt("noting what others have compiled", self.bridge.disown)
+
+    def read_again(self) -> None:
+        """Read ahead anew, with what has come since."""
+        if (environment := self.environment) is not None:
+            self._start_reading(environment)
+
+    def incomplete(self, key: str) -> None:
+        """Give up a stored graph that cannot be used, since a kernel that it needs is not there.
+
+        Else it would lie beside the one that is compiled now, and torch might try it first for good.
+        """
+        environment = self.environment
+        if environment is None or key in self._incomplete:
+            return
+        self._incomplete.add(key)
+        self.submit(partial(self._local.forget, environment, "inductor", key))
+
+    def rejected(self, type: str, key: str, error: BaseException) -> None:
+        """Note that the compiler would not take an artifact that `provide` gave it."""
+        self.notice(f"a stored {type} could not be used and is compiled again: {error}")
+
+    def record(self, type: str, key: str, content: bytes | Callable[[], bytes], *, made: bool) -> None:
+        """Store an artifact that this process `made`, in the background; of one that it hit note the use.
+
+        What was hit may come from a folder that other CPUs use as well, or from a bundle: nothing says
+        that it belongs to this environment, unless it is stored here already. `content` may be a function,
+        where reading it can wait.
+        """
+        environment = self.environment
+        if environment is None or not (self._saving and self.settings.save):
+            return
+        if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
+            return
+        cell = self._cell.digest if self._cell else ""
+        function = self._tracker.function_on(threading.get_ident())
+        store = self.artifacts.put if made else self.artifacts.refresh
+
+        def put() -> ArtifactRef | None:
+            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
+            return store(environment.digest, artifact, cell=cell, function=function)
+
+        self.attempt(
+            "storing what was compiled", partial(self.submit, partial(self._store, environment, put))
+        )
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Have the worker do `task`; a forked child has none, and nothing to write."""
+        if os.getpid() == self._pid:
+            self._worker.submit(task)
+
+    # --- on the worker thread -------------------------------------------------------------------
+
+    def _store(self, environment: Environment, put: Callable[[], ArtifactRef | None]) -> None:
+        if (ref := self._local.put(put)) is None:
+            return
+        self._use(environment, ref)
+        if (exchange := self.exchange) is not None:
+            exchange.publish(environment, ref)
+
+    def _use(self, environment: Environment, ref: ArtifactRef) -> None:
+        with self._lock:
+            if environment is self.environment:
+                self._holdings.use(ref)
+
+    def _save_manifest(self) -> None:
+        for brought in self._holdings.take_brought():  # so that it is here without who brought it
+            for ref in brought.manifest.artifacts:
+                if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
+                    self._supply.came_from(ref.type, ref.key, brought.source)
+            self._local.save(brought.manifest)
+        notebook = self.notebook(timeout=1.0)
+        with self._lock:  # the environment may change, and what was used belongs to one
+            if (environment := self.environment) is None:
+                return
+            manifest = self._holdings.manifest(environment, notebook, self._supply.refs(), self.graphs)
+        if manifest is None:
+            return
+        if (saved := self._local.save(manifest)) is None:
+            self._holdings.not_saved()
+        elif (exchange := self.exchange) is not None:
+            exchange.publish_manifest(saved)
+
+    # --- ahead ----------------------------------------------------------------------------------
+
+    def _forget_read(self) -> None:
+        """Begin as if nothing had been read, provided or used; with the lock held."""
+        self._supply.stop()
+        self._supply = self._new_supply()
+        self._holdings.forget()
+        self._origins.clear()
+
+    def _new_supply(self) -> Supply:
+        return Supply(self._find, partial(self._failed, "unpacking a snapshot"))
+
+    def _find(self, type: str, key: str) -> list[Artifact]:
+        environment = self.environment
+        return [] if environment is None else self._local.find(environment, type, key)
+
+    def _read_ahead(self, environment: Environment, supply: Supply) -> None:
+        """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
+        notebook = self.notebook(timeout=2.0)
+        for hook in self.reading_ahead:
+            self.attempt("restoring a snapshot", partial(hook, environment))
+        manifest = None
+        if self.settings.prefetch:
+            manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
+        supply.begin(manifest)
+        if (exchange := self.exchange) is not None:
+            exchange.begin(environment)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        if isinstance(error, NbcacheError):
+            self.notice(f"{what} failed: {error}")
+        else:  # a bug of ours must not cost the user a cell, nor go unseen
+            self.notice(f"{what} failed unexpectedly, please report it: {error!r}")

@@ -1,0 +1,617 @@
+"""Snapshots of one kernel's notebook: found when the extension loads, restored if trusted, taken."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from types import MappingProxyType
+
+from nbcache import __version__
+from nbcache.artifacts.provenance import Judge
+from nbcache.core.errors import (
+    BadSignature,
+    ConfigError,
+    EnvironmentMismatch,
+    FormatError,
+    NbcacheError,
+    SnapshotError,
+    TrustError,
+)
+from nbcache.core.files import read, update
+from nbcache.core.forks import renew_in_children
+from nbcache.core.key import sha256
+from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Standing
+from nbcache.core.urls import redacted
+from nbcache.kernel.session import Session
+from nbcache.snapshots import in_notebook
+from nbcache.snapshots.build import (
+    Draft,
+    Origin,
+    Received,
+    baseline_for,
+    differences,
+    fitting,
+    judged_file,
+    makers,
+    take,
+)
+from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.snapshots.named import Place, opened, place
+from nbcache.snapshots.versions import added, vouched
+from nbcache.stores.base import Store
+from nbcache.stores.open import open_bounded
+from nbcache.ui.display.snapshots import fit_lines
+
+__all__ = [
+    "MAX_NOTEBOOK_BYTES",
+    "Sharing",
+    "Stranger",
+    "Taken",
+    "beside",
+    "destination",
+    "mismatch",
+    "open_shared",
+    "origin",
+    "sources",
+    "usable",
+    "versions",
+    "write",
+]
+
+MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
+_SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
+"""How long a server may say nothing, and how long it may take in all."""
+_CHUNK_BYTES = 1 << 20
+_MOST_FILES = 100
+"""Files of a folder among which one that was renamed is looked for."""
+_LONGEST_REASON = 200
+"""Characters of what a server says that an error quotes."""
+_MOST_PROBLEMS = 10
+"""Of what is wrong with snapshots that came along."""
+_MOST_SHOWN = 4
+"""Environments of which an error shows what differs."""
+_LOCATE_SECONDS = 2.0
+_LOOK_SECONDS = 5.0
+"""How long reading ahead waits until snapshots have been looked for."""
+
+
+def beside(notebook: Path) -> Path:
+    """Return where the snapshot of a notebook lies: beside it, under its name."""
+    return notebook.with_suffix(".nbcache")
+
+
+def sources(source: str | os.PathLike[str], keyring: Keyring) -> list[tuple[bytes, str]]:
+    """Return bytes and names of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
+
+    A notebook's are those that it carries, and the one beside it. NbcacheError where there is none that is
+    whole. Of one in a store the signature is checked before anything else of it is fetched.
+    """
+    found, problems = _sources(source, keyring)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def versions(source: str | os.PathLike[str], keyring: Keyring) -> tuple[list[Received], list[NbcacheError]]:
+    """Return all versions of the snapshots at `source`, whoever signed them; and what is wrong with others.
+
+    NbcacheError where there is nothing.
+    """
+    files, problems = _sources(source, keyring)
+    found: dict[str, Received] = {}
+    for data, where in files:
+        try:
+            of_file, wrong = judged_file(data, keyring, where=where)
+            found = {each.version: each for each in of_file} | found
+            problems += wrong
+        except NbcacheError as error:
+            problems.append(error)
+    return [*found.values()], problems
+
+
+def _sources(
+    source: str | os.PathLike[str], keyring: Keyring
+) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+    """Return what is at `source`, and what is wrong with some of it; NbcacheError where nothing is there."""
+    if isinstance(source, str):
+        if source.startswith(("https://", "http://")):
+            return [(_fetch(source), redacted(source))], []
+        if (named := place(source)) is not None:
+            with opened(named.url, keyring) as snapshots:
+                return snapshots.read_all(named.name)
+    path = _path(os.fspath(source))
+    if path.suffix != ".ipynb":
+        return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], []
+    unsaved = not path.exists() and beside(path).exists()
+    found, problems = _of(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES))
+    if not found and not problems:
+        raise SnapshotError(
+            "there is no snapshot in this notebook, nor beside it",
+            where=str(path),
+            next_step="`%nbcache snapshot` in the notebook takes one",
+        )
+    return found, problems
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot that was just taken."""
+
+    where: str
+    """The file, or where in a store, without secrets."""
+    draft: Draft
+    data: bytes
+    """The file; empty where it is in a store."""
+    changed: bool
+    """False where all of it was there already."""
+    lost: int = 0
+    """Artifacts of earlier versions in a store that are not there any more."""
+    left: int = 0
+    """Versions that stand beside: of others, or damaged."""
+
+    def summary(self) -> SnapshotTaken:
+        """Return what to tell of it."""
+        snapshot = self.draft.snapshot
+        return SnapshotTaken(
+            where=self.where,
+            graphs=sum(len(manifest.graphs) for manifest in snapshot.manifests),
+            artifacts=len(snapshot.contents),
+            packed_bytes=sum(each.packed_size for each in snapshot.contents.values()),
+            changed=self.changed,
+            missing=len(self.draft.missing) + self.lost,
+            left=self.left,
+        )
+
+
+def destination(dest: str | os.PathLike[str]) -> Path | Place:
+    """Return where a snapshot is to be written: a file, or a name in a store, else ConfigError."""
+    if isinstance(dest, str):
+        if dest.startswith(("https://", "http://")):
+            raise ConfigError(
+                "a snapshot cannot be put at a web address",
+                where=redacted(dest),
+                next_step="name a file, or URL#NAME in a store, as in redis://host/0#team/gpt",
+            )
+        if (named := place(dest)) is not None:
+            return named
+    return _path(os.fspath(dest))
+
+
+def write(
+    target: Path | Place, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin, keyring: Keyring
+) -> Taken:
+    """Write what `take` returns into the user's version at `target`; those of others stand beside it.
+
+    `take` is told what is there of the user's, by digest.
+    """
+    if isinstance(target, Place):
+        with opened(target.url, keyring) as snapshots:
+            written = snapshots.write(target.name, take, origin)
+            where = snapshots.where(target.name)
+        return Taken(where, written.draft, b"", written.changed, written.lost, written.left)
+    path = target
+    taken: list[Taken] = []
+
+    def change(before: bytes | None) -> bytes:
+        data, draft, changed, left = added(before, take, origin, keyring, where=str(path))
+        taken.append(Taken(str(path), draft, data, changed, left=left))
+        return data
+
+    update(path, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    return taken[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody who is not trusted, and what they have to do with a snapshot that came along."""
+
+    fingerprint: str
+    name: str
+    """What they call themselves; empty where that is not told."""
+    received: Received
+    """What they have signed, or compiled something of."""
+
+
+class Sharing:
+    """Looks for the snapshots of a session's notebook, and has the session use those that it may."""
+
+    def __init__(
+        self,
+        session: Session,
+        foreseen: Callable[[], Environment | None] = lambda: None,
+        locate: Callable[[], str] | None = None,
+    ) -> None:
+        """`foreseen` tells what is known of the environment before torch is imported.
+
+        `locate` returns the notebook's path, empty where it is not to be found; without it the session's
+        counts, as it was at first.
+        """
+        self._session = session
+        self._foreseen = foreseen
+        self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
+        self._looked = threading.Event()
+        self._lock = threading.Lock()
+        self._received: dict[str, Received] = {}
+        """By what tells versions apart."""
+        self._problems: list[NbcacheError] = []
+        session.reading_ahead.append(self._restore_known)
+        session.snapshots = self
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where nobody looks for snapshots any more."""
+        self._lock = threading.Lock()
+        self._looked = threading.Event()
+        self._looked.set()
+
+    @property
+    def keyring(self) -> Keyring:
+        """One's own key and the trusted signers, where the settings say now."""
+        return Keyring(self._session.settings.trust_dir)
+
+    @property
+    def judge(self) -> Judge:
+        """What says whose artifacts may be used."""
+        return self._session.judge
+
+    def look(self) -> None:
+        """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
+        self._looked.clear()
+        try:
+            threading.Thread(target=self._look, name="nbcache-look", daemon=True).start()
+        except RuntimeError:  # no more threads for this process
+            self._looked.set()
+
+    def looked(self, timeout: float | None) -> bool:
+        """Wait until snapshots have been looked for; False where `timeout` seconds are too few."""
+        return self._looked.wait(timeout)
+
+    def problems(self) -> list[NbcacheError]:
+        """Return what was wrong with snapshots that were found, and are not used; of very many, with some."""
+        return self._problems[:_MOST_PROBLEMS]
+
+    def known(self) -> list[Received]:
+        """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
+        with self._lock:
+            received = list(self._received.values())
+        return [self._judged(each) for each in received]
+
+    def forget(self) -> None:
+        """Forget the snapshots that are here: nothing of them is restored any more."""
+        with self._lock:
+            self._received.clear()
+            self._problems.clear()
+
+    def receive(self, source: str | os.PathLike[str]) -> list[Received]:
+        """Take in the snapshots at `source`, without using them; NbcacheError where none is whole.
+
+        What is wrong with some of them, while others are whole, is noticed.
+        """
+        taken_in: list[Received] = []
+        files, problems = _sources(source, self.keyring)
+        for data, where in files:
+            try:
+                found, wrong = self._take_in(data, where)
+                taken_in += found
+                problems += wrong
+            except NbcacheError as error:
+                problems.append(error)
+        if problems and not taken_in:
+            raise problems[0]
+        for problem in problems[:_MOST_PROBLEMS]:
+            next_step = f". Next: {problem.next_step}" if problem.next_step else ""
+            self._session.notice(f"a version is not used: {problem}{next_step}")
+        return taken_in
+
+    def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
+        """Restore what may be restored of these: at once, or when torch is imported.
+
+        Returns each that is, with what of it fits; None before torch is imported. NbcacheError where none is.
+        """
+        self.follow(taken_in)
+        environment = self._session.environment
+        restored: list[tuple[Received, Manifest | None]] = []
+        problems: list[NbcacheError] = []
+        for received in taken_in:
+            received = self._judged(received)
+            try:
+                received.unlock(self._session.settings.trust)
+                fits = None if environment is None else self._adopt(received, environment)
+                restored.append((received, fits))
+            except NbcacheError as error:
+                problems.append(error)
+        if problems and not restored:
+            raise problems[0]
+        self._session.read_again()
+        return restored
+
+    def follow(self, taken_in: Sequence[Received]) -> None:
+        """Have the kernel compile for a baseline, where these can be used only so.
+
+        Not where the user has chosen what to compile for. To be called where no cell compiles meanwhile.
+        """
+        settings = self._session.settings
+        here = self._session.environment or self._foreseen()
+        if here is None or settings.origin("portable") != "default":
+            return
+        for received in taken_in:
+            with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
+                self._judged(received).unlock(settings.trust)
+                if (name := baseline_for(received.snapshot.manifests, here)) is not None:
+                    chosen = f"the snapshot {received.name}"
+                    self._session.configure(settings.with_value("portable", name, origin=chosen))
+                    return
+
+    def strangers(self) -> list[Stranger]:
+        """Return who is not trusted, and signed what came along, or compiled what a trusted signer took."""
+        found: dict[str, Stranger] = {}
+        for received in self.known():
+            if received.standing is Standing.UNKNOWN:
+                who = Stranger(received.signer, received.snapshot.user, received)
+                found.setdefault(received.signer, who)
+            elif received.standing is not None:
+                for fingerprint, made in makers(received.snapshot).items():
+                    if fingerprint and self.judge.standing(fingerprint) is Standing.UNKNOWN:
+                        found.setdefault(fingerprint, Stranger(fingerprint, made.user, received))
+        return [*found.values()]
+
+    def trust(self, stranger: Stranger, name: str) -> None:
+        """Trust a signer from now on, called `name`, and restore what they have signed."""
+        self.keyring.add(stranger.fingerprint, name)
+        self.judge.forget()
+        self.follow([stranger.received])
+        if (environment := self._session.environment) is not None:
+            self._restore_known(environment)
+            self._session.read_again()
+
+    def _judged(self, received: Received) -> Received:
+        """Return a snapshot with its signer as they stand now."""
+        standing = self.keyring.standing(received.signer) if received.signer else None
+        return replace(received, standing=standing)
+
+    def take(self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({})) -> Draft:
+        """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
+        manifest = self._session.manifest()
+        if manifest is None or not manifest.artifacts:
+            raise SnapshotError(
+                "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
+                next_step="run a cell that compiles first",
+            )
+        return take(self._session.artifacts, manifest, origin, known)
+
+    def write(self, target: Path | Place, origin: Origin) -> Taken:
+        """Write a snapshot to `target`, with all that is there already; raises as `write` does."""
+        return write(target, partial(self.take, origin), origin, self.keyring)
+
+    def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
+        """Take a snapshot of the notebook, by default into the file beside it."""
+        if dest == "notebook":
+            raise ConfigError(
+                "only a cell's output can carry a snapshot into the notebook",
+                where="snapshot",
+                next_step="%nbcache snapshot notebook, or name a file",
+            )
+        notebook = self._locate()
+        target = self.beside_notebook(notebook) if dest is None else destination(dest)
+        return self.write(target, self.origin(notebook)).summary()
+
+    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
+        """Restore the snapshots at `src`, by default those of the notebook."""
+        restored = self.restore(self.receive(self.of_notebook() if src is None else src))
+        return [
+            SnapshotRestored(received.where, 0, 0, pending=True)
+            if manifest is None
+            else SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
+            for received, manifest in restored
+        ]
+
+    def beside_notebook(self, notebook: str) -> Path:
+        """Return where the snapshot of the notebook goes; ConfigError where `notebook` is not known."""
+        if not notebook:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not where its snapshot goes",
+                where="snapshot",
+                next_step="name a file, or set %nbcache config notebook=PATH",
+            )
+        return beside(Path(notebook))
+
+    def of_notebook(self) -> Path:
+        """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
+        if not (notebook := self._locate()):
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not what to restore",
+                where="restore",
+                next_step="name a snapshot: a file, a notebook, a URL, or URL#NAME in a store",
+            )
+        return Path(notebook)
+
+    def origin(self, notebook: str) -> Origin:
+        """Return what a snapshot that is taken now says of where it comes from."""
+        return origin(os.path.basename(notebook), self._session.settings)
+
+    def _look(self) -> None:
+        try:
+            if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
+                self._look_at(Path(notebook))
+        except Exception as error:  # whatever lies in that folder, the user's cells run
+            self._session.notice(f"looking for snapshots failed: {error!r}")
+        finally:
+            self._looked.set()
+
+    def _look_at(self, notebook: Path) -> None:
+        content = b""
+        try:
+            if notebook.exists():
+                content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
+        except NbcacheError as error:
+            self._problems.append(error)
+        found, problems = _of(notebook, content)
+        self._problems += problems
+        for data, where in found:
+            try:
+                self._problems += self._take_in(data, where)[1]
+            except NbcacheError as error:
+                self._problems.append(error)
+
+    def _take_in(self, data: bytes, where: str) -> tuple[list[Received], list[NbcacheError]]:
+        found, problems = judged_file(data, self.keyring, where=where)
+        with self._lock:
+            for received in found:
+                self._received.setdefault(received.version, received)
+        return found, problems
+
+    def _restore_known(self, environment: Environment) -> None:
+        self.looked(_LOOK_SECONDS)
+        for received in self.known():
+            try:
+                self._adopt(received, environment)
+            except (TrustError, EnvironmentMismatch):
+                pass  # said when the extension was loaded
+            except NbcacheError as error:  # a statement in it is of something else: it costs nobody else's
+                self._session.notice(str(error))
+
+    def _adopt(self, received: Received, here: Environment) -> Manifest:
+        packed = received.unlock(self._session.settings.trust)
+        manifest, wrong = usable(received, here, self.judge)
+        for error in wrong:
+            self._session.notice(f"{received.name}: part of it is not used: {error}")
+        self._session.adopt(here, manifest, packed, (Level.L2, received.name))
+        return manifest
+
+
+def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
+    """Return what of a snapshot may be used `here`: what fits, and was compiled by somebody who is trusted.
+
+    Also returns what is wrong with statements of who compiled the rest. Raises EnvironmentMismatch, a
+    TrustError or a FormatError where nothing may be used.
+    """
+    manifest = fitting(received.snapshot.manifests, here)
+    if manifest is None:
+        raise mismatch(received, here)
+    admitted, problems = vouched(manifest, judge)
+    if problems and not admitted.artifacts:
+        problems[0].where = received.where
+        raise problems[0]
+    return admitted, [each for each in problems if isinstance(each, FormatError | BadSignature)]
+
+
+def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:
+    """Return the error that says why nothing of a snapshot fits `here`."""
+    differing = [
+        line
+        for manifest in received.snapshot.manifests[:_MOST_SHOWN]
+        for line in fit_lines(differences(manifest, here), baseline_for([manifest], here))
+    ]
+    return EnvironmentMismatch("nothing in this snapshot fits this machine", differing, where=received.where)
+
+
+def _of(notebook: Path, data: bytes) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+    """Return the snapshots that a notebook's bytes carry, and the one that lies beside it; and what is wrong.
+
+    One that was renamed, or whose notebook was, is found by the digest that an output tells.
+    """
+    inside, broken = in_notebook.carried(data)
+    found = [(each, str(notebook)) for each in inside]
+    problems: list[NbcacheError] = [*broken]
+    near = beside(notebook)
+    if near.exists():
+        try:
+            found.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
+        except NbcacheError as error:
+            problems.append(error)
+        return found, problems
+    wanted, left = in_notebook.referred(data), MAX_SNAPSHOT_BYTES
+    for file in sorted(notebook.parent.glob("*.nbcache"))[:_MOST_FILES] if wanted else ():
+        with suppress(SnapshotError):
+            content = read(file, max_bytes=left)
+            left -= len(content)
+            if sha256(content) in wanted:
+                found.append((content, str(file)))
+    return found, problems
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # `~somebody` who is nobody here
+        raise SnapshotError(f"the path cannot be used: {error}", where=text) from error
+
+
+def open_shared(settings: Settings) -> Store:
+    """Return the store that `settings.shared_url` names, each of its operations bounded in time.
+
+    ConfigError where the URL cannot be used. Nothing is asked of it yet.
+    """
+    return open_bounded(
+        settings.shared_url,
+        connect_timeout=settings.shared_connect_timeout,
+        timeout=settings.shared_timeout,
+    )
+
+
+def origin(notebook: str, settings: Settings) -> Origin:
+    """Return what a snapshot that is taken now says of where it comes from."""
+    user = host = ""
+    if settings.tell_origin:
+        host = platform.node()
+        with suppress(KeyError, ModuleNotFoundError, OSError):  # users without names, as in some containers
+            user = getpass.getuser()
+    return Origin(notebook, time.time(), f"nbcache {__version__}", user, host)
+
+
+def _fetch(url: str) -> bytes:
+    """Return what is at a URL; SnapshotError where it is too long, or takes more than `_DOWNLOAD_SECONDS`."""
+    fetched: Future[bytes] = Future()
+
+    def fetch() -> None:
+        try:
+            fetched.set_result(_download(url, time.monotonic() + _DOWNLOAD_SECONDS))
+        except Exception as error:
+            fetched.set_exception(error)
+
+    # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
+    try:
+        threading.Thread(target=fetch, name="nbcache-fetch", daemon=True).start()
+    except RuntimeError:  # no more threads for this process
+        fetch()
+    try:
+        return fetched.result(_DOWNLOAD_SECONDS)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
+        raise SnapshotError(
+            f"the snapshot cannot be fetched: {str(reason)[:_LONGEST_REASON]}",
+            where=redacted(url),
+            next_step="check the URL, or download the file",
+        ) from error
+
+
+def _download(url: str, deadline: float) -> bytes:
+    with urllib.request.urlopen(url, timeout=_SILENT_SECONDS) as answer:
+        if not isinstance(answer, HTTPResponse):
+            raise ValueError("it leads away from the web")
+        expected = answer.length
+        if expected is not None and expected > MAX_SNAPSHOT_BYTES:
+            raise ValueError(f"it has {expected:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
+        data = bytearray()
+        while chunk := answer.read1(_CHUNK_BYTES):  # `read` would wait until a chunk is full
+            data += chunk
+            if len(data) > MAX_SNAPSHOT_BYTES:
+                raise ValueError(f"it has more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+    if expected is not None and len(data) < expected:
+        raise ValueError(f"the connection ended after {len(data):,} of {expected:,} bytes")
+    return bytes(data)

@@ -1,0 +1,539 @@
+"""Fold compile events into per-graph status: a reducer without I/O, clocks or torch.
+
+torch reports what it does as nested spans on a thread, and as single facts in between. The
+outermost span with a compile id is one *compile* (of a frame, or of a lazy backward); inside it,
+each span that compiles or loads an FX graph opens a *graph*. Every moment is charged to the
+innermost span that has a phase; what is spent outside any graph (tracing, keys, guards) goes to
+the first graph of the compile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nbcache.core.forks import renew_in_children
+from nbcache.core.model import Activity, Cell, Direction, GraphRecord, Level, Outcome
+
+__all__ = [
+    "ArtifactSeen",
+    "AutogradLookup",
+    "Event",
+    "FrameCompiled",
+    "GraphLookup",
+    "KernelTuned",
+    "KernelUsed",
+    "LookupStarted",
+    "SpanEnded",
+    "SpanStarted",
+    "Tracker",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that torch did: when (seconds, any steady clock), on which thread, for which compile."""
+
+    time: float
+    thread: int
+    compile_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStarted(Event):
+    """A phase of a compile began."""
+
+    name: str
+    function: str = ""
+    """Name of the function being compiled; only a compile's outermost span knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEnded(Event):
+    """A phase of a compile ended; `attributes` is what torch noted meanwhile."""
+
+    name: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LookupStarted(Event):
+    """The FX graph cache is being asked."""
+
+    key: str
+    backward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLookup(Event):
+    """The FX graph cache answered."""
+
+    key: str
+    backward: bool
+    hit: bool
+    reason: str | None = None
+    saved_seconds: float | None = None
+    level: Level | None = None
+    source: str | None = None
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradLookup(Event):
+    """The AOTAutograd cache answered for a whole compile, forward and backward."""
+
+    outcome: Outcome
+    key: str | None = None
+    reason: str | None = None
+    forward_saved_seconds: float | None = None
+    backward_saved_seconds: float | None = None
+    outvoted: bool = False
+    """Whether the entry was there, and another process of a distributed program lacks it: all compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUsed(Event):
+    """A graph loaded a kernel. `compiled` is None where only the graph's outcome tells."""
+
+    compiled: bool | None
+    type: str = "cpp_kernel"
+    size: int = 0
+    name: str = ""
+    """As `KernelTuned` names it; empty for a kernel that is not tuned.
+
+    A graph has one kernel of a name, and may tell of it twice: torch hands it to a worker while it still
+    generates code, if the workers are up by then, and asks for it when it loads that code.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTuned(Event):
+    """Configurations of a kernel are being benchmarked: when its graph runs first, once it is compiled."""
+
+    name: str
+    """One kernel may be tuned in more than one way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactSeen(Event):
+    """torch made or hit an artifact."""
+
+    type: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCompiled(Event):
+    """What is known of a frame once it is compiled; comes just before its outermost span ends."""
+
+    function: str
+    location: str
+    function_cell: Cell | None = None
+    operators: int | None = None
+    recompile_reason: str | None = None
+    graph_break_reason: str | None = None
+    failure: str | None = None
+
+
+_PHASES = {
+    "dynamo": "dynamo",
+    "entire_frame_compile": "dynamo",
+    "build_guards": "dynamo",
+    "backend_compile": "aot",
+    "create_aot_dispatcher_function": "aot",
+    "entire_backward_compile": "aot",
+    "inductor_compile": "inductor",
+    "async_compile.wait": "build",
+    "compile_file": "build",
+    "CachingAutotuner.benchmark_all_configs": "build",
+    "inductor_codecache_torch_key": "load",
+    "AOTAutogradCache.inductor_load": "load",
+    "PyCodeCache.load_by_key_path": "load",
+    "TritonBundler.read_and_emit": "load",
+    "pgo.get_local_code_state": "load",
+    "nbcache.restore": "load",
+    "nbcache.wait": "wait",
+}
+_LOOKUP = "nbcache.lookup"
+
+
+class _Graph:
+    """A graph in the making."""
+
+    def __init__(self, backward: bool) -> None:
+        self.backward = backward
+        self.key: str | None = None
+        self.outcome: Outcome | None = None
+        self.reason: str | None = None
+        self.level: Level | None = None
+        self.source: str | None = None
+        self.saved: float | None = None
+        self.threads = 0
+        self.phases: dict[str, float] = {}
+        self.bytes: dict[str, int] = {}
+        self.kernels: list[bool | None] = []
+        self.names: set[str] = set()
+
+
+class _Compile:
+    """One outermost span: a frame, or a lazy backward of one."""
+
+    def __init__(self, compile_id: str, function: str, began: float, cell: Cell | None) -> None:
+        self.compile_id = compile_id
+        self.function = function
+        self.began = began
+        self.cell = cell
+        self.graphs: list[_Graph] = []
+        self.open: _Graph | None = None
+        self.phases: dict[str, float] = {}
+        self.bytes: dict[str, int] = {}
+        self.autograd: AutogradLookup | None = None
+        self.frame: FrameCompiled | None = None
+        self.inference = False
+
+    def graph(self, backward: bool) -> _Graph:
+        """Open a graph, or return the one that is open already."""
+        if self.open is None:
+            self.open = _Graph(backward)
+            self.graphs.append(self.open)
+        return self.open
+
+    def discard_hits(self) -> None:
+        """Forget the graphs that were loaded: none of them runs."""
+        for graph in [each for each in self.graphs if each.outcome is Outcome.HIT]:
+            self.graphs.remove(graph)
+            for phase, seconds in graph.phases.items():
+                self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+
+    def take_over(self, graph: _Graph) -> None:
+        """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
+        for earlier in [each for each in self.graphs if each is not graph]:
+            if (earlier.key, earlier.backward) == (graph.key, graph.backward):
+                self.graphs.remove(earlier)
+                for phase, seconds in earlier.phases.items():
+                    graph.phases[phase] = graph.phases.get(phase, 0.0) + seconds
+
+
+@dataclass(slots=True)
+class _Span:
+    name: str
+    phase: str
+    backward: bool
+    opened_graph: bool = False
+
+
+class _Thread:
+    """The spans that are open on one thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Span] = []
+        self.compile: _Compile | None = None
+        self.charged_until = 0.0
+
+
+class Tracker:
+    """Turns events into `GraphRecord`s, in the order in which compiles end. Safe to call from any thread."""
+
+    def __init__(self, renamed: Callable[[str, str], bool] = lambda key, autograd_key: False) -> None:
+        """`renamed` tells by torch's and AOTAutograd's key whether names have changed since it was stored.
+
+        It is called with the lock held.
+        """
+        self._renamed = renamed
+        self._lock = threading.Lock()
+        self._threads: dict[int, _Thread] = {}
+        self._frames: dict[str, FrameCompiled] = {}
+        self._cell: Cell | None = None
+        self._records: list[GraphRecord] = []
+        self._cell_start = 0
+        self._autograd_keys: dict[str, set[str]] = {}
+        """By torch's key for a graph: AOTAutograd's keys for the compiles that it was part of."""
+        self._runs: dict[tuple[str, str], int] = {}
+        """By compile id and name of a kernel: the index of the last graph that runs it."""
+        self._tuned: dict[int, tuple[GraphRecord, set[str]]] = {}
+        """By index: hits whose kernels were benchmarked again, as they were before, and those kernels."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child: what other threads were compiling is compiled there no more."""
+        self._lock = threading.Lock()
+        here = threading.get_ident()
+        self._threads = {thread: state for thread, state in self._threads.items() if thread == here}
+
+    @property
+    def records(self) -> list[GraphRecord]:
+        """Every graph so far."""
+        with self._lock:
+            return list(self._records)
+
+    def begin_cell(self, cell: Cell) -> None:
+        """Attribute what compiles from now on to `cell`."""
+        with self._lock:
+            self._cell = cell
+            self._cell_start = len(self._records)
+
+    def end_cell(self) -> tuple[GraphRecord, ...]:
+        """Return the graphs of the cell that was running; what compiles from now on has no cell."""
+        with self._lock:
+            graphs = tuple(
+                record for record in self._records[self._cell_start :] if record.cell is self._cell
+            )
+            self._cell = None
+            self._cell_start = len(self._records)
+            return graphs
+
+    def function_on(self, thread: int) -> str:
+        """Return the name of the function that is being compiled on a thread; empty where none is."""
+        with self._lock:
+            state = self._threads.get(thread)
+            return state.compile.function if state and state.compile else ""
+
+    def activity(self, now: float) -> Activity | None:
+        """Return what is being compiled at `now`, or None."""
+        with self._lock:
+            busy = [t for t in self._threads.values() if t.compile is not None and t.stack]
+            if not busy:
+                return None
+            thread = min(busy, key=lambda t: t.compile.began if t.compile else 0.0)
+            compile = thread.compile
+            assert compile is not None
+            return Activity(
+                function=compile.function,
+                compile_id=compile.compile_id,
+                phase=thread.stack[-1].phase,
+                seconds=max(0.0, now - compile.began),
+                graphs_done=len(self._records) - self._cell_start,
+            )
+
+    def handle(self, event: Event) -> None:
+        """Take in one event."""
+        with self._lock:
+            if isinstance(event, KernelTuned):
+                self._kernel_tuned(event)
+                return
+            thread = self._threads.setdefault(event.thread, _Thread())
+            if isinstance(event, SpanStarted):
+                self._span_started(thread, event)
+            elif isinstance(event, SpanEnded):
+                self._span_ended(thread, event)
+            elif thread.compile is not None:
+                self._fact(thread, thread.compile, event)
+            if not thread.stack:
+                del self._threads[event.thread]
+
+    def _span_started(self, thread: _Thread, event: SpanStarted) -> None:
+        if not thread.stack:
+            if event.compile_id is None:  # a worker's own span: the thread that waits for it is charged
+                return
+            thread.compile = _Compile(event.compile_id, event.function, event.time, self._cell)
+            thread.charged_until = event.time
+            if not event.function and (frame := self._frames.get(event.compile_id)):
+                thread.compile.function = frame.function
+        self._push(thread, event.name, event.time)
+        if event.name == "inductor_compile" and thread.compile and thread.compile.open is None:
+            thread.compile.graph(thread.stack[-1].backward)
+            thread.stack[-1].opened_graph = True
+
+    def _push(self, thread: _Thread, name: str, time: float, backward: bool = False) -> None:
+        self._charge(thread, time)
+        parent = thread.stack[-1] if thread.stack else None
+        phase = _PHASES.get(name, parent.phase if parent else "dynamo")
+        if parent and parent.phase == "build":
+            phase = "build"
+        backward = backward or "bw_compiler" in name or name == "entire_backward_compile"
+        thread.stack.append(_Span(name, phase, backward or (parent is not None and parent.backward)))
+
+    def _charge(self, thread: _Thread, time: float) -> None:
+        """Charge the time since the last event to the innermost span."""
+        if thread.stack and thread.compile:
+            spent = max(0.0, time - thread.charged_until)
+            target = thread.compile.open or thread.compile
+            phase = thread.stack[-1].phase
+            target.phases[phase] = target.phases.get(phase, 0.0) + spent
+        thread.charged_until = time
+
+    def _span_ended(self, thread: _Thread, event: SpanEnded) -> None:
+        names = [span.name for span in thread.stack]
+        if event.name not in names:  # began before we were watching
+            return
+        while thread.stack[-1].name != event.name:  # torch drops spans that an exception tore down
+            self._pop(thread, event.time)
+        compile = thread.compile
+        if compile is not None:
+            if event.name == "inductor_compile":
+                self._inductor_ended(compile, event.attributes)
+            elif event.name == "backend_compile":
+                compile.inference = event.attributes.get("dispatch_mode") == "inference"
+        self._pop(thread, event.time)
+        if not thread.stack and compile is not None:
+            thread.compile = None
+            self._finish(compile)
+
+    def _pop(self, thread: _Thread, time: float) -> None:
+        self._charge(thread, time)
+        span = thread.stack.pop()
+        if span.opened_graph and thread.compile:
+            thread.compile.open = None
+
+    @staticmethod
+    def _inductor_ended(compile: _Compile, attributes: Mapping[str, Any]) -> None:
+        graph = compile.open
+        state = attributes.get("cache_state")
+        if graph is None or state is None:  # no state: it raised
+            return
+        if "is_backward" in attributes:
+            graph.backward = bool(attributes["is_backward"])
+        if state in ("bypass", "disabled"):
+            graph.outcome = Outcome(state)
+            graph.reason = attributes.get("cache_bypass_reason") or graph.reason
+        elif graph.outcome is None and state in ("hit", "miss"):
+            graph.outcome = Outcome(state)
+        graph.key = graph.key or attributes.get("key")
+
+    def _fact(self, thread: _Thread, compile: _Compile, event: Event) -> None:
+        if isinstance(event, LookupStarted):
+            opened = compile.open is None
+            graph = compile.graph(event.backward)
+            graph.backward, graph.key = event.backward, event.key
+            compile.take_over(graph)
+            self._push(thread, _LOOKUP, event.time, event.backward)
+            thread.stack[-1].opened_graph = opened
+        elif isinstance(event, GraphLookup):
+            graph = compile.graph(event.backward)
+            graph.key = event.key
+            graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
+            graph.reason, graph.saved = event.reason, event.saved_seconds
+            graph.level, graph.source, graph.threads = event.level, event.source, event.threads
+            while thread.stack and thread.stack[-1].name != _LOOKUP:
+                self._pop(thread, event.time)
+            if thread.stack:
+                self._pop(thread, event.time)
+        elif isinstance(event, AutogradLookup):
+            compile.autograd = event
+            if event.outvoted:
+                compile.discard_hits()
+        elif isinstance(event, KernelUsed):
+            target = compile.open or (compile.graphs[-1] if compile.graphs else None)
+            if target is not None and not (event.name and event.name in target.names):
+                target.kernels.append(event.compiled)
+                target.names.add(event.name)
+                if event.size:
+                    target.bytes[event.type] = target.bytes.get(event.type, 0) + event.size
+        elif isinstance(event, ArtifactSeen):
+            sizes = (compile.open or compile).bytes
+            sizes[event.type] = sizes.get(event.type, 0) + event.size
+        elif isinstance(event, FrameCompiled):
+            compile.frame = event
+
+    def _kernel_tuned(self, event: KernelTuned) -> None:
+        """Note on a hit what it did not save: the kernel's best configuration was not there."""
+        index = self._runs.get((event.compile_id or "", event.name))
+        if index is None or self._records[index].outcome is not Outcome.HIT:
+            return
+        before, names = self._tuned.setdefault(index, (self._records[index], set()))
+        names.add(event.name)
+        again = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
+        note = f"re-tuned: {again} benchmarked again"
+        self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
+
+    def _finish(self, compile: _Compile) -> None:
+        frame = compile.frame
+        if frame is not None:
+            self._frames[compile.compile_id] = frame
+        else:
+            frame = self._frames.get(compile.compile_id)
+        graphs = [graph for graph in compile.graphs if graph.outcome is not None]
+        if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
+            graphs = [_Graph(backward=False)]
+            graphs[0].outcome = Outcome.BYPASS
+            graphs[0].reason = "this backend does not use torch's caches"
+        if graphs:
+            for phase, seconds in compile.phases.items():
+                graphs[0].phases[phase] = graphs[0].phases.get(phase, 0.0) + seconds
+            for type, size in compile.bytes.items():
+                graphs[0].bytes[type] = graphs[0].bytes.get(type, 0) + size
+        for graph in graphs:
+            self._runs.update(
+                dict.fromkeys(((compile.compile_id, n) for n in graph.names), len(self._records))
+            )
+            self._records.append(self._record(compile, frame, graph))
+
+    def _has_other_names(self, graph: _Graph, compile: _Compile) -> bool:
+        """Tell whether a graph was known to AOTAutograd, in this kernel or before, under other names."""
+        if graph.key is None or compile.autograd is None or compile.autograd.key is None:
+            return False
+        known = self._autograd_keys.setdefault(graph.key, set())
+        before = bool(known - {compile.autograd.key})
+        known.add(compile.autograd.key)
+        return before or self._renamed(graph.key, compile.autograd.key)
+
+    def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
+        assert graph.outcome is not None
+        if graph.backward:
+            direction = Direction.BACKWARD
+        else:
+            direction = Direction.INFERENCE if compile.inference else Direction.FORWARD
+        seconds = {phase: spent for phase, spent in graph.phases.items() if spent > 0}
+        seconds["total"] = sum(seconds.values())
+        compiled = sum(
+            graph.outcome is not Outcome.HIT if kernel is None else kernel for kernel in graph.kernels
+        )
+        forward = None if graph.backward else frame
+        return GraphRecord(
+            function=frame.function if frame else compile.function,
+            compile_id=compile.compile_id,
+            direction=direction,
+            outcome=graph.outcome,
+            cell=compile.cell,
+            function_cell=frame.function_cell if frame else None,
+            location=frame.location if frame else "",
+            level=graph.level,
+            source=graph.source,
+            reason=_reason(compile, graph, compiled, self._has_other_names(graph, compile)),
+            key=graph.key,
+            seconds=seconds,
+            saved_seconds=_saved_seconds(compile, graph, seconds),
+            operators=forward.operators if forward else None,
+            kernels=len(graph.kernels),
+            kernels_compiled=compiled,
+            bytes=graph.bytes,
+            recompile_reason=forward.recompile_reason if forward else None,
+            graph_break_reason=forward.graph_break_reason if forward else None,
+            threads=graph.threads,
+        )
+
+
+def _reason(compile: _Compile, graph: _Graph, compiled: int, renamed: bool) -> str | None:
+    """Return why a graph did not hit, or what a hit had to do all the same."""
+    if graph.outcome is not Outcome.HIT:
+        if compile.frame and compile.frame.failure:
+            return f"not compiled: {compile.frame.failure}"
+        return graph.reason
+    notes = []
+    if compiled:
+        notes.append(f"{compiled} of {len(graph.kernels)} kernels compiled again")
+    if compile.autograd and compile.autograd.outvoted:
+        notes.append("traced again: another process of this distributed program has no such graph")
+    elif compile.autograd and compile.autograd.outcome is Outcome.MISS:
+        if renamed:
+            notes.append("traced again: names of arguments or variables have changed since it was stored")
+        else:
+            notes.append("traced again: AOTAutograd's entry is not there")
+    elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
+        notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
+    return "; ".join(notes) or None
+
+
+def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
+    """Return what compiling took once less what it took now; tracing by Dynamo counts in neither."""
+    if graph.outcome is not Outcome.HIT:
+        return None
+    once = graph.saved
+    if compile.autograd and compile.autograd.outcome is Outcome.HIT:
+        whole = compile.autograd
+        once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once
+    if once is None:
+        return None
+    return max(0.0, once - sum(spent for phase, spent in seconds.items() if phase not in ("dynamo", "total")))

@@ -1,0 +1,87 @@
+"""Whether a store that others run is asked: after a failure it is left alone until it answers again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from nbcache.core.errors import StoreError
+from nbcache.core.forks import renew_in_children
+
+__all__ = ["Availability"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0
+_STEADY_SECONDS = 60.0
+"""A store that fails again within this time after it came back is left alone for longer."""
+
+
+class Availability:
+    """Off after a failure, for a while that doubles from 2 s to 5 min; then a thread asks `probe`.
+
+    So nobody waits for a store that fails, but for the first who meets the failure. `changed` is called with
+    the failure, and with None when the store is back. Methods are safe to call from any thread.
+    """
+
+    def __init__(self, probe: Callable[[], object], changed: Callable[[StoreError | None], None]) -> None:
+        self._probe = probe
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._failure: StoreError | None = None
+        self._pause = _FIRST_PAUSE
+        self._back_at = -_STEADY_SECONDS
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which has no thread that asks: what is off there stays off."""
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._closed.set()
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the store is left alone now; None where it is not."""
+        return self._failure
+
+    def failed(self, error: StoreError) -> None:
+        """Leave the store alone for a while."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+            if time.monotonic() - self._back_at > _STEADY_SECONDS:
+                self._pause = _FIRST_PAUSE
+        self._changed(error)
+        if not self._closed.is_set():
+            try:
+                threading.Thread(target=self._ask_again, name="nbcache-probe", daemon=True).start()
+            except RuntimeError:  # no more threads for this process: it stays off
+                return
+
+    def ask(self) -> None:
+        """Ask now, in this thread, where the store is left alone: somebody wants to know."""
+        if self._failure is not None and not self._closed.is_set():
+            self._answers()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+    def _ask_again(self) -> None:
+        while not self._closed.wait(self._pause):
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            if self._failure is None or self._answers():
+                return
+
+    def _answers(self) -> bool:
+        """Ask, and tell whether the store answers, so that it is used again."""
+        try:
+            self._probe()
+        except StoreError:
+            return False
+        with self._lock:
+            was_off, self._failure, self._back_at = self._failure is not None, None, time.monotonic()
+        if was_off:
+            self._changed(None)
+        return True

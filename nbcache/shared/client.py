@@ -1,0 +1,231 @@
+"""What one kernel takes from the shared level, and gives to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from nbcache.artifacts.provenance import with_makers
+from nbcache.artifacts.store import restricted, union
+from nbcache.core.errors import FormatError
+from nbcache.core.forks import renew_in_children
+from nbcache.core.model import (
+    BUNDLED,
+    FAILED,
+    UNSIGNED,
+    Artifact,
+    ArtifactRef,
+    Environment,
+    GraphSummary,
+    Level,
+    Manifest,
+)
+from nbcache.kernel.prefetch import Source
+from nbcache.shared.level import Publication, SharedLevel
+from nbcache.shared.signing import Found
+from nbcache.shared.single_flight import Holder
+from nbcache.snapshots.build import fitting
+
+__all__ = ["Exchange", "Kernel"]
+
+_LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
+"""Seconds that compiling a graph is expected to take: at least, where nothing is known, and at most."""
+_MOST_AHEAD = 256 << 20
+"""Bytes that are read ahead for a notebook; the session holds them."""
+_GRAPH = "inductor"
+_KEPT_HERE = frozenset({BUNDLED, FAILED})
+"""Types that mean something on this machine only."""
+
+
+class Kernel(Protocol):
+    """What an exchange needs of the session of its kernel."""
+
+    @property
+    def environment(self) -> Environment | None: ...
+
+    def notebook(self, timeout: float) -> str: ...
+
+    def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
+        """Return what is here of this notebook."""
+
+    def stored(self) -> Manifest | None:
+        """Return what is stored here of this notebook, without waiting for what is still to be stored."""
+
+    def packed(self, ref: ArtifactRef) -> bytes | None:
+        """Return an artifact that is stored here, as `pack` makes it."""
+
+    def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+        """Have an artifact of `environment` stored that the compiler asks for now, and note its source."""
+
+    def adopt(
+        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
+    ) -> None:
+        """Provide what `source` brought before anybody asks for it."""
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Have `task` done after what is still to be stored."""
+
+    def notice(self, text: str) -> None: ...
+
+
+class Exchange:
+    """Looks up, waits, publishes and reads ahead. Methods are safe to call from any thread."""
+
+    def __init__(self, shared: SharedLevel, kernel: Kernel, prefetch: Callable[[], bool]) -> None:
+        self.shared = shared
+        self._kernel = kernel
+        self._prefetch = prefetch
+        self._holder: Holder | None = None
+        self._claims: dict[int, list[tuple[Environment, str]]] = {}
+        """By thread, the graphs that it compiles while other kernels wait for them."""
+        self._seconds: dict[str, float] = {}
+        """By function, what compiling its longest graph took, here or elsewhere."""
+        self._reading = threading.Lock()
+        self._read_for: Environment | None = None
+        self._asked_for: set[tuple[str, str, str]] = set()
+        """What was to be read ahead in that environment, by identity: others name it again and again."""
+        self._ahead = 0
+        """Bytes of it that were there."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which waits for nobody, and for which nobody waits."""
+        self._reading = threading.Lock()
+        self._holder = None
+        self._claims = {}
+
+    @property
+    def holder(self) -> Holder | None:
+        """The kernel that this one waits for."""
+        return self._holder
+
+    @property
+    def source(self) -> Source:
+        """How reports name what comes from there."""
+        return (Level.L3, self.shared.name)
+
+    # --- while torch waits ----------------------------------------------------------------------
+
+    def provide(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the shared level holds under torch's `key`, newest first."""
+        if type in _KEPT_HERE:
+            return ()
+        return self._unpacked(environment, self.shared.find(environment, type, key))
+
+    def await_other(
+        self, environment: Environment, key: str, function: str, tried: Collection[str]
+    ) -> Sequence[Artifact]:
+        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
+
+        Waits for no longer than compiling is expected to take; an interrupt ends it. What was `tried`, by
+        digest, is not what it waits for.
+        """
+        expected = self._expected_seconds(function)
+        found = self.shared.await_other(environment, _GRAPH, key, expected, self._wait_for, tried)
+        if not found:
+            self._claims.setdefault(threading.get_ident(), []).append((environment, key))
+        return self._unpacked(environment, found)
+
+    def compiled(self, thread: int) -> None:
+        """Let the kernels go on that wait for what a thread has compiled, once that is published."""
+        for environment, key in self._claims.pop(thread, []):
+            self._kernel.submit(partial(self.shared.compiled, environment, _GRAPH, key))
+
+    def _wait_for(self, holder: Holder | None) -> None:
+        self._holder = holder
+
+    def _expected_seconds(self, function: str) -> float:
+        seconds = self._seconds.get(function, _USUALLY_EXPECTED)
+        return min(max(_LEAST_EXPECTED, seconds), _MOST_EXPECTED)
+
+    def _unpacked(self, environment: Environment, found: Iterable[Found]) -> list[Artifact]:
+        artifacts = []
+        for each in found:
+            ref = each.ref
+            try:
+                artifacts.append(Artifact(ref.type, ref.key, each.unpack()))
+            except FormatError as error:
+                self._kernel.notice(f"{self.shared.name}: an entry was refused: {error}")
+                continue
+            self._kernel.arrived(environment, ref, each.packed, self.source)
+        return artifacts
+
+    # --- in the background ----------------------------------------------------------------------
+
+    def publish(self, environment: Environment, ref: ArtifactRef) -> None:
+        """Publish an artifact that is stored here."""
+        if ref.type not in _KEPT_HERE:
+            self.shared.publish(environment, ref, partial(self._kernel.packed, ref))
+
+    def publish_manifest(self, manifest: Manifest) -> None:
+        """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
+
+        The statements of who compiled it lie beside the artifacts.
+        """
+        self._learn(manifest.graphs)
+        told = with_makers(restricted(manifest, _signed(manifest.artifacts)))
+        refs = tuple(replace(ref, provenance=None) for ref in told.artifacts)
+        name = os.path.basename(manifest.notebook)
+        self.shared.publish_manifest(replace(told, notebook=name, artifacts=refs))
+
+    def begin(self, environment: Environment) -> None:
+        """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
+        self._kernel.refs(timeout=_LEAST_EXPECTED)  # what is here is not read from there
+        self._read_ahead(environment, self.publications())
+        if (manifest := self._kernel.stored()) is not None and manifest.artifacts:
+            # Of the manifest's own environment: the kernel's may have changed since this began.
+            for ref in self.shared.absent(manifest.environment, manifest.artifacts):
+                self.publish(manifest.environment, ref)
+            self.publish_manifest(manifest)
+        self.shared.listen(self._notebook(), self._heard)
+
+    def publications(self) -> list[Publication]:
+        """Return what was published of this notebook, newest first."""
+        return self.shared.publications(self._notebook())
+
+    def _heard(self, slot: str) -> None:
+        if (environment := self._kernel.environment) is not None:
+            self._read_ahead(environment, self.shared.publication(slot, self._notebook()))
+
+    def _read_ahead(self, environment: Environment, publications: Sequence[Publication]) -> None:
+        """Read what others have published, and is not here."""
+        if not self._prefetch() or environment != self._kernel.environment:
+            return
+        with self._reading:
+            fits = [fitting([each.manifest], environment) for each in publications]
+            whole = union(environment, "", [each for each in fits if each is not None])
+            self._learn(whole.graphs)
+            if environment != self._read_for:  # the session has nothing any more of what was read before
+                self._read_for, self._ahead = environment, 0
+                self._asked_for.clear()
+            here = {ref.identity for ref in self._kernel.refs(timeout=0.0)} | self._asked_for
+            wanted = [ref for ref in whole.artifacts if ref.identity not in here]
+            listed = self.shared.find_many(environment, wanted, most_bytes=_MOST_AHEAD - self._ahead)
+            found = {each.statement.ref.identity: each for each in listed}
+            self._ahead += sum(len(each.packed) for each in found.values())
+            # What a store that failed did not tell of is asked for again.
+            self._asked_for.update(found if self.shared.failure else (ref.identity for ref in wanted))
+            refs = tuple(
+                replace(ref, provenance=found[ref.identity].provenance)
+                for ref in wanted
+                if ref.identity in found
+            )
+            if refs:
+                packed = {ref.digest: found[ref.identity].packed for ref in refs}
+                self._kernel.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
+
+    def _notebook(self) -> str:
+        return os.path.basename(self._kernel.notebook(timeout=2.0))
+
+    def _learn(self, graphs: Iterable[GraphSummary]) -> None:
+        for graph in graphs:
+            self._seconds[graph.function] = max(graph.seconds, self._seconds.get(graph.function, 0.0))
+
+
+def _signed(refs: Iterable[ArtifactRef]) -> Iterable[ArtifactRef]:
+    """Return those of which it is known who compiled them."""
+    return (ref for ref in refs if ref.provenance != UNSIGNED)

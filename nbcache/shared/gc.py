@@ -1,0 +1,102 @@
+"""Remove from a store what kernels share live and nobody uses any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nbcache.artifacts.encoding import decode_manifest, unpack
+from nbcache.artifacts.provenance import Statement
+from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError
+from nbcache.shared.keys import LIVE, NOTEBOOK, PUBLISHERS, slot_of
+from nbcache.shared.layout import decode_shared
+from nbcache.stores.base import Store
+
+__all__ = ["MAX_AGE_SECONDS", "Swept", "sweep"]
+
+MAX_AGE_SECONDS = 30 * 86400.0
+"""How long after its last use in any notebook an artifact is kept."""
+_FRESH_SECONDS = 86400.0
+"""What was put within this time may belong to a cell that still runs, and is published after it."""
+_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What sweeping came to."""
+
+    removed: int = 0
+    """Keys under which artifacts were."""
+    kept: int = 0
+    publishers: int = 0
+    """What publishers had of notebooks, and was removed, since they have not used it for so long."""
+    problems: tuple[NbcacheError, ...] = ()
+    """Why nothing was removed: what publications name cannot be told."""
+
+
+def sweep(store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[], float] = time.time) -> Swept:
+    """Remove what no kernel has used for `max_age` seconds, as far as kernels have published that.
+
+    Whoever signed a publication, what it names is kept: to keep something is no harm. StoreError where the
+    store fails.
+    """
+    now = clock()
+    listed = list(store.keys(LIVE))  # before publications: what is put later is not looked at
+    named: set[str] = set()
+    old: list[str] = []
+    problems: list[NbcacheError] = []
+    for key, value in _values(store, list(store.keys(NOTEBOOK))):
+        try:
+            used = set(_used(value, since=now - max_age))
+        except CorruptEntry:  # it names nothing to anybody
+            old.append(key)
+            continue
+        except FormatError as error:
+            error.where = f"{key} in {store.name}"
+            problems.append(error)
+            continue
+        named |= used
+        if not used:
+            old.append(key)
+    if problems:
+        return Swept(kept=len(listed), problems=tuple(problems))
+    removed = 0
+    for key, value in _values(store, [each for each in listed if each not in named]):
+        if _created(value) < now - min(max_age, _FRESH_SECONDS):
+            store.delete(key)
+            removed += 1
+    for key in old:
+        store.delete(key)
+    left = {key.split("/")[1] for key in store.keys(NOTEBOOK)}
+    for key in list(store.keys(PUBLISHERS)):
+        if key.removeprefix(PUBLISHERS) not in left:
+            store.delete(key)
+    return Swept(removed, len(listed) - removed, len(old))
+
+
+def _values(store: Store, listed: list[str]) -> Iterator[tuple[str, bytes]]:
+    for start in range(0, len(listed), _BATCH):
+        yield from store.get_many(listed[start : start + _BATCH]).items()
+
+
+def _used(value: bytes, *, since: float) -> Iterator[str]:
+    """Yield the keys of the artifacts that a publication names, and that were used since then."""
+    for variant in decode_shared(value):
+        statement = Statement.decode(variant.statement)
+        content = unpack(variant.packed, size=statement.ref.size, digest=statement.ref.digest)
+        manifest = decode_manifest(content)
+        for ref in manifest.artifacts:
+            if ref.used >= since:
+                yield slot_of(manifest.environment, ref.type, ref.key)
+
+
+def _created(value: bytes) -> float:
+    """Return when the newest variant was put, in Unix seconds; 0 where nothing can be read."""
+    newest = 0.0
+    with suppress(FormatError):
+        newest = max(
+            (Statement.decode(each.statement).ref.created for each in decode_shared(value)), default=0.0
+        )
+    return newest

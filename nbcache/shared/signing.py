@@ -1,0 +1,138 @@
+"""One kernel among those that share a store: how it signs, and whom it believes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from nbcache.artifacts.encoding import is_bomb, unpack
+from nbcache.artifacts.provenance import Statement, verified
+from nbcache.core.errors import BadSignature, CorruptEntry, FormatError, TrustError
+from nbcache.core.key import sha256
+from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, Packed, Provenance
+from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit
+from nbcache.shared.layout import Variant
+from nbcache.snapshots.build import scope
+from nbcache.snapshots.versions import statement_of
+
+__all__ = ["Found", "Peer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An artifact of the shared level, checked and admitted, and not unpacked yet."""
+
+    statement: Statement
+    signer: str
+    """Fingerprint of who compiled it."""
+    standing: Standing
+    packed: bytes = field(repr=False)
+    provenance: Provenance = field(default=UNSIGNED, repr=False)
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """What it is, with who compiled it."""
+        return replace(self.statement.ref, provenance=self.provenance)
+
+    def unpack(self) -> bytes:
+        """Return the content; CorruptEntry where it is another than was signed."""
+        ref = self.statement.ref
+        return unpack(self.packed, size=ref.size, digest=ref.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Signs what a kernel publishes, and says what may be believed of what others have.
+
+    Methods raise TrustError where its keys cannot be used.
+    """
+
+    keyring: Callable[[], Keyring]
+    policy: Callable[[], Policy]
+    user: str = ""
+    host: str = ""
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the key that signs, which is made at the first use."""
+        return self.keyring().fingerprint()
+
+    def sign(self, content: bytes) -> bytes:
+        """Return the signature of what a lease says of its holder, as it stands beside it."""
+        return self.keyring().sign(Purpose.LEASE, content).encode()
+
+    def vouches(self, content: bytes, signature: bytes) -> bool:
+        """Tell whether this is the signature of what a lease says, by somebody who is trusted."""
+        try:
+            signed = Signature.decode(signature)
+            signed.verify(Purpose.LEASE, content)
+        except (BadSignature, FormatError):
+            return False
+        return self.keyring().standing(signed.fingerprint) is not Standing.UNKNOWN
+
+    def variant(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> Variant | None:
+        """Return an artifact with the signed statement of who compiled it; the user's, if that was here.
+
+        None for what others have compiled that cannot be passed on as theirs: it is unsigned, depends on
+        something else than `environment` has, or is here in another frame than theirs.
+        """
+        held = _held(ref, packed)
+        if ref.provenance is None:
+            said = statement_of(environment, ref, held, self.user, self.host).signed(self.keyring())
+            return Variant(said.statement, said.signature, packed)
+        try:
+            statement, _ = verified(ref.provenance)
+        except (FormatError, TrustError):
+            return None
+        wanted = (ref.identity, held, scope(environment, ref.type))
+        if (statement.ref.identity, statement.packed, statement.environment) != wanted:
+            return None
+        return Variant(ref.provenance.statement, ref.provenance.signature, packed)
+
+    def publication(self, environment: str, ref: ArtifactRef, packed: bytes) -> Variant:
+        """Return what the user publishes of a notebook; `environment` is a digest."""
+        statement = Statement(environment, environment, ref, _held(ref, packed), self.user, self.host)
+        said = statement.signed(self.keyring(), Purpose.PUBLICATION)
+        return Variant(said.statement, said.signature, packed)
+
+    def checked(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> Found:
+        """Return a variant whose lengths, digest and signature are right, and whose signer may be believed.
+
+        Raises FormatError, BadSignature, or another TrustError: of what the policy forbids. Nothing that a
+        statement says is looked at before its signature is checked, and what a stranger has put there, which
+        may be long, not at all.
+        """
+        statement, signer = _signed(variant, purpose)
+        standing = self.keyring().standing(signer)
+        admit(self.policy(), standing, signer)
+        _check_digest(variant, statement)
+        provenance = Provenance(variant.statement, variant.signature)
+        return Found(statement, signer, standing, variant.packed, provenance)
+
+    def said(self, variant: Variant) -> tuple[Statement, str] | None:
+        """Return a variant's statement and who has signed it, trusted or not; None where it is wrong."""
+        try:
+            statement, signer = _signed(variant, Purpose.ARTIFACT)
+            _check_digest(variant, statement)
+        except (BadSignature, FormatError):
+            return None
+        return statement, signer
+
+
+def _signed(variant: Variant, purpose: Purpose) -> tuple[Statement, str]:
+    """Return a variant's statement and who has signed it, where its lengths are right."""
+    signature = Signature.decode(variant.signature)
+    signature.verify(purpose, variant.statement)
+    statement = Statement.decode(variant.statement)
+    packed = statement.packed
+    if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
+        raise CorruptEntry("it is not as long as its statement says, or would be much longer")
+    return statement, signature.fingerprint
+
+
+def _check_digest(variant: Variant, statement: Statement) -> None:
+    if sha256(variant.packed) != statement.packed.packed_digest:
+        raise CorruptEntry("it does not have the digest that its statement says")
+
+
+def _held(ref: ArtifactRef, packed: bytes) -> Packed:
+    return Packed(ref.size, len(packed), sha256(packed))

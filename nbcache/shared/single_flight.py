@@ -1,0 +1,220 @@
+"""One compile for many kernels: who misses a graph first compiles it, and the others wait for the result.
+
+Who holds a lease says so in JSON, signed, so that nobody is shown a name that a stranger has written::
+
+    holder = {"said": text, "signature": text}   ; `nbcache.signature` of `nbcache.core.trust`, over `said`
+    said   = {"format": "nbcache.holder", "host": text, "name": text, "since": seconds, "user": text,
+              "version": 1}
+
+`name` is that of the lease, so that no signature serves for another.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nbcache.core.canonical_json import from_json, to_json
+from nbcache.core.errors import FormatError, StoreError, TrustError, printable
+from nbcache.core.forks import renew_in_children
+from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
+
+__all__ = ["Holder", "SingleFlight"]
+
+T = TypeVar("T")
+
+_LEASE_SECONDS = 10.0
+"""How long after its last heartbeat a kernel that compiles is believed dead."""
+_BEAT_SECONDS = 3.0
+_LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
+"""A compile that takes so many times what was expected, and so long, is given up: the next may begin."""
+_MOST_FRUITLESS = 2
+"""After so many have let go of a graph without a result it seems to have none: nobody waits for it."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+"""Seconds between two looks whether the result is there."""
+_LONGEST_NAME = 60
+_FORMAT = "nbcache.holder"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who compiles a graph."""
+
+    user: str
+    host: str
+    since: float
+    """Unix seconds, by the clock of that machine."""
+
+    def __str__(self) -> str:
+        name = "@".join(filter(None, (self.user, self.host))) or "another kernel"
+        return printable(name)[:_LONGEST_NAME]
+
+    def encode(self, name: str, sign: Callable[[bytes], bytes]) -> bytes:
+        """Return what it says of itself as the holder of the lease `name`; unsigned where it cannot sign."""
+        fields = {"host": self.host, "name": name, "since": self.since, "user": self.user}
+        said = signature = b""
+        with suppress(FormatError, TrustError):
+            said = to_json(_FORMAT, fields)
+            signature = sign(said)
+        return json.dumps({"said": said.decode(), "signature": signature.decode()}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, name: str, vouches: Callable[[bytes, bytes], bool]) -> Holder:
+        """Return what `data` says of the holder of the lease `name`; nothing where nobody vouches for it."""
+        try:
+            match json.loads(data) if len(data) <= HOLDER_BYTES else None:
+                case {"said": str(said), "signature": str(signature)} if vouches(
+                    said.encode(), signature.encode()
+                ):
+                    fields = from_json(said.encode(), _FORMAT)
+                    if fields.text("name") == name:
+                        return cls(fields.text("user"), fields.text("host"), fields.seconds("since"))
+        except (FormatError, RecursionError, TrustError, ValueError):
+            pass
+        return cls("", "", time.time())
+
+
+@dataclass(slots=True)
+class _Flight:
+    lease: Lease
+    until: float
+    """Steady seconds up to which its heart beats."""
+
+
+class SingleFlight:
+    """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        user: str,
+        host: str,
+        *,
+        sign: Callable[[bytes], bytes],
+        vouches: Callable[[bytes, bytes], bool],
+    ) -> None:
+        """`sign` returns a signature, and `vouches` tells whether one is of somebody who is trusted."""
+        self._sign, self._vouches = sign, vouches
+        self._coordinator = coordinator
+        self._user, self._host = user, host
+        self._lock = threading.Lock()
+        self._flights: dict[str, _Flight] = {}
+        self._beating: threading.Thread | None = None
+        self._closed = threading.Event()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which holds nothing."""
+        self._lock = threading.Lock()
+        self._flights = {}
+        self._beating = None
+        self._closed = threading.Event()
+
+    def wait(
+        self,
+        name: str,
+        arrived: Callable[[], T | None],
+        expected: float,
+        tell: Callable[[Holder | None], None],
+        patience: float | None = None,
+    ) -> T | None:
+        """Return what `arrived` returns once another kernel has compiled `name`; None to compile it here.
+
+        Never waits longer than `expected`, the seconds that compiling is expected to take, or `patience`, and
+        never for itself. `tell` is called with who compiles, and with None at the end. Whoever gets None says
+        so by `done` when it has compiled.
+        """
+        with self._lock:
+            if name in self._flights:  # torch asks again, where it could not use what it had loaded before
+                return None
+        deadline = time.monotonic() + (expected if patience is None else min(expected, patience))
+        pause = _FIRST_PAUSE
+        waited = False
+        last: bytes | None = None
+        other: Holder | None = None
+        fruitless = 0
+        try:
+            while True:
+                mine = Holder(self._user, self._host, time.time()).encode(name, self._sign)
+                claim = self._coordinator.claim(name, mine, _LEASE_SECONDS)
+                if claim.lease is not None:
+                    self._begin(claim.lease, expected)
+                at_it = mine if claim.lease is not None else claim.holder
+                if at_it != last:  # else it is known already what that says
+                    fruitless += last is not None
+                    other = None if at_it is None else Holder.decode(at_it, name, self._vouches)
+                last = at_it
+                # After the claim: what another has published before it let the lease go is seen here.
+                if (found := arrived()) is not None:
+                    self.done(name)
+                    return found
+                if fruitless == _MOST_FRUITLESS:
+                    self.done(name)
+                    return None
+                if claim.lease is not None or time.monotonic() >= deadline:
+                    return None
+                tell(other)
+                waited = True
+                if self._closed.wait(max(0.0, min(pause, deadline - time.monotonic()))):
+                    return None
+                pause = min(1.5 * pause, _LONGEST_PAUSE)
+        except StoreError:
+            self.forget(name)  # to ask a store that fails would be to wait for it once more
+            raise
+        except BaseException:  # an interrupt
+            with suppress(StoreError):
+                self.done(name)
+            raise
+        finally:
+            if waited:
+                tell(None)
+
+    def may_publish(self, name: str) -> bool:
+        """Tell whether this kernel may publish `name`: not where another has taken over since it began."""
+        flight = self._flights.get(name)
+        return flight is None or self._coordinator.holds(flight.lease)
+
+    def done(self, name: str) -> None:
+        """Let the others go on: `name` is published, or was not compiled."""
+        if (flight := self.forget(name)) is not None:
+            self._coordinator.release(flight.lease)
+
+    def forget(self, name: str) -> _Flight | None:
+        """Extend the lease on `name` no more, so that it ends by itself."""
+        with self._lock:
+            return self._flights.pop(name, None)
+
+    def close(self, *, release: bool = True) -> None:
+        """Wait for nobody any more; let go of what is held, which ends by itself where not `release`."""
+        self._closed.set()
+        if not release:
+            return
+        with suppress(StoreError):  # the rest ends by itself, too
+            for name in list(self._flights):
+                self.done(name)
+
+    def _begin(self, lease: Lease, expected: float) -> None:
+        until = time.monotonic() + max(_LEAST_SECONDS, _LONGEST_FACTOR * expected)
+        with self._lock:
+            self._flights[lease.name] = _Flight(lease, until)
+            if self._beating is None or not self._beating.is_alive():
+                self._beating = threading.Thread(target=self._beat, name="nbcache-lease", daemon=True)
+                with suppress(RuntimeError):  # no more threads for this process: the lease just ends
+                    self._beating.start()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(_BEAT_SECONDS):
+            now = time.monotonic()
+            with self._lock:
+                alive = [flight.lease for flight in self._flights.values() if flight.until > now]
+                if not alive:
+                    self._beating = None
+                    return
+            for lease in alive:
+                with suppress(StoreError):
+                    self._coordinator.extend(lease, _LEASE_SECONDS)

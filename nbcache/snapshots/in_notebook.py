@@ -1,0 +1,188 @@
+"""A snapshot inside a notebook: as an attachment of a raw cell, or as an output that the kernel displayed.
+
+An attachment of a raw cell stays when outputs are cleared, and when nbstripout, nbconvert or papermill
+rewrite the notebook; Jupyter deletes unreferenced attachments of markdown cells, and no others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from nbcache.core.errors import CorruptSnapshot, SnapshotError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+__all__ = [
+    "MANIFEST_MIME",
+    "MIME",
+    "attach",
+    "attached",
+    "carried",
+    "decode_notebook",
+    "detach",
+    "encode_notebook",
+    "referred",
+]
+
+MIME = "application/vnd.nbcache.snapshot"
+"""The type of a snapshot's bytes, in base64, in attachments and outputs."""
+
+MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
+"""The type of what a notebook says of the snapshot file beside it: its name and digest."""
+
+_NAME = "snapshot.nbcache"
+_MOST = 100
+"""Snapshots in one notebook that are looked at."""
+_MARK = "nbcache"
+"""Key of the cell's metadata that tells our cell from others."""
+_TEXT = """\
+This cell carries what torch.compile made of this notebook: nbcache restores it (`%load_ext nbcache`).
+`nbcache inspect` shows what it is and who signed it; `nbcache detach` takes it out."""
+
+
+def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
+    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others.
+
+    None where it is no notebook.
+    """
+    notebook = _with(MIME, data)
+    found, problems = [], []
+    for text in islice(chain(_attached(notebook), _displayed(notebook)), _MOST):
+        try:
+            found.append(_decoded(text))
+        except CorruptSnapshot as error:
+            problems.append(error)
+    return found, problems
+
+
+def attached(notebook: NotebookNode) -> list[bytes]:
+    """Return the snapshots that are attached to a notebook, as far as they are base64."""
+    found = []
+    for text in _attached(notebook):
+        with suppress(CorruptSnapshot):
+            found.append(_decoded(text))
+    return found
+
+
+def referred(data: bytes) -> set[str]:
+    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes tell of."""
+    outputs = _outputs(_with(MANIFEST_MIME, data))
+    digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in outputs)
+    return {digest for digest in digests if isinstance(digest, str)}
+
+
+def attach(notebook: NotebookNode, snapshot: bytes) -> None:
+    """Put `snapshot` into a raw cell at the end of the notebook, in place of what is attached already."""
+    import nbformat  # takes half a second
+
+    detach(notebook)
+    content = {MIME: base64.b64encode(snapshot).decode("ascii")}
+    cell = nbformat.v4.new_raw_cell(_TEXT, metadata={_MARK: {"snapshot": True}})  # type: ignore[no-untyped-call]
+    cell["attachments"] = {_NAME: content}
+    if (notebook["nbformat"], notebook["nbformat_minor"]) < (4, 5):
+        del cell["id"]
+    notebook["cells"].append(cell)
+
+
+def detach(notebook: NotebookNode) -> int:
+    """Take attached snapshots out of the notebook; return how many there were. Outputs stay as they are."""
+    found = len(list(_attached(notebook)))
+    kept = []
+    for cell in notebook["cells"]:
+        others = {
+            name: content
+            for name, content in _mapping(cell, "attachments").items()
+            if not (isinstance(content, Mapping) and MIME in content)
+        }
+        if "attachments" in cell:
+            cell["attachments"] = others
+        ours = _mapping(_mapping(cell, "metadata"), _MARK).get("snapshot")
+        if others or not (ours and cell.get("cell_type") == "raw"):
+            kept.append(cell)
+    notebook["cells"] = kept
+    return found
+
+
+def decode_notebook(data: bytes, where: str) -> NotebookNode:
+    """Return the notebook that `data` holds, as it is; SnapshotError where it is none of nbformat 4."""
+    import nbformat
+
+    try:
+        notebook: NotebookNode = nbformat.reads(data.decode(), as_version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
+        valid = (
+            notebook["nbformat"] == 4
+            and isinstance(notebook["nbformat_minor"], int)
+            and isinstance(notebook["cells"], list)
+        )
+    except Exception as error:  # nbformat raises many kinds on what is no notebook
+        raise SnapshotError("this is no notebook", where=where) from error
+    if not valid:
+        raise SnapshotError(
+            "this notebook is not of nbformat 4",
+            where=where,
+            next_step="open it in Jupyter and save it",
+        )
+    return notebook
+
+
+def encode_notebook(notebook: NotebookNode) -> bytes:
+    """Return a notebook as Jupyter writes it."""
+    import nbformat
+
+    text: str = nbformat.writes(notebook, version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
+    return f"{text}\n".encode()
+
+
+def _with(mime: str, data: bytes) -> Any:
+    """Return the notebook in `data`, or whatever JSON that is, if it names `mime`; else None."""
+    if mime.encode() not in data:  # most do not, and reading a large one takes a while
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _attached(notebook: Any) -> Iterator[Any]:
+    for cell in _cells(notebook):
+        for content in _mapping(cell, "attachments").values():
+            if isinstance(content, Mapping) and MIME in content:
+                yield content[MIME]
+
+
+def _displayed(notebook: Any) -> Iterator[Any]:
+    return (content[MIME] for content in _outputs(notebook) if MIME in content)
+
+
+def _outputs(notebook: Any) -> Iterator[Mapping[str, Any]]:
+    for cell in _cells(notebook):
+        outputs = cell.get("outputs") if isinstance(cell, Mapping) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            yield _mapping(output, "data")
+
+
+def _cells(notebook: Any) -> list[Any]:
+    cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
+    return cells if isinstance(cells, list) else []
+
+
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    """Return what `value` has under `key`; empty where either is no mapping: others have written it."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _decoded(text: Any) -> bytes:
+    try:
+        return base64.b64decode("".join(text), validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise CorruptSnapshot(
+            "a snapshot in this notebook is not base64", next_step="nbcache detach, and attach it again"
+        ) from error

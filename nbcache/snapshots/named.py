@@ -1,0 +1,546 @@
+"""Snapshots in a store, under names that a team chooses: `redis://host/0#team/gpt`.
+
+Keys of the store, below these prefixes, which are no others' (a kernel's local store is no place for them)::
+
+    artifact/<SHA-256 of the value>             one zstd frame, as a snapshot file has it: shared by all
+    snapshot/<name>/<SHA-256 of the value>      a snapshot file without artifacts: manifest and signature
+    doomed/<as below artifact/>                 Unix seconds, as text: since then no snapshot names it
+
+A name is one part of a key: what is not of `a-z 0-9 -` stands as `_` and two hexadecimal digits for each byte
+of its UTF-8, so `team/gpt` as `team_2fgpt`.
+
+A name may have several versions at once. Readers take all, each judged on its own. A writer merges those that
+are its own, puts artifacts that are not there, then its version, and deletes those that it has merged: no
+writer loses what another has written, and none waits. Everybody else's version is left beside, trusted or
+not: nobody signs for others, and nobody can keep others from a name.
+
+Artifacts that no version names are removed by `collect`, in two runs: the first marks them, one that comes
+later than a grace removes them. A writer takes away the marks of all that it names, before it looks what is
+there and again once its version is, and then puts what has gone meanwhile. So an artifact that is named can
+be lost only if `collect` halts, between looking at a mark and deleting, for as long as a writer takes for all
+of that; and what is lost, in this way or because a server evicts it, the next snapshot of who has it puts
+again. A version of which an artifact is gone is refused whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+
+from nbcache.artifacts.encoding import decode_snapshot
+from nbcache.core.errors import (
+    BadSignature,
+    ConfigError,
+    CorruptSnapshot,
+    FormatError,
+    MissingArtifact,
+    NbcacheError,
+    SnapshotError,
+    StoreError,
+    UnsupportedVersion,
+    UntrustedSigner,
+)
+from nbcache.core.key import sha256
+from nbcache.core.model import Packed
+from nbcache.core.trust import Keyring, Standing
+from nbcache.snapshots.build import Draft, Origin, Received, announced, is_vouched, signed_manifest, without
+from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
+from nbcache.snapshots.versions import revised
+from nbcache.stores.base import Store
+from nbcache.stores.open import open_store
+
+__all__ = ["GRACE_SECONDS", "Collected", "NamedSnapshots", "Place", "Version", "Written", "opened", "place"]
+
+GRACE_SECONDS = 3600.0
+"""How long `collect` leaves what it has marked: longer than any writer takes."""
+
+_ARTIFACT, _SNAPSHOT, _DOOMED = "artifact/", "snapshot/", "doomed/"
+_CONNECT_SECONDS, _SECONDS = 2.0, 20.0
+"""For a person who waits for megabytes, and not for a cell."""
+_BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
+"""What is asked for in one round trip."""
+_BATCH_VERSIONS = 16
+_VERSIONS_BYTES = 1 << 28
+"""Bytes of versions, without their artifacts, that are held at once."""
+_LISTINGS = 5
+"""How often versions are listed again, when some were replaced between listing and reading."""
+_ATTEMPTS = 3
+"""How often a snapshot is merged again, because artifacts went meanwhile."""
+_LONGEST, _LONGEST_PART = 100, 200
+"""Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_ENCODED = re.compile(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_FILES = (".nbcache", ".ipynb")
+_AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in a store."""
+
+    url: str = field(repr=False)
+    """The store's, which may hold a password."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a named snapshot, its artifacts not fetched."""
+
+    name: str
+    """Empty where the key's is none."""
+    key: str
+    """The store's key."""
+    received: Received | None
+    """What it says; None where it cannot be used."""
+    problem: NbcacheError | None
+    """Why it cannot be used."""
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What writing a named snapshot came to."""
+
+    draft: Draft
+    """All that the user's version holds now; artifacts that were read for it."""
+    changed: bool
+    """False where all of it was there already."""
+    lost: int
+    """Artifacts that earlier versions named, and that are not there any more."""
+    left: int
+    """Versions that stand beside: of others, or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What removing artifacts that no snapshot names came to."""
+
+    removed: int = 0
+    waiting: int = 0
+    """How many are marked."""
+    due: float | None = None
+    """Unix seconds from which on the first of these may go; None where none is marked."""
+    problems: tuple[NbcacheError, ...] = ()
+    """Why nothing was removed: versions whose artifacts cannot be told."""
+
+
+def place(text: str) -> Place | None:
+    """Return the store and name that `text` gives, `URL#NAME`; None where it is a file's path or on the web.
+
+    What exists, or ends in .nbcache or .ipynb, is a file. Raises ConfigError, which quotes no part of a URL.
+    """
+    url, separator, name = text.rpartition("#")
+    if text.startswith(("https://", "http://")):
+        return None
+    if not separator:
+        if "://" not in text:
+            return None
+        raise _no_name("the URL of a store names no snapshot in it")
+    if "://" not in url and (text.endswith(_FILES) or os.path.exists(os.path.expanduser(text))):
+        return None
+    if "://" in url and "@" in name and "@" not in url:  # redis://:pass#word@host/0
+        raise _no_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
+    if not name.isprintable() or not all(name.split("/")):
+        raise _no_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
+    if len(name) > _LONGEST or len(_encoded(name)) > _LONGEST_PART:
+        raise _no_name(
+            f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "
+            "but a-z, 0-9 and - count three times or more"
+        )
+    return Place(url, name)
+
+
+def _no_name(what: str) -> ConfigError:
+    return ConfigError(
+        what, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
+    )
+
+
+@contextmanager
+def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
+    """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
+    store = open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)
+    try:
+        yield NamedSnapshots(store, keyring)
+    finally:
+        store.close()
+
+
+class NamedSnapshots:
+    """The named snapshots of one store. Every method raises StoreError where the store fails."""
+
+    def __init__(self, store: Store, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._clock = clock
+
+    @property
+    def store(self) -> Store:
+        """The store itself."""
+        return self._store
+
+    @property
+    def name(self) -> str:
+        """What to call the store; holds no secret."""
+        return self._store.name
+
+    def where(self, name: str) -> str:
+        """Return what to call a snapshot in messages: its place, without secrets."""
+        return f"{self._store.name}#{name}"
+
+    def versions(self, name: str | None = None) -> list[Version]:
+        """Return the versions of a name, or of all; newest last, those that cannot be read first."""
+        prefix = _SNAPSHOT if name is None else _prefix(name)
+        found = [self._version(key, value) for key, value in self._values(prefix)[0].items()]
+        return sorted(found, key=lambda each: (each.name, _created(each), each.key))
+
+    def read(self, name: str) -> list[tuple[bytes, str]]:
+        """Return the versions of a name as snapshot files, and their place in words.
+
+        Signatures are checked before artifacts are fetched; who signed is not judged here. Raises the first
+        problem where no version is whole, and SnapshotError where there is none.
+        """
+        found, problems = self.read_all(name)
+        if not found:
+            raise problems[0]
+        return found
+
+    def read_all(self, name: str) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
+        """Return the same, and what is wrong with the versions that are not whole."""
+        # Again, where there is none: a listing may miss a version, and the one that absorbed it meanwhile.
+        versions = self.versions(name) or self.versions(name)
+        if not versions:
+            raise self._absent(name)
+        found: list[tuple[bytes, str]] = []
+        problems: list[NbcacheError] = []
+        left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
+        for version in versions:
+            try:
+                if version.received is None:
+                    assert version.problem is not None
+                    raise version.problem
+                if not is_vouched(version.received.standing):
+                    left -= self._fetched_of_stranger(version.received, left)
+                packed = self._fetch(version.received)
+                contents = version.received.snapshot.contents
+                frames = {contents[digest].packed_digest: frame for digest, frame in packed.items()}
+                whole = SnapshotFile(decode_file(version.data).versions, frames)
+                found.append((encode_file(whole), self.where(name)))
+            except StoreError:
+                raise
+            except NbcacheError as error:
+                error.of_trusted = version.received is not None and is_vouched(version.received.standing)
+                problems.append(error)
+        return found, problems
+
+    def _fetched_of_stranger(self, received: Received, left: int) -> int:
+        """Return the bytes of a version's artifacts; UntrustedSigner where that is more than is `left`."""
+        length = sum(each.packed_size for each in received.snapshot.contents.values())
+        if length > left:
+            raise UntrustedSigner(
+                f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in all, and a "
+                "version has more",
+                where=received.where,
+                next_step="nbcache ls URL shows who they are; nbcache trust add SIGNER, whom you know",
+            )
+        return length
+
+    def write(self, name: str, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
+        """Add what `take` returns, which is told what is there already, to the snapshot of this name.
+
+        Writes only what is new. Raises what `take` raises, and SnapshotError where it gets too long.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
+                return self._write(name, take, origin)
+        return self._write(name, take, origin)
+
+    def remove(self, name: str) -> int:
+        """Remove all versions of a name; return how many there were, SnapshotError where none was.
+
+        Artifacts stay, until `collect` finds that no other snapshot names them.
+        """
+        found = list(self._store.keys(_prefix(name)))
+        if not found:
+            raise self._absent(name)
+        for key in found:
+            self._store.delete(key)
+        return len(found)
+
+    def collect(self, grace: float = GRACE_SECONDS) -> Collected:
+        """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
+
+        Removes nothing while a version cannot be read: what it names is not known then. ConfigError where
+        this is a kernel's local store, whose artifacts are named in another way.
+        """
+        if next(iter(self._store.keys("ref/")), None) is not None:
+            raise ConfigError(
+                "this is the local store of kernels, which keeps its bound by itself",
+                where=self._store.name,
+                next_step="name the store that snapshots were put into",
+            )
+        present = self._digests(_ARTIFACT)  # before versions: what is put later is not looked at
+        marks = self._marks(self._digests(_DOOMED))
+        named, problems = self._named()
+        if problems:
+            return Collected(waiting=len(marks), problems=tuple(problems))
+        now = self._clock()
+        unnamed = present - named
+        for digest in marks.keys() - unnamed:
+            self._store.delete(_DOOMED + digest)
+        for digest in unnamed:
+            if marks.get(digest, now + 1) > now:  # of another clock, if it is from the future
+                self._store.put(_DOOMED + digest, repr(now).encode())
+        marks = {digest: min(marks.get(digest, now), now) for digest in unnamed}
+        due = {digest for digest, marked in marks.items() if marked + grace <= now}
+        if due:  # a writer that was there before our marks did not see them, but its version is there now
+            named, problems = self._named()
+            if problems:
+                return Collected(waiting=len(marks), problems=tuple(problems))
+            marks = {digest: marked for digest, marked in marks.items() if digest not in named}
+        removed = 0
+        for batch in _chunks(sorted(due & marks.keys()), _BATCH_KEYS):
+            for digest, marked in self._marks(batch).items():
+                if marked + grace <= now:
+                    self._store.delete(_ARTIFACT + digest)
+                    self._store.delete(_DOOMED + digest)
+                    del marks[digest]
+                    removed += 1
+        return Collected(removed, len(marks), min(marks.values()) + grace if marks else None)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _write(self, name: str, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
+        versions = self.versions(name)
+        ours = {each.key: each.received for each in versions if each.received and _is_ours(each.received)}
+        earlier = [self._as_it_is(received) for received in ours.values()]
+        gone: set[str] = set()
+        for before, now in zip(ours.values(), earlier, strict=True):
+            gone |= before.snapshot.contents.keys() - now.snapshot.contents.keys()
+        draft, changed = revised(earlier, take, origin, self._keyring, anew=bool(gone))
+        if sum(each.packed_size for each in draft.snapshot.contents.values()) > MAX_SNAPSHOT_BYTES:
+            raise SnapshotError(
+                f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
+                where=self.where(name),
+                next_step="choose another name, for some of its notebooks",
+            )
+        self._put_missing(draft, name)
+        if changed:
+            value = signed_manifest(draft, self._keyring)
+            key = _prefix(name) + sha256(value)
+            self._store.put(key, value)
+            self._put_missing(draft, name)
+            for absorbed in ours.keys() - {key}:
+                self._store.delete(absorbed)
+        lost = len(gone - draft.snapshot.contents.keys())
+        return Written(draft, changed, lost, left=len(versions) - len(ours))
+
+    def _as_it_is(self, received: Received) -> Received:
+        """Return a version without what it names and is not there any more."""
+        contents = received.snapshot.contents
+        there = self._present(each.packed_digest for each in contents.values())
+        gone = {digest for digest, each in contents.items() if each.packed_digest not in there}
+        return without(received, gone) if gone else received
+
+    def _put_missing(self, draft: Draft, name: str) -> None:
+        """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
+        contents = draft.snapshot.contents
+        needed = {each.packed_digest: digest for digest, each in contents.items()}
+        for batch in _chunks(needed, _BATCH_KEYS):
+            for mark in self._store.present(_DOOMED + digest for digest in batch):
+                self._store.delete(mark)
+        gone = needed.keys() - self._present(needed)
+        if any(needed[digest] not in draft.packed for digest in gone):
+            raise self._missing(len(gone), len(needed), self.where(name))
+        for packed_digest in gone:
+            self._store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
+
+    def _present(self, packed_digests: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        for batch in _chunks(packed_digests, _BATCH_KEYS):
+            keys = self._store.present(_ARTIFACT + digest for digest in batch)
+            found |= {key.removeprefix(_ARTIFACT) for key in keys}
+        return found
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _values(self, prefix: str) -> tuple[dict[str, bytes], bool]:
+        """Return all that is below `prefix`; and False where some went whenever they were to be read.
+
+        StoreError where that is more than is held in memory.
+        """
+        values: dict[str, bytes] = {}
+        for _ in range(_LISTINGS):
+            listed = set(self._store.keys(prefix))
+            values = {}
+            for batch in _chunks(listed, _BATCH_VERSIONS):
+                values |= self._store.get_many(batch)
+                if sum(map(len, values.values())) > _VERSIONS_BYTES:
+                    raise StoreError(
+                        f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
+                        where=self._store.name,
+                        next_step="`nbcache rm URL#NAME` removes one that should not be there",
+                    )
+            if values.keys() == listed:
+                return values, True
+        return values, False  # others absorbed them into versions that are not in this listing
+
+    def _version(self, key: str, value: bytes) -> Version:
+        name = _name_of(key)
+        try:
+            if name is None or sha256(value) != key.rpartition("/")[2]:
+                raise refused("its manifest does not have the digest that it is named by")
+            return Version(name, key, announced(value, self._keyring, where=self.where(name)), None, value)
+        except (FormatError, BadSignature) as error:
+            return Version(name or "", key, None, self._placed(error, key), value)
+
+    def _fetch(self, received: Received) -> dict[str, bytes]:
+        """Return the artifacts of a version by digest of their content; MissingArtifact where some are gone.
+
+        What is not what its key says is removed, so that the next snapshot puts it again.
+        """
+        contents = received.snapshot.contents
+        if sum(each.packed_size for each in contents.values()) > MAX_SNAPSHOT_BYTES:
+            raise refused("its artifacts are longer than a snapshot's may be", received.where)
+        packed: dict[str, bytes] = {}
+        damaged = 0
+        for batch in _by_size(contents):
+            values = self._store.get_many(_ARTIFACT + contents[digest].packed_digest for digest in batch)
+            for digest in batch:
+                key = _ARTIFACT + contents[digest].packed_digest
+                value = values.get(key)
+                if value is None:
+                    continue
+                if sha256(value) == contents[digest].packed_digest:
+                    packed[digest] = value
+                    continue
+                damaged += 1
+                with suppress(StoreError):
+                    self._store.delete(key)
+        if damaged:
+            raise CorruptSnapshot(
+                f"the snapshot is refused whole: {damaged} of its artifacts in the store were not what their "
+                "names say, and are removed",
+                where=received.where,
+                next_step=_AGAIN,
+            )
+        if gone := len(contents) - len(packed):
+            raise self._missing(gone, len(contents), received.where)
+        return packed
+
+    def _missing(self, gone: int, every: int, where: str) -> MissingArtifact:
+        return MissingArtifact(
+            f"{gone} of {every} artifacts of this snapshot are not in the store any more",
+            where=where,
+            next_step=_AGAIN,
+        )
+
+    def _absent(self, name: str) -> SnapshotError:
+        return SnapshotError(
+            "there is no snapshot of this name",
+            where=self.where(name),
+            next_step="`nbcache ls URL` lists those that are",
+        )
+
+    # --- collecting -------------------------------------------------------------------------------
+
+    def _digests(self, prefix: str) -> set[str]:
+        found = (key.removeprefix(prefix) for key in self._store.keys(prefix))
+        return {digest for digest in found if _DIGEST.fullmatch(digest)}
+
+    def _marks(self, digests: Iterable[str]) -> dict[str, float]:
+        """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
+        found: dict[str, float] = {}
+        for batch in _chunks(digests, _BATCH_KEYS):
+            for key, value in self._store.get_many(_DOOMED + digest for digest in batch).items():
+                match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
+                found[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
+        return found
+
+    def _named(self) -> tuple[set[str], list[NbcacheError]]:
+        """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
+        values, complete = self._values(_SNAPSHOT)
+        named: set[str] = set()
+        problems: list[NbcacheError] = []
+        for key, value in values.items():
+            try:
+                if sha256(value) != key.rpartition("/")[2]:
+                    raise refused("its manifest does not have the digest that it is named by")
+                for version in decode_file(value).versions:
+                    contents = decode_snapshot(version.manifest).contents
+                    named.update(each.packed_digest for each in contents.values())
+            except NbcacheError as error:
+                problems.append(self._placed(error, key))
+        if not complete:
+            problems.append(
+                SnapshotError(
+                    "snapshots were being written all the while",
+                    where=self._store.name,
+                    next_step="run it again",
+                )
+            )
+        return named, problems
+
+    def _placed(self, error: NbcacheError, key: str) -> NbcacheError:
+        """Return what is wrong with a version, with its place and what to do there."""
+        name = _name_of(key)
+        error.where = self.where(name or key)
+        if not isinstance(error, UnsupportedVersion):
+            error.next_step = "nbcache rm removes it; then take it again"
+        return error
+
+
+def _name_of(key: str) -> str | None:
+    """Return the name that a version's key holds; None where it holds none that a writer would make."""
+    match key.split("/"):
+        case ["snapshot", part, _] if _ENCODED.fullmatch(part):
+            data = re.sub(rb"_(..)", lambda each: bytes.fromhex(each[1].decode()), part.encode())
+            name = data.decode(errors="replace")
+            return name if _encoded(name) == part else None
+    return None
+
+
+def _encoded(name: str) -> str:
+    return "".join(
+        character if character in _PLAIN else "".join(f"_{byte:02x}" for byte in character.encode())
+        for character in name
+    )
+
+
+def _prefix(name: str) -> str:
+    return f"{_SNAPSHOT}{_encoded(name)}/"
+
+
+def _is_ours(received: Received) -> bool:
+    return received.standing is Standing.OWN
+
+
+def _created(version: Version) -> float:
+    return -1.0 if version.received is None else version.received.snapshot.created
+
+
+def _by_size(contents: Mapping[str, Packed]) -> Iterator[list[str]]:
+    """Yield the digests of contents in batches that a round trip can bring."""
+    batch: list[str] = []
+    length = 0
+    for digest, each in contents.items():
+        if batch and (length + each.packed_size > _BATCH_BYTES or len(batch) == _BATCH_KEYS):
+            yield batch
+            batch, length = [], 0
+        batch.append(digest)
+        length += each.packed_size
+    if batch:
+        yield batch
+
+
+def _chunks(texts: Iterable[str], length: int) -> Iterator[list[str]]:
+    iterator = iter(texts)
+    while chunk := list(islice(iterator, length)):
+        yield chunk

@@ -1,0 +1,65 @@
+"""Opens a store by its URL."""
+
+from __future__ import annotations
+
+import os
+
+from nbcache.core.errors import ConfigError
+from nbcache.stores.base import Store
+from nbcache.stores.filesystem import FilesystemStore
+from nbcache.stores.redis.address import SCHEMES
+from nbcache.stores.redis.store import RedisStore
+from nbcache.stores.with_timeout import BoundedStore
+
+__all__ = ["open_bounded", "open_store"]
+
+
+def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
+    """Return the store at `url`, without asking anything of it yet; a path is that of a folder.
+
+    Timeouts are in seconds, and those of stores on Redis. Raises ConfigError where the URL is of no kind that
+    is known, or the package for its kind is not installed.
+    """
+    text = os.fspath(url)
+    scheme = text.partition(":")[0]
+    if scheme in SCHEMES:
+        return RedisStore(text, connect_timeout=connect_timeout, timeout=timeout)
+    if "://" not in text:
+        if not text:
+            raise _unknown("the URL of a store is empty")
+        return FilesystemStore(_folder(text) if isinstance(url, str) else text)
+    import fsspec
+
+    # Of a chain, as in simplecache::s3://bucket, the first decides.
+    if text.partition("://")[0].partition("::")[0] not in fsspec.available_protocols():
+        raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
+    return FilesystemStore(text)
+
+
+def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
+    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind."""
+    store = open_store(url, connect_timeout=connect_timeout, timeout=timeout)
+    return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
+
+
+def _folder(text: str) -> str:
+    """Return the path of a folder that is there, or is written as one: with `/`, `.` or `~` first.
+
+    ConfigError else: a host without its scheme would become a folder, password and all.
+    """
+    if not (
+        text.startswith(("/", ".", "~")) or os.path.isdir(text)
+    ):  # others may hang, and are not asked here
+        raise ConfigError(
+            "this is no URL, and no folder that is there",  # not quoted: it may hold a password
+            next_step="write a host as redis://host, and a folder that is to be made as ./folder",
+        )
+    return os.path.expanduser(text)
+
+
+def _unknown(what: str) -> ConfigError:
+    return ConfigError(
+        what,
+        next_step=f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in SCHEMES)}, file://, s3://,"
+        " gs://, hf://, memory://, or what else fsspec opens",
+    )

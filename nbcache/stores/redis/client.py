@@ -1,0 +1,201 @@
+"""redis-py's clients for the three kinds of Redis, with a deadline on all that they wait for.
+
+redis-py bounds each read from a socket, and so not their sum: a server that sends a byte a second keeps it
+for ever. Here `deadline` bounds what a thread does within it: all reads, writes and connecting together.
+Connecting may exceed it by one connect timeout, with TLS by one timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from nbcache.core.errors import ConfigError
+from nbcache.stores.redis.address import Address
+
+__all__ = ["TooMuchError", "connect", "deadline", "disconnect", "require_redis"]
+
+_READ_BYTES = 256 * 1024
+
+
+def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
+    """Return a client of what is at `address`: `redis.Redis`, or `redis.RedisCluster`, which connects now.
+
+    It tries nothing again but where a Cluster says that a key has moved. Any, since redis-py's annotations
+    do not tell synchronous from asynchronous.
+    """
+    redis = require_redis()
+    common: dict[str, Any] = {
+        "socket_connect_timeout": connect_timeout,
+        "socket_timeout": timeout,
+        "socket_read_size": _READ_BYTES,
+        "protocol": 2,  # for servers and proxies of any age; one round trip less to connect
+        "driver_info": None,  # or each connection first tells it, in two round trips, which an ACL may refuse
+    }
+    user = {"username": address.username, "password": address.password}
+    if address.scheme == "unix":
+        pool = _pool(
+            redis.UnixDomainSocketConnection, path=address.path, db=address.database, **user, **common
+        )
+        return redis.Redis.from_pool(pool)
+    common |= address.tls_files
+    common["socket_keepalive"] = True  # or only a timeout tells that a firewall has forgotten a connection
+    link = redis.SSLConnection if address.tls else redis.Connection
+    if address.cluster:
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        first, *others = address.hosts
+        return redis.RedisCluster(
+            # A URL, since only a client that is made from one takes a class of connections.
+            url="redis://[{}]:{}".format(*first) if ":" in first[0] else "redis://{}:{}".format(*first),
+            startup_nodes=[redis.cluster.ClusterNode(*other) for other in others],
+            connection_class=_bounded(link),
+            retry=Retry(NoBackoff(), 0),
+            **user,
+            **common,
+        )
+    if not address.sentinel:
+        ((host, port),) = address.hosts
+        pool = _pool(link, host=host, port=port, db=address.database, **user, **common)
+        return redis.Redis.from_pool(pool)
+    sentinels = redis.Sentinel([], **common)
+    # They are asked for a few bytes, and one that hangs must leave time for the next.
+    common["socket_timeout"] = min(timeout, connect_timeout)
+    user_of_sentinels = {"username": address.sentinel_username, "password": address.sentinel_password}
+    for host, port in address.hosts:
+        pool = _pool(link, host=host, port=port, **user_of_sentinels, **common)
+        sentinels.sentinels.append(redis.Redis.from_pool(pool))
+    managed = redis.SentinelManagedSSLConnection if address.tls else redis.SentinelManagedConnection
+    return sentinels.master_for(
+        address.service, connection_class=_bounded(managed), db=address.database, **user
+    )
+
+
+def disconnect(client: Any) -> None:
+    """Close all connections of a client that `connect` returned."""
+    with contextlib.suppress(Exception):
+        if isinstance(client, require_redis().RedisCluster):
+            client.disconnect_connection_pools()  # its own `close` leaves that to the garbage collector
+        client.close()
+
+
+def require_redis() -> Any:
+    """Return redis-py; ConfigError where it is not installed.
+
+    It is imported at its first use: it takes a tenth of a second, and most kernels need none.
+    """
+    try:
+        import redis
+    except ModuleNotFoundError as error:
+        raise ConfigError("a store on Redis needs redis-py", next_step="pip install redis") from error
+    return redis
+
+
+@contextlib.contextmanager
+def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
+    """Have all that this thread does with clients fail with a timeout once `seconds` have passed.
+
+    With TooMuchError once it has received more than `most_bytes`. Within another one the narrower bounds
+    count.
+    """
+    until, allowed = _thread.deadline, _thread.allowed
+    _thread.deadline = min(until, time.monotonic() + seconds)
+    _thread.allowed = begun = min(allowed, most_bytes)
+    try:
+        yield
+    finally:
+        _thread.deadline = until
+        _thread.allowed = allowed - (begun - _thread.allowed if begun < math.inf else 0.0)
+
+
+class TooMuchError(Exception):
+    """More bytes come than the deadline's bound allows."""
+
+
+class _Thread(threading.local):
+    deadline = math.inf
+    allowed = math.inf
+    """Bytes that it may still receive."""
+
+    def received(self, count: int) -> None:
+        self.allowed -= count
+        if self.allowed < 0:
+            raise TooMuchError
+
+    def left(self) -> float:
+        """Return the seconds until the deadline; TimeoutError where it has passed."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+_thread = _Thread()
+
+
+class _BoundedSocket:
+    """A socket that waits until its timeout or the deadline, whichever comes first."""
+
+    def __init__(self, socket: Any):
+        self._socket = socket
+        self._timeout: float | None = socket.gettimeout()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
+
+    def recv(self, *arguments: Any) -> Any:
+        self._bound()
+        data = self._socket.recv(*arguments)
+        _thread.received(len(data))
+        return data
+
+    def recv_into(self, *arguments: Any) -> Any:  # with hiredis
+        self._bound()
+        count = self._socket.recv_into(*arguments)
+        _thread.received(count)
+        return count
+
+    def sendall(self, *arguments: Any) -> Any:
+        self._bound()
+        return self._socket.sendall(*arguments)
+
+    def _bound(self) -> None:
+        seconds = math.inf if self._timeout is None else self._timeout
+        if seconds != 0:  # not to wait at all is what it was asked for
+            seconds = min(seconds, _thread.left())
+        self._socket.settimeout(None if seconds == math.inf else seconds)
+
+
+class _Bounded:
+    """What is added to a class of connections: the deadline, and no answer is left for a later command."""
+
+    def _connect(self) -> _BoundedSocket:
+        _thread.left()
+        return _BoundedSocket(super()._connect())  # type: ignore[misc]
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*arguments, **options)  # type: ignore[misc]
+        except require_redis().ResponseError:
+            raise
+        except BaseException:
+            self.disconnect()  # type: ignore[attr-defined]  # connections that Sentinels name do not
+            raise
+
+
+@cache
+def _bounded(link: Any) -> Any:
+    return type(f"Bounded{link.__name__}", (_Bounded, link), {})
+
+
+def _pool(link: Any, **options: Any) -> Any:
+    return require_redis().ConnectionPool(connection_class=_bounded(link), **options)

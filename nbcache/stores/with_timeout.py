@@ -1,0 +1,121 @@
+"""A store whose operations end in time, around one that has no timeouts of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar
+
+from nbcache.core.errors import StoreUnavailable
+from nbcache.core.forks import renew_in_children
+from nbcache.stores.base import Store
+
+__all__ = ["BoundedStore", "given_up"]
+
+T = TypeVar("T")
+
+_WRITE_FACTOR = 15
+"""Nobody waits for what is written, nor for listings: they may take so many times as long."""
+_MOST_HANGING = 32
+_asking = threading.local()
+
+
+def given_up() -> bool:
+    """Tell whether nobody waits any more for what this thread asks: a store then reads no further."""
+    over: threading.Event | None = getattr(_asking, "over", None)
+    return over is not None and over.is_set()
+
+
+class BoundedStore:
+    """Asks `store` from threads of its own, and gives up after `timeout` seconds; writes have 15 times that.
+
+    What is given up goes on in its thread, until the store looks whether it is `given_up`. While too many
+    hang so, all operations fail at once.
+    """
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._hanging = threading.Semaphore(_MOST_HANGING)
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where none of the threads is."""
+        self._hanging = threading.Semaphore(_MOST_HANGING)
+
+    @property
+    def name(self) -> str:
+        """As that of the store."""
+        return self._store.name
+
+    @property
+    def read_only(self) -> bool:
+        """As that of the store."""
+        return self._store.read_only
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes under `key`, or None."""
+        return self._within(self._timeout, lambda: self._store.get(key))
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return those of `keys` that are there, with their bytes."""
+        wanted = list(keys)
+        return self._within(self._timeout, lambda: self._store.get_many(wanted))
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        """Return those of `keys` that are there."""
+        wanted = list(keys)
+        return self._within(self._timeout, lambda: self._store.present(wanted))
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store `value` under `key`."""
+        self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.put(key, value))
+
+    def delete(self, key: str) -> None:
+        """Remove `key`."""
+        self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.delete(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with `prefix`."""
+        return iter(self._within(_WRITE_FACTOR * self._timeout, lambda: list(self._store.keys(prefix))))
+
+    def close(self) -> None:
+        """Release what the store holds."""
+        self._store.close()
+
+    def _within(self, seconds: float, action: Callable[[], T]) -> T:
+        if not self._hanging.acquire(blocking=False):
+            raise self._late(seconds)
+        done: Future[T] = Future()
+        over = threading.Event()
+        hanging = self._hanging
+
+        def act() -> None:
+            _asking.over = over
+            try:
+                done.set_result(action())
+            except BaseException as error:
+                done.set_exception(error)
+            finally:
+                _asking.over = None
+                hanging.release()
+
+        try:
+            threading.Thread(target=act, name="nbcache-ask", daemon=True).start()
+        except RuntimeError:  # no more threads for this process
+            act()
+        try:
+            return done.result(seconds)
+        except TimeoutError as error:
+            raise self._late(seconds) from error
+        finally:
+            over.set()
+
+    def _late(self, seconds: float) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"it did not answer within {seconds:g} s",
+            where=self.name,
+            next_step="check that it can be reached, or allow it more time:"
+            " %nbcache config shared_timeout=5, then %nbcache connect",
+        )

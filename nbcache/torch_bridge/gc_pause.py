@@ -1,0 +1,84 @@
+"""Keep Python's garbage collector away from imports and tracing.
+
+Both make millions of objects that stay. The collector looks through them, and through everything else
+in the kernel, again and again, finds nothing, and takes a third of the time of torch's imports and 0.2 to
+0.3 s of one traced model (2 cores, torch 2.13.0, Python 3.11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections.abc import Iterator
+
+from nbcache.core.forks import renew_in_children
+
+__all__ = ["HeapAside", "paused"]
+
+_BY_PYTHON = 1000
+"""Python 3.12 has frozen 375 objects when it starts; who calls `gc.freeze` freezes thousands."""
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Collect nothing; afterwards take what was made for old, so that it is not gone through at once."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not _user_keeps_frozen():
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
+
+
+class HeapAside:
+    """Leaves what exists already out of collections, from the first `begin` to the last `end`.
+
+    What is made meanwhile is collected as ever. Any thread may call; a user's own frozen objects stay so.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._frozen = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Take the heap back in a forked child: threads that would do so may not be there."""
+        self._lock = threading.Lock()
+        self.reset()
+
+    def begin(self) -> None:
+        """Set the heap aside, unless it is already."""
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1 and gc.isenabled() and not _user_keeps_frozen():
+                gc.freeze()
+                self._frozen = True
+
+    def end(self) -> None:
+        """Take the heap back, if this `end` belongs to the first `begin`."""
+        with self._lock:
+            self._depth = max(0, self._depth - 1)
+            if self._depth == 0:
+                self._release()
+
+    def reset(self) -> None:
+        """Take the heap back, whatever is still open."""
+        with self._lock:
+            self._depth = 0
+            self._release()
+
+    def _release(self) -> None:
+        if self._frozen:
+            self._frozen = False
+            gc.unfreeze()
+
+
+def _user_keeps_frozen() -> bool:
+    return gc.get_freeze_count() > _BY_PYTHON

@@ -1,0 +1,429 @@
+"""C++ kernels and instruction-set probes as artifacts: what Mega-Cache leaves out on the CPU.
+
+torch names a kernel's shared object by the whole compiler command line, with the absolute paths of
+torch and Python, so in another virtual environment it compiles everything again; and it finds out
+which vector instructions work by compiling and loading a test program. Here both are kept under
+keys that hold what the result depends on and nothing else, in the session's environment, which
+adds torch's build, the Python ABI, the compiler's ABI and every instruction set of the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.core.key import components, digest, sha256
+from nbcache.core.model import BUNDLED, Artifact, Level
+from nbcache.kernel.tracker import KernelUsed, SpanEnded, SpanStarted
+from nbcache.torch_bridge.environment import release, torch_release, torch_version
+from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
+from nbcache.torch_bridge.patches import Intended
+from nbcache.torch_bridge.recording import being_loaded, was_provided
+
+if TYPE_CHECKING:
+    from nbcache.core.cpu_levels import Baseline
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
+
+_THREADS_IN_KEYS = (2, 13)
+"""Since when torch's keys hold the number of threads."""
+_ARGUMENTS_IN_CXX = (2, 15)
+"""Since when torch takes `CXX` for a command."""
+_WORKS = b"1"
+_CLOCK_TICK = 0.01
+"""Seconds by which the clock of file times may be behind."""
+
+KERNELS = "nbcache_kernels"
+"""Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""
+
+CLEARED = "cleared"
+"""File in there whose time says when the user last cleared all."""
+
+__all__ = [
+    "CLEARED",
+    "KERNELS",
+    "compiled_since",
+    "compiler",
+    "compiler_identity",
+    "kernel_key",
+    "place",
+    "provide_kernels",
+    "provide_probes",
+]
+
+
+_BUILD_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CFLAGS",
+    "CPPFLAGS",
+    "CXX",
+    "CXXFLAGS",
+    "LDFLAGS",
+    "OMP_PREFIX",
+    "TORCHINDUCTOR_DEBUG_COMPILE",
+    "TORCHINDUCTOR_DEBUG_SYMBOL",
+)
+
+
+class IncompleteGraph(Intended, OSError):
+    """Makes torch take a stored graph for a miss and compile it whole: a kernel of it cannot be had."""
+
+
+def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], build_settings: str) -> str:
+    """Return the key of a C++ kernel, 64 hexadecimal digits.
+
+    `arguments` and `options` are those of `CppCodeCache.load_async` (source code, device type,
+    extra flags, optimized code, …) but for `submit_fn`.
+    """
+    parts = {
+        "class": cls.__name__,
+        "build settings": build_settings,
+        **{f"argument {index}": value for index, value in enumerate(arguments)},
+        **{f"option {name}": value for name, value in options.items() if name != "submit_fn"},
+    }
+    return digest(components(parts))
+
+
+def provide_kernels(
+    codecache: ModuleType,
+    session: Session,
+    patches: Patches,
+    serving: Callable[[], bool],
+    owned: Callable[[], bool],
+    baseline: Callable[[], Baseline | None],
+) -> None:
+    """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
+    pending: set[tuple[Any, str]] = set()
+    trusted: dict[str, Path] = {}
+    """By slot, the files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
+    restored: set[str] = set()
+    """Those slots of them whose kernels were restored, from whomever."""
+
+    def slot(key: str) -> str:
+        """Return under what a kernel is kept in this process, which may compile for one CPU, then another."""
+        chosen = baseline()
+        return key if chosen is None else f"{key} for {chosen.name}"
+
+    def load_async(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+        key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
+        if load is not None:
+            return load
+        graph = _stored_graph(codecache, session) if key is not None else None
+        if key is not None and graph is not None:
+            load = session.attempt("restoring a kernel", partial(restore_left, cls, key))
+            if load is not None:
+                return load
+            if not session.attempt("asking the CPU", partial(may_be_compiled, graph)):
+                raise given_up(graph, "is missing")
+        must_be_stored(key or "a C++ kernel")
+        began, before = time.time(), set(cls.cache)
+        try:
+            load = original(cls, *args, **kwargs)
+        except Exception as error:
+            if graph is None:
+                raise
+            raise given_up(graph, "cannot be compiled") from error
+        if key is None:
+            return load
+        ours = slot(key)
+        entries = {(cls, name) for name in {ours, *(set(cls.cache) - before)}}
+        pending.update(entries)
+        recording = _recording(load, partial(noted, key, ours, began), entries, pending)
+        if graph is not None:
+            return partial(compiled_here, graph, recording)
+        return cls.cache.setdefault(ours, recording)
+
+    def may_be_compiled(graph: str) -> bool:
+        """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
+        loading = sha256(being_loaded()).encode()
+        return loading in [each.content for each in session.provide(BUNDLED, graph)] and _is_best_choice()
+
+    def compiled_here(graph: str, load: Callable[[], Any]) -> Any:
+        """Return a kernel of a graph that came without it, compiled from the source that came."""
+        try:
+            return load()
+        except Exception as error:  # the compiler's own, or the loader's: the graph is compiled whole
+            raise given_up(graph, "cannot be compiled") from error
+
+    def given_up(graph: str, why: str) -> OSError:
+        """Drop a stored graph; return what makes torch take it for a miss and compile it whole."""
+        session.attempt("dropping an incomplete graph", partial(give_up, graph))
+        return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
+
+    def noted(key: str, ours: str, began: float, library: Any) -> None:
+        session.attempt("recording a kernel", partial(note, key, ours, began, library))
+
+    def note(key: str, ours: str, began: float, library: Any) -> None:
+        """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
+        path = Path(getattr(library, "__file__", None) or library._name)
+        status = path.stat()
+        compiled = compiled_since(began, status)
+        session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
+        if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
+            trusted[ours] = path
+            restored.discard(ours)
+            session.record("cpp_kernel", key, path.read_bytes, made=True)
+
+    def give_up(graph: str) -> None:
+        session.incomplete(graph)
+        shutil.rmtree(codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
+
+    def restore(
+        cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str | None, Callable[[], Any] | None]:
+        """Return the kernel's key, None where nothing is to be served, and what loads it if it is there."""
+        if not serving():
+            return None, None
+        key = kernel_key(cls, args, kwargs, _build_settings(codecache))
+        ours = slot(key)
+        if (loaded := cls.cache.get(ours)) is not None:
+            session.emit(KernelUsed(**stamp(), compiled=False))
+            if ours in trusted:  # the store may have been cleared since
+                made = ours not in restored or owned()  # else it may be another's
+                session.record("cpp_kernel", key, trusted[ours].read_bytes, made=made)
+            return key, loaded
+        for artifact in session.provide("cpp_kernel", key)[:1]:
+            if (load := loaded_from(cls, artifact)) is not None:
+                session.populated("cpp_kernel", key)
+                return key, load
+        return key, None
+
+    def restore_left(cls: Any, key: str) -> Callable[[], Any] | None:
+        """Return what loads a kernel that was restored earlier and is stored no more; None without it."""
+        for artifact in _left(codecache, key) if owned() else ():
+            if (load := loaded_from(cls, artifact)) is not None:
+                session.record("cpp_kernel", key, artifact.content, made=True)
+                return load
+        return None
+
+    def loaded_from(cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
+        library = _load(codecache, cls, session, artifact)
+        if library is None:
+            return None
+        ours = slot(artifact.key)
+        trusted[ours] = _path(codecache.cache_dir(), artifact)
+        restored.add(ours)
+        load: Callable[[], Any] = cls.cache.setdefault(ours, partial(_same, library))
+        return load
+
+    patches.hook(
+        codecache.CppCodeCache, "load_async", load_async, takes="cls main_code device_type submit_fn"
+    )
+
+
+def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
+    """Return the key of the graph that loads a kernel now, if nbcache provided that graph, now or earlier.
+
+    Its source may be vectorized for another instruction set than a compiler here would be told, and
+    torch's key does not tell them apart: its kernels are loaded as they were stored or not at all.
+    An OSError while a graph is loaded makes torch take it for a miss and compile it whole.
+    """
+    key: str | None = getattr(being_looked_up, "key", None)
+    if key is None:
+        return None
+    stored = session.looked_up("inductor", key)[0] is not Level.L0 or was_provided(codecache, key)
+    return key if stored else None
+
+
+def _is_best_choice() -> bool:
+    """Tell whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
+
+    Code that counts on others is built without an error, and computes something else.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    supported = cpu_vec_isa.x86_isa_checker()
+    best = [isa for isa in cpu_vec_isa.supported_vec_isa_list if set(str(isa).split()) <= set(supported)]
+    return bool(best) and str(cpu_vec_isa.pick_vec_isa()) == str(best[0])
+
+
+def _build_settings(codecache: ModuleType) -> str:
+    """Return the settings and environment variables that a kernel's compiler command depends on.
+
+    Not inductor's whole configuration: parts of it are switched for the time of a compile, so it is
+    another one when the same kernel is loaded by a hit. The number of threads is one of them where torch's
+    keys leave it out: some code has room for so many, and is run by as many as torch uses.
+    """
+    values = codecache.config.get_config_copy()
+    config = {name: values[name] for name in sorted(values) if name.startswith(("cpp", "aot_inductor."))}
+    variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
+    threads = codecache.torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else None
+    return repr((config, variables, threads))
+
+
+def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact) -> Any:
+    """Write a stored kernel into torch's folder and load it; None where the loader will not have it."""
+    session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
+    try:
+        path = place(codecache.cache_dir(), artifact)
+        library = cls._load_library(str(path), artifact.key)
+        session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
+        session.record("cpp_kernel", artifact.key, artifact.content, made=False)
+        return library
+    except (OSError, ImportError) as error:
+        session.rejected("cpp_kernel", artifact.key, error)
+        return None
+    finally:
+        session.emit(SpanEnded(**stamp(), name="nbcache.restore"))
+
+
+def compiled_since(began: float, status: os.stat_result) -> bool:
+    """Tell whether the file with this `status` was written at `began` (Unix time) or later."""
+    return status.st_mtime >= began - _CLOCK_TICK
+
+
+def place(cache_folder: str, artifact: Artifact) -> Path:
+    """Write a shared object into torch's cache folder, if it is not there, and return its path."""
+    path = _path(cache_folder, artifact)
+    if path.exists() and sha256(path.read_bytes()) == artifact.digest:
+        os.utime(path)
+    else:
+        _write(path, artifact.content)
+    return path
+
+
+def _path(cache_folder: str, artifact: Artifact) -> Path:
+    return _folder(cache_folder, artifact.key) / f"{artifact.key}-{artifact.digest}.so"
+
+
+def _folder(cache_folder: str, key: str) -> Path:
+    return Path(cache_folder, KERNELS, key[:2])
+
+
+def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
+    """Yield a key's kernels that are in torch's folder, as they were restored since it was last cleared."""
+    cleared = Path(codecache.cache_dir(), KERNELS, CLEARED)
+    oldest = cleared.stat().st_mtime if cleared.exists() else 0.0
+    for path in _folder(codecache.cache_dir(), key).glob(f"{key}-*.so"):
+        artifact = Artifact("cpp_kernel", key, path.read_bytes())
+        if path == _path(codecache.cache_dir(), artifact) and path.stat().st_mtime > oldest:
+            yield artifact
+
+
+def _same(library: Any) -> Any:
+    return library
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _recording(
+    load: Callable[[], Any],
+    note: Callable[[Any], None],
+    entries: set[tuple[Any, str]],
+    pending: set[tuple[Any, str]],
+) -> Callable[[], Any]:
+    """Have `note` called with the kernel when `load` first returns it.
+
+    `entries` are those of the in-process caches that stand for this kernel, `pending` those of all
+    kernels that are not loaded yet. Where loading fails, the latter go: an interrupt in a notebook ends
+    the running compilers too, and torch would find their failure there at each new try (2.13).
+    """
+    library: Any = None
+
+    def load_and_record() -> Any:
+        nonlocal library
+        if library is None:
+            try:
+                library = load()
+            except BaseException:
+                for cls, name in tuple(pending):
+                    cls.cache.pop(name, None)
+                pending.clear()
+                raise
+            pending.difference_update(entries)
+            note(library)
+        return library
+
+    return load_and_record
+
+
+def _arch_flags(isa: Any) -> str:
+    """Return the compiler flags of an instruction set: a method on 2.13, an attribute on 2.11."""
+    return str(isa.build_arch_flags() if hasattr(isa, "build_arch_flags") else isa._arch_flags)
+
+
+def provide_probes(
+    cpu_vec_isa: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+) -> None:
+    """Remember that a vector instruction set works with the compiler that is here (`VecISA.check_build`).
+
+    Finding it out costs a run of that compiler and a process. That one does not work is not remembered:
+    the reason may pass, such as a time-out on a busy machine.
+    """
+
+    def known(self: Any, code: str) -> tuple[str | None, bool]:
+        """Return the key under which to remember, None for not at all, and whether it is known to work."""
+        compiler = compiler_identity()
+        if compiler is None or not serving():
+            return None, False
+        program = {"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())}
+        key = digest(components({**program, "compiler": compiler}))
+        for artifact in session.provide("probe", key)[:1]:
+            session.record("probe", key, artifact.content, made=False)
+            return key, artifact.content == _WORKS
+        return key, False
+
+    def check_build(original: Any, self: Any, code: str) -> Any:
+        key, works = session.attempt("looking up a probe", partial(known, self, code)) or (None, False)
+        if works:
+            return True
+        must_be_stored(str(self))
+        works = original(self, code)
+        if works and key is not None:
+            session.attempt("recording a probe", partial(session.record, "probe", key, _WORKS, made=True))
+        return works
+
+    patches.hook(cpu_vec_isa.VecISA, "check_build", check_build, takes="self code", only=True)
+
+
+def compiler() -> tuple[str, list[str] | None]:
+    """Return the C++ compiler, as `CXX` names it, and the command that runs it; None where it is not there.
+
+    Since torch 2.15 arguments may stand there, as in `ccache g++`; before, all of it names a program.
+    """
+    name = os.environ.get("CXX", "g++")
+    words = [name]
+    if release(torch_version() or "0.0") >= _ARGUMENTS_IN_CXX:
+        try:
+            words = shlex.split(name) or [name]
+        except ValueError:  # a quotation mark without its other
+            return name, None
+    path = shutil.which(words[0])
+    return name, None if path is None else [path, *words[1:]]
+
+
+def compiler_identity() -> str | None:
+    """Return the identity of the C++ compiler without running it; None where there is none.
+
+    Of a command that is all programs among its words (`ccache g++`), and their arguments.
+    """
+    _, command = compiler()
+    return None if command is None else " ".join(map(_identity, command))
+
+
+def _identity(word: str) -> str:
+    """Return what tells the program that a word of a command names from others; another word as it is."""
+    path = shutil.which(word)
+    if path is None:
+        return word
+    path = os.path.realpath(path)
+    status = os.stat(path)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"

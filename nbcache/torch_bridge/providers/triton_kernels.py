@@ -1,0 +1,275 @@
+"""Triton kernels of a restored graph: none is compiled or tuned again.
+
+A graph brings the machine code of all configurations of its kernels that were compiled with it
+(`TritonBundler`). Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs:
+the one that it finds is in no bundle of torch's, and is an artifact of its own here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.core.canonical_json import corrupt, from_json, to_json
+from nbcache.core.model import Artifact
+from nbcache.torch_bridge.environment import torch_release
+from nbcache.torch_bridge.events import CANDIDATE
+from nbcache.torch_bridge.providers.cpp_kernels import compiled_since
+from nbcache.torch_bridge.recording import hand_on, kernels_are_replaced, restored
+
+if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
+
+__all__ = ["KERNEL", "bundle_what_runs", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
+
+KERNEL = "triton_kernel"
+"""The type of these artifacts."""
+_KEY = re.compile(r"[A-Z2-7]{52}")
+"""Triton's hash of a kernel, which is the name of its folder."""
+_CODE = ".cubin"
+"""The ending of machine code; that for other makers' GPUs has another."""
+_GROUP = "__grp__"
+"""What the name of that file of Triton's begins with that names the others, without which it finds none."""
+_KEPT = (".json", _CODE)
+"""The endings of those files of a kernel that running it takes."""
+_FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
+_FOLDER = b"[nbcache folder]"
+"""Stands for a kernel's folder in the JSON that is stored."""
+_MENDED = (2, 13)
+"""Since when torch uses what coordinate descent has found earlier."""
+
+
+def settle_assembler(async_compile: ModuleType, session: Session, patches: Patches) -> None:
+    """Choose ptxas before anything asks for its version, which each key of Triton's holds.
+
+    torch chooses its own when it first compiles a kernel here: after it has made keys where a graph is
+    compiled, before that where one hits. A user's kernel then has another key, and is compiled again.
+    """
+    name = "TRITON_PTXAS_PATH"
+    before = os.environ.get(name)
+    async_compile._set_triton_ptxas_path()
+    ours = os.environ.get(name)
+
+    def undo() -> None:
+        if before is None and ours is not None and os.environ.get(name) == ours:
+            del os.environ[name]
+            async_compile._set_triton_ptxas_path.cache_clear()
+
+    patches.undo(undo)
+
+
+def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> None:
+    """Have torch 2.11 take a best configuration that is found for what it is: the result of all tuning.
+
+    That release compares it with the configurations that the graph has, and forgets that coordinate descent
+    has found it: such kernels are tuned again in each process, with a compile for each configuration that is
+    tried. 2.13 does what is done here (`recheck_autotune_cache`, and `_dynamic_scale_rblock`, which adds no
+    configuration to one that was tuned).
+    """
+    if torch_release() >= _MENDED:
+        return
+    tuner, hashed = heuristics.CachingAutotuner, heuristics.triton_config_to_hashable
+    found = threading.local()
+
+    def check_autotune_cache(original: Any, *args: Any, **kwargs: Any) -> Any:
+        found.configs, *_ = checked = original(*args, **kwargs)
+        return checked
+
+    def recheck_autotune_cache(original: Any, self: Any, reload_kernel_from_src: Any) -> None:
+        original(self, reload_kernel_from_src=reload_kernel_from_src)
+        if not _was_tuned(self) or len(found.configs) != 1:
+            return
+        (best,) = found.configs
+        for result in self.compile_results:
+            if hashed(result.config) == hashed(best):
+                result.config.found_by_coordesc = getattr(best, "found_by_coordesc", False)
+                self.compile_results = [result]
+                return
+        if self.fn.fn is None:
+            self.fn = reload_kernel_from_src().fn
+        self.compile_results = [self._precompile_config(best)]
+
+    def _dynamic_scale_rblock(original: Any, self: Any) -> None:
+        if not _was_tuned(self):
+            original(self)
+
+    patches.hook(heuristics, "check_autotune_cache", check_autotune_cache)
+    takes = "self reload_kernel_from_src"
+    patches.hook(tuner, "recheck_autotune_cache", recheck_autotune_cache, takes=takes, only=True)
+    patches.hook(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock, takes="self", only=True)
+
+
+def _was_tuned(tuner: Any) -> bool:
+    return bool((tuner.autotune_cache_info or {}).get("autotune_cache_state") == "hit")
+
+
+def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches) -> None:
+    """Have a graph's bundle hold the kernels that the graph runs, and no candidate of `max-autotune`.
+
+    torch 2.11 puts in all that was compiled meanwhile: for each matrix product dozens of kernels, which every
+    hit elsewhere writes to disk again. 2.13 leaves out what has not run meanwhile, once anything has: the
+    candidates have, and the graph's own kernels have not, so that hits elsewhere compile those again.
+    """
+    bundler, tuner, trying = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
+
+    def within(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = getattr(trying, "now", False)
+        trying.now = self.inductor_meta.get("kernel_name") == CANDIDATE
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            trying.now = before
+
+    def unless_trying(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if getattr(trying, "now", False) else original(*args, **kwargs)
+
+    def forget(original: Any, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    for name in ("precompile", "_precompile_config"):
+        patches.hook(tuner, name, within)
+    patches.hook(bundler, "put", unless_trying)
+    patches.hook(bundler, "put_static_autotuner", unless_trying)
+    if hasattr(bundler, "put_winner"):
+        patches.hook(bundler, "put_winner", forget)
+
+
+def provide_tuned(
+    heuristics: ModuleType,
+    session: Session,
+    patches: Patches,
+    serving: Callable[[], bool],
+    owned: Callable[[], bool],
+) -> None:
+    """Record the machine code that coordinate descent ends with; make it present before torch compiles it.
+
+    Within `CachingAutotuner._precompile_config` of a configuration that was found so, Triton looks for a
+    folder that is named by the kernel's hash: `FileCacheManager.get_group`.
+    """
+    if find_spec("triton") is None:
+        return
+    from triton.runtime.cache import FileCacheManager
+
+    tuner, looking = heuristics.CachingAutotuner, threading.local()
+
+    def note(self: Any, launcher: Any, began: float) -> None:
+        """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
+        if kernels_are_replaced():
+            return
+        compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
+        if heuristics.triton_config_to_hashable(launcher.config) in compiled:
+            return  # the graph has it
+        folder = Path(heuristics.triton_cache_dir(self.device_props.index), launcher.cache_hash)
+        code = next(folder.glob(f"*{_CODE}"), None)
+        if code is None:
+            return  # for a GPU of another maker, or kept by a cache of the user's own
+        ours = owned() and Path(heuristics.cache_dir()) in folder.parents
+        made = compiled_since(began, code.stat()) or ours
+        hand_on(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
+
+    def coordinate_descent_tuning(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.time()
+        best = original(self, *args, **kwargs)
+        if getattr(getattr(best, "config", None), "found_by_coordesc", False):
+            session.attempt("recording a tuned kernel", partial(note, self, best, began))
+        return best
+
+    def _precompile_config(original: Any, self: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        looking.now = getattr(config, "found_by_coordesc", False)
+        try:
+            return original(self, config, *args, **kwargs)
+        finally:
+            looking.now = False
+
+    def make_present(manager: Any) -> bool:
+        if not serving() or not _KEY.fullmatch(manager.key):
+            return False
+
+        def use(artifact: Artifact) -> bool:
+            unpack(artifact.content, Path(manager.cache_dir))
+            return True
+
+        return bool(restored(session, KERNEL, manager.key, use))
+
+    def get_group(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        if found is None and getattr(looking, "now", False):
+            looking.now = False
+            if session.attempt("restoring a tuned kernel", partial(make_present, self)):
+                found = original(self, *args, **kwargs)
+        return found
+
+    patches.hook(tuner, "coordinate_descent_tuning", coordinate_descent_tuning, takes="self launcher")
+    patches.hook(tuner, "_precompile_config", _precompile_config, takes="self cfg")
+    patches.hook(FileCacheManager, "get_group", get_group, takes="self filename")
+
+
+def pack(folder: Path) -> bytes:
+    """Return as an artifact's content those files of a kernel's folder that running it takes.
+
+    Triton writes absolute paths into its JSON; they are stored relative to the folder.
+    """
+    kept = {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix in _KEPT}
+    files = {}
+    for name, content in kept.items():
+        if name.startswith(_GROUP):
+            content = _group(content, kept, os.fsdecode(_FOLDER))
+        elif name.endswith(".json"):
+            content = content.replace(os.fsencode(folder), _FOLDER)
+        files[name] = base64.b64encode(content).decode()
+    return to_json(KERNEL, {"files": files})
+
+
+def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
+    """Return Triton's list of a kernel's files, with `names` only, as in `folder`; FormatError for no list.
+
+    Since Triton 3.8 it finds none of them where one that is listed is missing.
+    """
+    try:
+        listed = json.loads(content)["child_paths"]
+        children = {name: os.path.join(folder, name) for name in listed if name in names}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise corrupt(f"a {KERNEL} does not name its files") from error
+    return json.dumps({"child_paths": children}).encode()
+
+
+def unpack(content: bytes, folder: Path) -> None:
+    """Write what `pack` gave into `folder`, last what names the rest; FormatError for anything else.
+
+    Triton finds nothing there before that.
+    """
+    files: dict[str, bytes] = {}
+    for name, text in from_json(content, KERNEL).object("files").items():
+        if not _FILE.fullmatch(name) or not isinstance(text, str):
+            raise corrupt(f"a {KERNEL} holds something else than files of a kernel")
+        try:
+            files[name] = base64.b64decode(text, validate=True)
+        except ValueError as error:
+            raise corrupt(f"a {KERNEL} holds a file that is not base64") from error
+    in_order = sorted(files, key=lambda name: name.startswith(_GROUP))
+    endings = {Path(name).suffix for name in files}
+    if not in_order or not in_order[-1].startswith(_GROUP) or _CODE not in endings:
+        raise corrupt(f"a {KERNEL} holds no machine code, or does not name its files")
+    for name in in_order:
+        if name.startswith(_GROUP):
+            files[name] = _group(files[name], files, str(folder))
+        elif name.endswith(".json"):
+            files[name] = files[name].replace(_FOLDER, os.fsencode(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="tmp.") as temporary:
+        for name in in_order:  # another process may be compiling into the same folder just now
+            written = Path(temporary, name)
+            written.write_bytes(files[name])
+            written.replace(folder / name)

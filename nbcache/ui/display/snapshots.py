@@ -1,0 +1,433 @@
+"""Say what a snapshot is, before anything of it is used: as text and as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from nbcache.artifacts.provenance import Judge, Made, authors
+from nbcache.core.cpu_levels import LABEL
+from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
+from nbcache.core.key import Difference
+from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
+from nbcache.core.trust import Policy, Standing, admit, short, spelled
+from nbcache.snapshots.build import Received, baseline_for, differences, foreseen_differences, makers
+from nbcache.snapshots.named import Version
+from nbcache.ui.display.words import DOT, NOTHING, aligned, counted, duration, one_line, size
+
+__all__ = [
+    "arrival",
+    "arrival_line",
+    "fit_lines",
+    "held",
+    "left_out",
+    "snapshot_json",
+    "snapshot_lines",
+    "taken_parts",
+    "version_json",
+    "version_lines",
+]
+
+_REMEDIES = {
+    "torch": "install that torch here, or take a snapshot with this one",
+    "triton": "install that Triton here, or take a snapshot with this one",
+    "python": "use that Python here, or take a snapshot with this one",
+    "compiler": "it was made on another Linux: C++ kernels are compiled again",
+    "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
+}
+"""What to do where a component differs, by the first part of its label."""
+_MOST_ENVIRONMENTS, _MOST_GRAPHS, _MOST_DIFFERENCES = 8, 40, 40
+_MOST_NAMED = 3
+_TITLE = 40
+"""Characters of a cell's first line that are shown."""
+_LONGEST = 60
+"""Characters of a name or value that are shown."""
+
+
+def held(snapshot: Snapshot) -> str:
+    """Return what a snapshot holds, in a few words."""
+    graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+    full = sum(each.size for each in snapshot.contents.values())
+    packed = sum(each.packed_size for each in snapshot.contents.values())
+    parts = [
+        counted(len(graphs), "graph"),
+        f"{duration(_seconds(graphs))} of compiling",
+        counted(len(snapshot.contents), "artifact"),
+        f"{size(full)} in {size(packed)}",
+    ]
+    return DOT.join(parts)
+
+
+def taken_parts(taken: SnapshotTaken) -> list[str]:
+    """Return what else there is to say of a snapshot that was just taken."""
+    parts = [] if taken.changed else ["nothing was new"]
+    if taken.missing:
+        parts.append(f"{taken.missing} more are not stored any more")
+    if taken.left:
+        parts.append(
+            f"{counted(taken.left, 'version stands', 'versions stand')} beside it, of others or damaged"
+        )
+    return parts
+
+
+def snapshot_lines(
+    received: Received,
+    here: Environment | None = None,
+    judge: Judge | None = None,
+    titles: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Return a snapshot in words: what it holds, who signed it, who compiled what of it, and whether it fits.
+
+    `here`, where it is known; `judge` tells who the signers are to the user; `titles` are what to call cells
+    instead of their digests.
+    """
+    snapshot = received.snapshot
+    lines = [f"{one_line(received.where)}: {held(snapshot)}"]
+    by = f" by {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
+    on = f" on {one_line(snapshot.host, _LONGEST)}" if snapshot.host else ""
+    of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
+    lines.append(f"  taken {_day(snapshot.created)}{by}{on}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
+    lines.append(f"  {_signer(received)}")
+    compiled = list(makers(snapshot).items())
+    lines += [f"  {_made(fingerprint, made, judge)}" for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]]
+    if (more := len(compiled) - _MOST_ENVIRONMENTS) > 0:
+        lines.append(f"  and by {counted(more, 'more signer')} (--json has all)")
+    for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
+        lines += ["", *_manifest_lines(manifest, here, titles)]
+    if (more := len(snapshot.manifests) - _MOST_ENVIRONMENTS) > 0:
+        lines.append(f"  and {counted(more, 'more environment')} (--json has all)")
+    return lines
+
+
+def arrival_line(received: Received, here: Environment | None, policy: Policy, judge: Judge) -> str:
+    """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
+
+    `here` as in `arrival`.
+    """
+    said, hindrances = arrival(received, here, policy, judge)
+    return "nbcache: " + DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
+
+
+def arrival(
+    received: Received, here: Environment | None, policy: Policy, judge: Judge
+) -> tuple[str, list[tuple[str, str]]]:
+    """Return what came along, and what keeps it or part of it from being used, each with the next step.
+
+    `here` may hold only those components that are known before torch is imported; they are compared.
+    """
+    snapshot = received.snapshot
+    name = one_line(received.name, _LONGEST)
+    try:
+        admit(policy, received.standing)
+    except Unsigned as error:  # nor does anybody answer for what it says of itself: nothing of that is shown
+        return f"{name}: a snapshot", [(f"not used: {error.what}", error.next_step or "nbcache inspect")]
+    except TrustError:
+        pass
+    manifest, differing = _nearest(snapshot.manifests, here)
+    graphs = manifest.graphs if manifest is not None else ()
+    whose = _whose(received)
+    parts = [
+        f"{name}: {counted(len(graphs), 'graph')}{whose}",
+        *([each] if manifest is not None and (each := _for_any(manifest)) else []),
+        _day(snapshot.created),
+        f"saves about {duration(_seconds(graphs))}",
+    ]
+    hindrances = []
+    if differing:
+        labels = ", ".join(map(_differing, differing[:4]))
+        hindrances.append((f"not all fits here: {labels} differ", "nbcache inspect"))
+    try:
+        admit(policy, received.standing, received.signer)
+    except UntrustedSigner:
+        why = f"not used yet: {short(received.signer)}, who signed it, is not trusted here"
+        hindrances.append((why, "%nbcache trust"))
+    except TrustError as error:
+        hindrances.append((f"not used: {error.what}", error.next_step or "nbcache inspect"))
+    else:
+        hindrances += left_out(received, policy, judge)
+        if here is not None and (baseline := baseline_for(snapshot.manifests, here)) is not None:
+            next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
+            hindrances.append(("this kernel compiles for this CPU only", next_step))
+    return DOT.join(parts), hindrances
+
+
+def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:
+    """Return what of a trusted signer's snapshot may not be used, by who compiled it; with the next step."""
+    found = []
+    for fingerprint, made in makers(received.snapshot).items():
+        what = counted(made.artifacts, "artifact")
+        try:
+            admit(policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
+        except UntrustedSigner:
+            why = f"{what} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
+            found.append((why, "%nbcache trust"))
+        except TrustError:
+            found.append((f"{what} not used: nobody has signed for having compiled that", "nbcache inspect"))
+    if (more := len(found) - _MOST_NAMED) > 0:
+        return [*found[:_MOST_NAMED], (f"and of {counted(more, 'more signer')}", "nbcache inspect")]
+    return found
+
+
+def _whose(received: Received) -> str:
+    """Return who compiled what came along, and who took it, where that is somebody else.
+
+    Of a stranger's snapshot only who took it: nobody answers for what else it says.
+    """
+    taken_by = one_line(received.snapshot.user, _LONGEST)
+    is_strangers = received.standing in (None, Standing.UNKNOWN)
+    compiled: Mapping[str, Made] = {} if is_strangers else makers(received.snapshot)
+    if compiled.keys() <= {received.signer}:
+        return f" of {taken_by}" if taken_by else ""
+    names = [
+        (one_line(made.user, _LONGEST) or short(fingerprint)) if fingerprint else "nobody known"
+        for fingerprint, made in compiled.items()
+    ]
+    more = f" and {counted(len(names) - _MOST_NAMED, 'other')}" if len(names) > _MOST_NAMED else ""
+    taken_by = taken_by or (short(received.signer) if received.signer else "nobody known")
+    return f" of {', '.join(dict.fromkeys(names[:_MOST_NAMED]))}{more}, taken by {taken_by}"
+
+
+def _made(fingerprint: str, made: Made, judge: Judge | None) -> str:
+    """Return who compiled how much of a snapshot."""
+    what = counted(made.artifacts, "artifact")
+    if not fingerprint:
+        return f"nobody has signed for having compiled {what}"
+    standing = None if judge is None else judge.standing(fingerprint)
+    if standing is Standing.OWN:
+        return f"compiled by you: {what}"
+    who = "@".join(one_line(each, _LONGEST) for each in (made.user, made.host) if each)
+    parts = [spelled(fingerprint), *([] if standing is None else [standing.value]), *([who] if who else [])]
+    return f"compiled by {', '.join(parts)}: {what}"
+
+
+def _nearest(
+    manifests: Sequence[Manifest], here: Environment | None
+) -> tuple[Manifest | None, list[Difference]]:
+    """Return the manifest whose environment is nearest to `here`, and in what it differs."""
+    if here is None:
+        return (manifests[0] if manifests else None), []
+    differing = [foreseen_differences(manifest, here) for manifest in manifests]
+    order = [
+        (len(found), [each.label for each in found], _for_any(manifest))
+        for found, manifest in zip(differing, manifests, strict=True)
+    ]
+    if not order:
+        return None, []
+    nearest = order.index(min(order))
+    return manifests[nearest], differing[nearest]
+
+
+def _differing(each: Difference) -> str:
+    """Name a component that differs; of the device, which people know by name, its values too."""
+    values = f" ({_value(each.old)} there, {_value(each.new)} here)" if each.label == "device" else ""
+    return one_line(each.label) + values
+
+
+def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
+    """Return what differs between two environments as a table, with what to do about it.
+
+    `baseline` is what a kernel must compile for, beside that; None where it need not.
+    """
+    if not found and baseline is not None:
+        return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
+    if not found:
+        return ["fits this machine"]
+    rows = [("differs", "there", "here", "what to do")]
+    for each in found[:_MOST_DIFFERENCES]:
+        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
+        if each.label == "device":
+            remedy = _remedy_for_device(each)
+        there, here = _telling(each)
+        rows.append((_value(each.label), _value(there), _value(here), remedy))
+    lines = aligned(rows, right=())
+    if (more := len(found) - _MOST_DIFFERENCES) > 0:
+        lines.append(f"and {counted(more, 'more difference')} (--json has all)")
+    return lines
+
+
+def _remedy_for_device(each: Difference) -> str:
+    if each.new == "cpu":
+        return "it was made for a GPU, and none is seen here (`nbcache doctor`): take a snapshot here"
+    made = "without a GPU" if each.old == "cpu" else "for another GPU"
+    return f"it was made {made}: take a snapshot here, or use it where the device is that"
+
+
+def _telling(each: Difference) -> tuple[str | None, str | None]:
+    """Return the two values of a component; of two sets of features what the other lacks, and not all."""
+    if each.label != "cpu.features" or each.old is None or each.new is None:
+        return each.old, each.new
+    there, here = set(each.old.split()), set(each.new.split())
+    return " ".join(sorted(there - here)) or None, " ".join(sorted(here - there)) or None
+
+
+def snapshot_json(
+    received: Received, here: Environment | None = None, judge: Judge | None = None
+) -> dict[str, Any]:
+    """Return the same as JSON values, by the names that docs/json.md documents."""
+    snapshot = received.snapshot
+    return {
+        "source": received.where,
+        "notebook": snapshot.notebook,
+        "created": snapshot.created,
+        "made_by": snapshot.made_by,
+        "user": snapshot.user,
+        "host": snapshot.host,
+        "signer": received.signer or None,
+        "standing": None if received.standing is None else received.standing.name.lower(),
+        "makers": [
+            {
+                "signer": fingerprint or None,
+                "standing": judge.standing(fingerprint).name.lower() if judge and fingerprint else None,
+                "user": made.user,
+                "host": made.host,
+                "artifacts": made.artifacts,
+            }
+            for fingerprint, made in makers(snapshot).items()
+        ],
+        "bytes": sum(each.size for each in snapshot.contents.values()),
+        "packed_bytes": sum(each.packed_size for each in snapshot.contents.values()),
+        "manifests": [
+            {
+                "environment": manifest.environment.values,
+                "differences": None
+                if here is None
+                else [
+                    {"component": each.label, "there": each.old, "here": each.new}
+                    for each in differences(manifest, here)
+                ],
+                "graphs": [graph.to_json() for graph in manifest.graphs],
+                "artifacts": [
+                    {
+                        "type": ref.type,
+                        "key": ref.key,
+                        "digest": ref.digest,
+                        "bytes": ref.size,
+                        "packed_bytes": snapshot.contents[ref.digest].packed_size,
+                        "cell": ref.cell,
+                        "function": ref.function,
+                        "maker": maker or None,
+                    }
+                    for ref, (maker, _) in zip(manifest.artifacts, authors(manifest.artifacts), strict=True)
+                ],
+            }
+            for manifest in snapshot.manifests
+        ],
+    }
+
+
+def version_lines(versions: Iterable[Version]) -> list[str]:
+    """Return the named snapshots of a store as a table, one row a version, and what is wrong with some."""
+    rows: list[tuple[str, ...]] = [
+        ("name", "graphs", "artifacts", "bytes", "saves", "signer", "", "by", "taken")
+    ]
+    problems: list[str] = []
+    for version in versions:
+        name = one_line(version.name or version.key)
+        if version.received is None:
+            rows.append((name, *[NOTHING] * 5, "cannot be used", NOTHING, NOTHING))
+            problems += version.problem.diagnostics() if version.problem is not None else []
+            continue
+        received, snapshot = version.received, version.received.snapshot
+        graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+        rows.append(
+            (
+                name,
+                str(len(graphs)),
+                str(len(snapshot.contents)),
+                size(sum(each.packed_size for each in snapshot.contents.values())),
+                duration(_seconds(graphs)),
+                short(received.signer) if received.signer else NOTHING,
+                "not signed" if received.standing is None else received.standing.value,
+                "@".join(one_line(each, _LONGEST) for each in (snapshot.user, snapshot.host) if each)
+                or NOTHING,
+                _day(snapshot.created),
+            )
+        )
+    return [*aligned(rows, right=(1, 2, 3, 4)), *problems]
+
+
+def version_json(version: Version) -> dict[str, Any]:
+    """Return one version of a named snapshot as JSON values."""
+    received = version.received
+    graphs: list[GraphSummary] = []
+    if received is not None:
+        graphs = [graph for manifest in received.snapshot.manifests for graph in manifest.graphs]
+    return {
+        "name": version.name or None,
+        "version": version.key.rpartition("/")[2],
+        "problem": version.problem and str(version.problem),
+        "graphs": len(graphs),
+        "seconds": float(_seconds(graphs)),
+        "artifacts": len(received.snapshot.contents) if received else 0,
+        "packed_bytes": sum(each.packed_size for each in received.snapshot.contents.values())
+        if received
+        else 0,
+        "signer": (received.signer or None) if received else None,
+        "standing": received.standing.name.lower() if received and received.standing else None,
+        "notebook": received.snapshot.notebook if received else None,
+        "user": received.snapshot.user if received else None,
+        "host": received.snapshot.host if received else None,
+        "created": received.snapshot.created if received else None,
+    }
+
+
+def _manifest_lines(manifest: Manifest, here: Environment | None, titles: Mapping[str, str]) -> list[str]:
+    known = manifest.environment.values
+    shown = [
+        f"torch {known.get('torch.version', '?')}",
+        known.get("device", "?"),
+        _for_any(manifest) or known.get("cpu.capability", "?"),
+        known.get("python.abi", "?"),
+    ]
+    lines = ["  " + DOT.join(one_line(each, _LONGEST) for each in shown)]
+    if here is not None:
+        lines += ["    " + line for line in fit_lines(differences(manifest, here))]
+    rows = [("function", "direction", "cell", "when taken", "compiling", "artifacts")]
+    sizes = {ref.digest: ref.size for ref in manifest.artifacts}
+    for graph in manifest.graphs[:_MOST_GRAPHS]:
+        rows.append(
+            (
+                one_line(graph.function, _LONGEST) or NOTHING,
+                graph.direction.value,
+                one_line(titles.get(graph.cell, graph.cell), _TITLE) or NOTHING,
+                graph.outcome.value,
+                duration(graph.seconds),
+                f"{len(graph.artifacts)}, {size(sum(sizes[digest] for digest in graph.artifacts))}",
+            )
+        )
+    if manifest.graphs:
+        lines += ["    " + line for line in aligned(rows, right=(4,))]
+    if (more := len(manifest.graphs) - _MOST_GRAPHS) > 0:
+        lines.append(f"    and {counted(more, 'more graph')} (--json has all)")
+    return lines
+
+
+def _for_any(manifest: Manifest) -> str:
+    """Return for which CPUs a manifest's code was compiled; empty where it is for one like its own."""
+    baseline = manifest.environment.values.get(LABEL)
+    return f"for any {one_line(baseline, _LONGEST)} CPU" if baseline is not None else ""
+
+
+def _signer(received: Received) -> str:
+    if received.standing is None:
+        return "not signed"
+    if received.standing is Standing.OWN:
+        return f"signed by you: {spelled(received.signer)}"
+    return f"signed by {spelled(received.signer)}, {received.standing.value}"
+
+
+def _seconds(graphs: Iterable[GraphSummary]) -> float:
+    return sum(graph.seconds for graph in graphs)
+
+
+def _day(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a year that no calendar has
+        return "at no time that there is"
+
+
+def _value(value: str | None) -> str:
+    return NOTHING if value is None else one_line(value, _LONGEST)

@@ -1,0 +1,484 @@
+"""Whether all that nbcache needs is in order here, and what to do where it is not.
+
+Each check looks, and yields what it found; one that fails is a problem of its own, and stops no other.
+No kernel imports torch for it, and nothing is changed; but in a terminal the local store is opened, which
+makes its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from nbcache import __version__
+from nbcache.artifacts.provenance import Judge
+from nbcache.core.cpu_levels import LABEL
+from nbcache.core.errors import ConfigError, NbcacheError, StoreError
+from nbcache.core.model import Environment
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy, short
+from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing, open_shared
+from nbcache.shared.client import Exchange
+from nbcache.snapshots.build import Received, fitting
+from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.torch_bridge.cache_settings import switched_off
+from nbcache.torch_bridge.folders import refusal, usual_root
+from nbcache.torch_bridge.portable import chosen
+from nbcache.torch_bridge.providers import cpp_kernels
+from nbcache.ui.display.render import (
+    Check,
+    CheckState,
+    StoreFigures,
+    prewarming_parts,
+    shared_parts,
+    store_parts,
+)
+from nbcache.ui.display.snapshots import arrival
+from nbcache.ui.display.words import DOT, counted, size
+from nbcache.ui.locate import Location
+
+__all__ = ["in_kernel", "in_terminal", "store_figures"]
+
+_LEAST_FREE = 10**9
+"""Bytes that each disk needs: each of the headers that torch precompiles takes some 150 MB (2.13)."""
+_LOOK_SECONDS = 0.5
+"""How long to wait until the notebook's snapshots have been looked for."""
+_REPORT = "please report this line"
+_MINIMUM = ".".join(map(str, environment.MINIMUM_TORCH))
+_INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
+_HEADERS = "install them (on Debian: apt install python3-dev)"
+_TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
+"""Instruction sets that tell one CPU from another, of the hundred that it has."""
+
+_Checks: TypeAlias = Iterator[Check]
+_Look: TypeAlias = Callable[[], Iterable[Check]]
+
+
+def in_kernel(
+    session: Session,
+    bridge: TorchBridge,
+    sharing: Sharing,
+    locate: Callable[[], Location],
+    store_error: StoreError | None,
+) -> list[Check]:
+    """Check what this kernel needs; `store_error` is why its store is in memory, None where it is not."""
+    settings, here = session.settings, session.environment
+    store = partial(_store, settings, session.artifacts.store, store_error)
+    folder, chosen_by = bridge.cache_folder()
+    serves = here is None or bridge.serves_folder()
+    return _checked(
+        ("nbcache", _version),
+        ("notebook", lambda: _notebook(locate())),
+        ("torch", partial(_torch, here)),
+        ("machine", partial(_machine, here)),
+        ("torch's caches", partial(_caches, bridge.switched_caches())),
+        ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
+        *_everywhere(settings, store, folder),
+        ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
+        ("shared store", partial(_connection, settings, session.exchange)),
+        ("prewarming", partial(_prewarming, settings, session.prewarm)),
+        ("notices", partial(_notices, session.notices)),
+    )
+
+
+def in_terminal(settings: Settings) -> list[Check]:
+    """Check what kernels that are started from here need; imports torch, if it is there."""
+    here: Environment | None = None
+    failure: Exception | None = None
+    try:
+        here = environment.current()
+    except Exception as error:  # absent, broken or too old
+        failure = error
+    folder, chosen_by = TorchBridge().cache_folder()
+    return _checked(
+        ("nbcache", _version),
+        ("torch", partial(_torch, here, failure)),
+        ("machine", partial(_machine, here)),
+        ("torch's caches", _caches),
+        *([("torch's folder", partial(_torch_folder, folder, chosen_by, True))] if folder else []),
+        *_everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder),
+        ("shared store", partial(_reachable, settings)),
+    )
+
+
+def store_figures(store: Store, max_bytes: int) -> StoreFigures:
+    """Count what a store holds; StoreError where it fails. `max_bytes` is the local store's bound."""
+    entries = sum(1 for _ in store.keys("artifact/"))
+    if isinstance(store, DirectoryStore):
+        return StoreFigures(store.name, entries, store.size("artifact/"), max_bytes)
+    return StoreFigures(store.name, entries, 0)
+
+
+def _everywhere(settings: Settings, store: _Look, torch_folder: str) -> list[tuple[str, _Look]]:
+    folders = {"torch's folder": torch_folder, "the local store": str(settings.dir)}
+    return [
+        ("temp folder", _temp_folder),
+        ("C++ compiler", _compiler),
+        ("portable", partial(_portable, settings)),
+        ("local store", store),
+        ("disk", partial(_disks, {name: folder for name, folder in folders.items() if folder})),
+        ("trust", partial(_policy, settings)),
+        ("keys", lambda: _keys(Keyring(settings.trust_dir))),
+    ]
+
+
+def _checked(*looks: tuple[str, _Look]) -> list[Check]:
+    found: list[Check] = []
+    for name, look in looks:
+        try:
+            for check in look():
+                found.append(check)  # at once: what was found before a failure counts
+        except NbcacheError as error:
+            found.append(_problem(name, str(error), error.next_step or _REPORT))
+        except Exception as error:
+            found.append(_problem(name, f"this could not be checked: {error!r}", _REPORT))
+    return found
+
+
+def _ok(name: str, found: str) -> Check:
+    return Check(name, CheckState.OK, found)
+
+
+def _note(name: str, found: str, next_step: str) -> Check:
+    return Check(name, CheckState.NOTE, found, next_step)
+
+
+def _problem(name: str, found: str, next_step: str) -> Check:
+    return Check(name, CheckState.PROBLEM, found, next_step)
+
+
+# --- the notebook -------------------------------------------------------------------------------
+
+
+def _version() -> _Checks:
+    yield _ok("nbcache", f"{__version__}, on Python {platform.python_version()}")
+
+
+def _notebook(location: Location) -> _Checks:
+    found = f"{location.path}, found by {location.found_by}"
+    if not location.path:
+        found = f"{location.found_by}, and none of its snapshots is looked for"
+        yield _note("notebook", found, "%nbcache config notebook=PATH")
+    elif not os.path.isfile(location.path):
+        yield _note("notebook", f"{found}, and there is no such file", "save it, or correct the path")
+    else:
+        yield _ok("notebook", found)
+
+
+def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> _Checks:
+    if not sharing.looked(_LOOK_SECONDS):
+        yield _note("snapshot", "those of this notebook are still being looked for", "ask again in a moment")
+    problems = sharing.problems()
+    for error in problems:
+        yield _problem("snapshot", str(error), error.next_step or "take it anew, or remove it")
+    known = sharing.known()
+    for received in known:
+        yield _snapshot(received, here, policy, sharing.judge)
+    if not problems and not known:
+        yield _ok("snapshots", "none came with this notebook")
+
+
+def _snapshot(received: Received, here: Environment | None, policy: Policy, judge: Judge) -> Check:
+    said, hindrances = arrival(received, here or environment.foreseen(), policy, judge)
+    if here is not None and fitting(received.snapshot.manifests, here) is None:
+        hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
+    if hindrances:
+        why, next_steps = zip(*hindrances, strict=True)
+        return _note("snapshot", DOT.join([said, *why]), "; ".join(next_steps))
+    return _ok("snapshot", DOT.join([said, "used" if here else "used as soon as torch is imported"]))
+
+
+def _connection(settings: Settings, exchange: Exchange | None) -> _Checks:
+    """Check the shared store of a kernel."""
+    if exchange is None:
+        if settings.shared_url:
+            yield _note("shared store", "not connected, as a notice explains", "%nbcache connect")
+        else:
+            yield _ok("shared store", "not connected to any: %nbcache connect URL")
+        return
+    figures = exchange.shared.figures()
+    said = DOT.join(shared_parts(figures))
+    if figures.off:
+        failure = exchange.shared.failure
+        yield _problem(
+            "shared store", said, (failure and failure.next_step) or "check that it can be reached"
+        )
+    else:
+        yield _ok("shared store", said)
+
+
+def _reachable(settings: Settings) -> _Checks:
+    """Check the shared store that kernels started from here connect to."""
+    if not settings.shared_url:
+        return
+    try:
+        with closing(open_shared(settings)) as store:
+            store.present(["probe"])
+            yield _ok("shared store", f"{store.name} answers ({settings.origin('shared_url')})")
+    except (ConfigError, StoreError) as error:
+        yield _problem("shared store", str(error), error.next_step or "check that it can be reached")
+
+
+def _prewarming(settings: Settings, prewarming: Prewarming) -> _Checks:
+    if prewarming.state == "failed":
+        found = "failed, as a notice explains: the first cells that compile take longer"
+        yield _problem("prewarming", found, "restart the kernel; if it stays so, report the notice")
+    elif not settings.prewarm:
+        yield _ok("prewarming", f"off ({settings.origin('prewarm')})")
+    else:
+        begun = DOT.join(prewarming_parts(prewarming))
+        yield _ok("prewarming", begun or "not begun: it is done while no cell runs, in a notebook's kernel")
+
+
+def _notices(notices: list[str]) -> _Checks:
+    for notice in notices:
+        yield _note("notice", notice, "see to what it says; a fresh kernel shows whether it stays away")
+    if not notices:
+        yield _ok("notices", "none")
+
+
+# --- torch and the machine ----------------------------------------------------------------------
+
+
+def _torch(here: Environment | None, failure: Exception | None = None) -> _Checks:
+    """Check torch; `failure` is what importing it has just raised."""
+    version = environment.torch_version()
+    if version is None:
+        yield _problem("torch", "not installed: there is nothing that compiles", _INSTALL)
+    elif environment.release(version) < environment.MINIMUM_TORCH:
+        yield _problem("torch", f"{version} is older than {_MINIMUM}: nbcache does nothing with it", _INSTALL)
+    elif failure is not None:
+        yield _problem(
+            "torch", f"{version} is installed and fails: {failure!r}", "python -c 'import torch' says more"
+        )
+    elif here is not None:
+        yield _ok("torch", f"{version}, imported")
+    elif "torch" in sys.modules:
+        found = f"{version}, imported, and what its code depends on could not be found out"
+        yield _problem("torch", found, "a notice says why; please report it")
+    else:
+        yield _ok("torch", f"{version}, installed and not imported yet")
+
+
+def _machine(here: Environment | None) -> _Checks:
+    known = environment.without_torch() if here is None else here.values
+    yield from _gpu(known["device"], known["triton.version"], known.get("torch.cuda"))
+    instructions = set(known["cpu.features"].split())
+    parts = [known["cpu.machine"], " ".join(each for each in _TELLING if each in instructions)]
+    if "cpu.capability" in known:
+        parts.append(f"torch uses {known['cpu.capability']}")
+    if LABEL in known:
+        parts.append(f"compiles for any {known[LABEL]} CPU")
+    if known["cpu.requested"] != "default":
+        parts.append(f"ATEN_CPU_CAPABILITY={known['cpu.requested']}")
+    yield _ok("CPU", DOT.join(filter(None, parts)))
+    yield _ok("environment", "known once torch is imported" if here is None else here.digest[:16])
+
+
+def _gpu(device: str, triton: str, cuda: str | None) -> _Checks:
+    """Check GPU and Triton; `device` is what compiled code is kept for.
+
+    `cuda` is what torch is built for, None before it is imported.
+    """
+    found = gpus.found()
+    with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
+    on_cpu = "what compiles is kept for the CPU"
+    said = ", ".join(_cards(found.gpus))
+    if not found.gpus:
+        yield _ok("GPU", f"no NVIDIA GPU found, {with_triton}: {on_cpu}")
+    elif cuda == "none":
+        yield _note("GPU", f"{said}, and torch is built without CUDA", "install torch's build for CUDA")
+    elif found.failure:
+        remedy = "nvidia-smi says more; after an update of the driver, restart the machine"
+        yield _note("GPU", f"{said}, and its driver cannot be asked: {found.failure}", remedy)
+    elif device == "cpu":
+        hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
+        yield _ok("GPU", f"{said}, hidden by {hidden}: {on_cpu}")
+    elif triton == "none":
+        without = f"{said}, without Triton: nothing can be compiled for it"
+        yield _note("GPU", without, "install torch's build for CUDA, which brings the Triton that fits")
+    elif cuda is not None and found.cuda is not None and found.cuda[0] < environment.release(cuda)[0]:
+        newest = f"{found.cuda[0]}.{found.cuda[1]}"
+        old = f"{said}, whose driver {found.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
+        yield _note("GPU", old, f"update the driver, or install torch's build for CUDA {found.cuda[0]}")
+    else:
+        driver, built = found.driver and f"driver {found.driver}", cuda and f"torch for CUDA {cuda}"
+        yield _ok("GPU", DOT.join(filter(None, (said, driver, built, with_triton))))
+        yield from _compiler_for_triton()
+
+
+def _cards(found: Sequence[gpus.Gpu]) -> list[str]:
+    counts = Counter(gpu.name for gpu in found)
+    return [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]
+
+
+def _compiler_for_triton() -> _Checks:
+    """Check what Triton builds its launchers with at the first use of a GPU, once in a folder of its own."""
+    name, path = gpus.c_compiler()
+    consequence = "no new graph compiles for the GPU"
+    if path is None:
+        remedy = "install one (on Debian: apt install gcc), or set CC to one that is there"
+        yield _note("C compiler", f"{name} is not there: {consequence}", remedy)
+    elif not _has_headers():
+        yield _note("C compiler", f"{path}, without Python's headers: {consequence}", _HEADERS)
+    elif not gpus.driver_is_found_by_triton():
+        found = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
+        yield _note("C compiler", found, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel")
+    else:
+        yield _ok("C compiler", f"{path}, for Triton")
+
+
+def _caches(switched: Collection[str] = ()) -> _Checks:
+    """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
+    found = switched_off(switched)
+    for each in found:
+        state = CheckState.NOTE if each.hits else CheckState.PROBLEM
+        yield Check("torch's caches", state, f"{each.setting}: {each.means}", each.remedy)
+    if not found:
+        yield _ok("torch's caches", "on")
+
+
+def _torch_folder(folder: str, chosen_by: str, serves: bool) -> _Checks:
+    """Check torch's cache folder; `serves` tells whether nbcache puts there what it restores."""
+    name = "torch's folder"
+    if not serves:
+        found = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
+        remedy = "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours"
+        yield _problem(name, found, remedy)
+    elif not folder:
+        yield _ok(name, chosen_by)
+    else:
+        remedy = "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to another folder, and restart the kernel"
+        yield _usable(name, folder, f"{folder} ({chosen_by})", remedy)
+
+
+def _temp_folder() -> _Checks:
+    folder = tempfile.gettempdir()
+    yield _usable("temp folder", folder, folder, "set TMPDIR to another folder, and restart the kernel")
+    if (error := refusal(usual_root())) is not None:
+        found = f"{error}: nbcache keeps torch's cache elsewhere"
+        yield _note("temp folder", found, error.next_step or _REPORT)
+
+
+def _compiler() -> _Checks:
+    name, command = cpp_kernels.compiler()
+    consequence = "no new graph compiles for the CPU; restored ones need none"
+    if command is None:
+        yield _note(
+            "C++ compiler",
+            f"{name} is not there: {consequence}",
+            "install one (on Debian: apt install g++), or set CXX to one that is there",
+        )
+    elif not _has_headers():
+        yield _note("C++ compiler", f"{' '.join(command)}, without Python's headers: {consequence}", _HEADERS)
+    else:
+        yield _ok("C++ compiler", " ".join(command))
+
+
+def _has_headers() -> bool:
+    return Path(sysconfig.get_path("include"), "Python.h").exists()
+
+
+def _portable(settings: Settings) -> _Checks:
+    baseline = chosen(settings.portable)
+    found = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
+    yield _ok("portable", f"{found} ({settings.origin('portable')})")
+
+
+# --- places -------------------------------------------------------------------------------------
+
+
+def _usable(name: str, folder: str, found: str, remedy: str) -> Check:
+    """Check a folder in which torch compiles."""
+    if any(character.isspace() for character in folder):
+        return _problem(name, f"{found}: torch cannot compile where a name has a space", remedy)
+    if (error := _unwritable(Path(folder))) is not None:
+        return _problem(name, f"{found}: {error.strerror or error}", remedy)
+    return _ok(name, found)
+
+
+def _unwritable(folder: Path) -> OSError | None:
+    """Return why nothing can be written to a folder, or to where it would be made; None where it can."""
+    try:
+        with tempfile.TemporaryFile(dir=_existing(folder), buffering=0) as file:
+            file.write(b"nbcache")
+    except OSError as error:
+        return error
+    return None
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or where it is not there, the nearest above it that is."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _disks(folders: dict[str, str]) -> _Checks:
+    """Check the room on the disk of each folder, by name, and of the temp folder; a disk counts once."""
+    disks: dict[int, tuple[Path, list[str]]] = {}
+    for name, folder in {"the temp folder": tempfile.gettempdir(), **folders}.items():
+        there = _existing(Path(folder).absolute())
+        disks.setdefault(there.stat().st_dev, (there, []))[1].append(name)
+    for there, names in disks.values():
+        free = shutil.disk_usage(there).free
+        found = f"{size(free)} free for {', '.join(names)}"
+        if free < _LEAST_FREE:
+            yield _problem("disk", found, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
+        else:
+            yield _ok("disk", found)
+
+
+def _store(settings: Settings, store: Store, error: StoreError | None = None) -> _Checks:
+    """Check the store; `error` is why it is not the local one."""
+    name = "local store"
+    folder = store.path if isinstance(store, DirectoryStore) else None
+    figures = store_parts(store_figures(store, settings.max_bytes))
+    found = DOT.join([str(folder or store.name), *figures[1:]])
+    cause = None if folder is None else _unwritable(folder)
+    if error is not None:
+        found = f"{error}; the {store.name} serves instead, and the next one starts cold"
+        yield _problem(name, found, error.next_step or _REPORT)
+    elif store.read_only:
+        found += ": it cannot be written to, so nothing new is kept"
+        yield _note(name, found, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
+    elif cause is not None:
+        remedy = "free disk space, or set NBCACHE_DIR to another folder, and restart the kernel"
+        yield _problem(name, f"{found}: {cause.strerror or cause}", remedy)
+    elif not settings.save:
+        found += f": save=off ({settings.origin('save')}), so nothing new is kept"
+        yield _note(name, found, "%nbcache config save=on, or NBCACHE_SAVE=on")
+    else:
+        yield _ok(name, found)
+
+
+def _policy(settings: Settings) -> _Checks:
+    found = f"{settings.trust.value} ({settings.origin('trust')})"
+    means = {
+        Policy.ASK: "you are asked to trust whoever signed a snapshot that comes along",
+        Policy.OFF: "anyone's snapshots run as you, with all your rights",
+    }
+    if settings.trust in means:
+        remedy = "%nbcache config trust=strict, or NBCACHE_TRUST=strict"
+        yield _note("trust", f"{found}: {means[settings.trust]}", remedy)
+    else:
+        yield _ok("trust", found)
+
+
+def _keys(keyring: Keyring) -> _Checks:
+    own, trusted = keyring.own(), keyring.trusted()
+    none = "you have none yet: the first snapshot makes one, or %nbcache trust"
+    yours = none if own is None else f"yours is {short(own)}"
+    yield _ok("keys", f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")

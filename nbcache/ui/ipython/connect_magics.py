@@ -1,0 +1,197 @@
+"""`%nbcache connect`, `disconnect` and `share`: the live shared level."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from IPython.core.error import UsageError
+
+from nbcache.core.errors import ConfigError, NbcacheError, StoreError
+from nbcache.core.settings import Settings, torchs_url
+from nbcache.core.trust import Keyring, short, spelled
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import open_shared, origin
+from nbcache.shared.client import Exchange
+from nbcache.shared.level import Publication, SharedLevel
+from nbcache.shared.signing import Peer
+from nbcache.stores.base import Store
+from nbcache.ui.display.words import DOT, ago, counted, duration, one_line
+
+__all__ = ["ConnectMagics", "publication_lines"]
+
+_MOST_SHOWN = 5
+_MOST_MAKERS = 3
+
+
+class ConnectMagics:
+    """The verbs, for one session."""
+
+    def __init__(self, session: Session, locate: Callable[[], str]) -> None:
+        """`locate` returns the notebook's path, empty where it is not to be found."""
+        self._session = session
+        self._locate = locate
+        session.connector = self.connect_to
+        self._used: Settings | None = None
+        """The settings by which this kernel has connected; those of the session may have changed since."""
+
+    def start(self) -> None:
+        """Connect to the shared level that the environment names; what stops that becomes a notice."""
+        settings = self._session.settings
+        if settings.shared_url:
+            try:
+                self._connect(settings, open_shared(settings))
+            except NbcacheError as error:
+                named = settings.origin("shared_url")
+                step = f". Next: {error.next_step}" if error.next_step else ""
+                self._session.notice(f"no shared level ({named}): {error}{step}")
+
+    def connect(self, arguments: list[str]) -> None:
+        """Connect to the store at a URL, by default the one that the settings name, and say who is there."""
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError(
+                "%nbcache connect takes one URL, as redis://host, s3://bucket/folder or a folder"
+            )
+        settings = self._session.settings
+        exchange = self._session.exchange
+        if not arguments and exchange is not None and _shared(settings) == _shared(self._used or settings):
+            self._tell(exchange)
+        else:
+            self._tell(self.connect_to(arguments[0] if arguments else ""))
+
+    def connect_to(self, url: str) -> Exchange:
+        """Connect to the store at `url`, without one to that of the settings, or of torch's variables."""
+        settings = self._session.settings
+        if url:
+            settings = settings.with_value("shared_url", url, origin="%nbcache connect")
+        elif not settings.shared_url:
+            torchs, variable = torchs_url(os.environ)
+            if variable not in os.environ:
+                raise ConfigError(
+                    "there is no URL to connect to",
+                    where="%nbcache connect",
+                    next_step="name one, as in %nbcache connect redis://host, or set NBCACHE_SHARED_URL",
+                )
+            settings = settings.with_value("shared_url", torchs, origin=f"environment, {variable}")
+        store = open_shared(settings)
+        try:
+            store.get("probe")  # who asks for it wants to know
+        except StoreError:
+            store.close()
+            raise
+        return self._connect(settings, store)
+
+    def disconnect(self, arguments: list[str]) -> None:
+        """Leave the shared level."""
+        if arguments:
+            raise UsageError("%nbcache disconnect takes nothing more")
+        exchange = self._session.exchange
+        if exchange is None:
+            print("nbcache: not connected to a shared level")
+            return
+        self._session.disconnect()
+        print(f"nbcache: disconnected from {exchange.shared.name}")
+
+    def share(self, arguments: list[str]) -> None:
+        """Take a snapshot where others find it, and print the one line that a colleague pastes.
+
+        In the shared store, under a NAME, by default the notebook's; without one, in the file beside it.
+        """
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError("%nbcache share takes one NAME, or nothing")
+        session = self._session
+        name = arguments[0] if arguments else Path(self._locate()).stem
+        if session.exchange is None:
+            if arguments:
+                raise ConfigError(
+                    "a NAME is one in a shared store, and this kernel is connected to none",
+                    where="%nbcache share",
+                    next_step="connect first: %nbcache connect redis://host, or share without a NAME",
+                )
+            taken = session.snapshot()
+            source = Path(taken.where).name
+            how = f"gets the file {source}, and pastes"
+        elif not name:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not what to call it",
+                where="%nbcache share",
+                next_step="give it a name: %nbcache share NAME",
+            )
+        else:
+            url = (self._used or session.settings).shared_url
+            taken = session.snapshot(f"{url}#{name}")
+            source = taken.where
+            how = "pastes, with a user and password in the URL where it needs them"
+        signer = Keyring(session.settings.trust_dir).own() or ""
+        user = origin("", session.settings).user
+        named = f" --name {_as_word(user)}" if user else ""
+        graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
+        print(f"nbcache: {one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:\n")
+        print(f"%nbcache restore {_as_word(source)}\n")
+        print(f"and, once, trusts your key:\n\n%nbcache trust add {spelled(signer)}{named}")
+
+    def _tell(self, exchange: Exchange) -> None:
+        exchange.shared.ask()
+        print(f"nbcache: connected to {exchange.shared.name}")
+        lines = publication_lines(exchange.publications())
+        if (failure := exchange.shared.failure) is not None:
+            lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
+        for line in lines or ["nobody whom you trust has published anything of this notebook there"]:
+            print(f"  {line}")
+
+    def _connect(self, settings: Settings, store: Store) -> Exchange:
+        session = self._session
+        told = origin("", settings)
+        peer = Peer(
+            lambda: Keyring(session.settings.trust_dir),
+            lambda: session.settings.trust,
+            told.user,
+            told.host,
+        )
+        shared = SharedLevel(store, peer, wait_seconds=settings.shared_timeout, say=session.notice)
+        session.configure(settings)
+        self._used = settings
+        return session.join(shared)
+
+
+def _shared(settings: Settings) -> tuple[object, ...]:
+    """Return what of the settings says how to connect."""
+    return settings.shared_url, settings.shared_timeout, settings.shared_connect_timeout
+
+
+def _as_word(source: str) -> str:
+    """Return a place as a line magic takes it: quoted, where it would be read as several words."""
+    return shlex.quote(source) if re.search(r"[\s'\"\\]", source) else source
+
+
+def publication_lines(publications: list[Publication]) -> list[str]:
+    """Return a line for each of the newest: who has compiled and published what, when, and on what machine.
+
+    What one has that another compiled is said to be that other's.
+    """
+    names = {each.found.signer: _name(each.user, each.host, each.found.signer) for each in publications}
+    lines = []
+    for each in publications[:_MOST_SHOWN]:
+        graphs, own_makers = each.manifest.graphs, ("", each.found.signer)
+        own = [graph for graph in graphs if graph.maker in own_makers]
+        others = Counter(graph.maker for graph in graphs if graph.maker not in own_makers)
+        parts = [names[each.found.signer]]
+        if own or not others:
+            parts += [counted(len(own), "graph"), f"saves about {duration(sum(g.seconds for g in own))}"]
+        parts += [
+            f"has {counted(count, 'graph')} of {names.get(maker) or short(maker)}"
+            for maker, count in others.most_common(_MOST_MAKERS)
+        ]
+        lines.append(DOT.join([*parts, ago(time.time() - each.published)]))
+    if (more := len(publications) - _MOST_SHOWN) > 0:
+        lines.append(f"and {more} more")
+    return lines
+
+
+def _name(user: str, host: str, signer: str) -> str:
+    return one_line("@".join(filter(None, (user, host))) or short(signer), 60)

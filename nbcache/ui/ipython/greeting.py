@@ -1,0 +1,66 @@
+"""One line that says that the extension is loaded, what is stored of this notebook, and what that saves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from nbcache.artifacts.store import union
+from nbcache.core.errors import NbcacheError
+from nbcache.core.model import Environment
+from nbcache.kernel.session import Session
+from nbcache.snapshots.build import foreseen_differences
+from nbcache.ui.display.words import DOT, counted, duration, one_line
+
+__all__ = ["Greeting"]
+
+_NOTEBOOK_SECONDS = 2.0
+"""How long finding the notebook may take; whoever waits for the line waits for much less."""
+_NAME = 60
+"""Characters of the notebook's name that are shown."""
+
+
+class Greeting:
+    """Reads what is stored of the notebook, on a thread of its own: loading waits for nothing long."""
+
+    def __init__(self, session: Session, foreseen: Callable[[], Environment | None]) -> None:
+        """`foreseen` tells what is known of the environment before torch is imported."""
+        self._session = session
+        self._foreseen = foreseen
+        self._known = threading.Event()
+        self._parts: list[str] = []
+
+    def look(self) -> None:
+        """Begin to read."""
+        with suppress(RuntimeError):  # no more threads for this process: the line says less
+            threading.Thread(target=self._look, name="nbcache-greet", daemon=True).start()
+
+    def line(self, timeout: float) -> str:
+        """Return the line: with what is stored, where that is known within `timeout` seconds."""
+        self._known.wait(timeout)
+        return DOT.join(["nbcache: loaded", *self._parts])
+
+    def _look(self) -> None:
+        try:
+            with suppress(NbcacheError):  # a store that fails says so elsewhere
+                self._parts = self._stored()
+        finally:
+            self._known.set()
+
+    def _stored(self) -> list[str]:
+        notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
+        here = self._session.environment or self._foreseen()
+        stored = self._session.artifacts
+        fits = [
+            stored.admitted(each)
+            for each in stored.manifests(notebook).values()
+            if here is None or not foreseen_differences(each, here)
+        ]
+        of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
+        graphs = union(fits[0].environment, notebook, fits).graphs if fits else ()
+        if not graphs:
+            return [f"nothing{of} is stored here yet"]
+        said = f"{counted(len(graphs), 'graph')}{of} {'is' if len(graphs) == 1 else 'are'} stored here"
+        return [said, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]

@@ -1,0 +1,299 @@
+"""`%nbcache status`, `config`, `doctor`, `flush` and `clear`: the session that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from IPython.core.error import UsageError
+from IPython.display import display as _display
+
+from nbcache.core.errors import ConfigError, StoreError
+from nbcache.core.model import CellReport
+from nbcache.core.settings import Settings
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import beside
+from nbcache.torch_bridge import TorchBridge, cache_settings
+from nbcache.ui.display.render import (
+    Rendered,
+    SettingRow,
+    render_checks,
+    render_settings,
+    render_status,
+    store_parts,
+)
+from nbcache.ui.display.words import counted, one_line
+from nbcache.ui.doctor import in_kernel, store_figures
+from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
+from nbcache.ui.locate import Location
+
+__all__ = ["USAGE", "SessionMagics", "completions"]
+
+_WAIT_SECONDS = 60.0
+"""How long `%nbcache flush` waits."""
+_TRUST_USAGE = (
+    "%nbcache trust [--yes] [--name NAME] trusts who signed what came along; %nbcache trust list; "
+    "%nbcache trust add SIGNER [--name NAME]; %nbcache trust remove SIGNER; %nbcache trust show SIGNER. "
+    "A SIGNER is a fingerprint, or, to add, a snapshot"
+)
+USAGE = (
+    "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
+    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
+    "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
+    "clear [--all [--yes]] | flush | bench …]"
+)
+
+
+class SessionMagics:
+    """The verbs, for one session.
+
+    `locate` finds the notebook; `problem` is why the session's store is in memory, None where it is not.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        bridge: TorchBridge,
+        snapshots: ShareMagics,
+        locate: Callable[[], Location],
+        problem: StoreError | None,
+    ) -> None:
+        self._session = session
+        self._bridge = bridge
+        self._snapshots = snapshots
+        self._locate = locate
+        self._problem = problem
+
+    def status(self, arguments: list[str]) -> None:
+        """Show the session, by cell and graph."""
+        as_json = _only_json("status", arguments)
+        store = self._session.artifacts.store
+        figures = []
+        try:
+            figures.append(store_figures(store, self._session.settings.max_bytes))
+        except StoreError as error:
+            self._session.notice(str(error))
+        reports = self._session.reports
+        told = {id(graph) for report in reports for graph in report.graphs}
+        if outside := tuple(graph for graph in self._session.graphs if id(graph) not in told):
+            reports.append(CellReport(None, outside, seconds=0.0))
+        exchange = self._session.exchange
+        shared = None if exchange is None else exchange.shared.figures()
+        _show(render_status(reports, figures, self._session.prewarm, shared), as_json)
+
+    def config(self, arguments: list[str]) -> None:
+        """Show each setting, or change some."""
+        changes = [word for word in arguments if "=" in word]
+        names = [word for word in arguments if "=" not in word]
+        for name in names:
+            if name in Settings.names():
+                allowed = Settings.allowed(name)
+                raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE; it takes {allowed}")
+        as_json = _only_json("config", names)
+        settings = self._session.settings
+        of_torch: dict[str, str] = {}
+        for change in changes:
+            name, _, value = change.partition("=")
+            if name == "dir":
+                raise ConfigError(
+                    "the folder of the local store is read when the extension loads",
+                    where="%nbcache config",
+                    next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
+                )
+            if name in cache_settings.NAMES:
+                of_torch[name] = value
+                continue
+            settings = settings.with_value(name, value, origin="%nbcache config", others=cache_settings.NAMES)
+        for name, value in of_torch.items():
+            self._bridge.switch_cache(name, value)
+        self._session.configure(settings)
+        if not settings.prewarm:
+            self._session.prewarm.stop()
+        if any(change.startswith("notebook=") for change in changes):
+            self._session.relocate()
+            self._snapshots.look_again()
+        if not changes or as_json:
+            rows = [
+                SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
+                for name in settings.names()
+                if name != "notebook"
+            ]
+            found = self._locate()
+            rows.append(SettingRow("notebook", found.path, found.found_by, settings.help("notebook")))
+            torch_rows = [
+                SettingRow(each.name, each.value, each.origin, each.help, each.note)
+                for each in self._bridge.cache_settings()
+            ]
+            _show(render_settings(rows, torch_rows), as_json)
+            return
+        for each in self._bridge.cache_settings():
+            if each.name in of_torch and each.note:
+                print(f"nbcache: {each.name} is {each.value}: {each.note}")
+
+    def doctor(self, arguments: list[str]) -> None:
+        """Check all that nbcache needs."""
+        as_json = _only_json("doctor", arguments)
+        found = in_kernel(self._session, self._bridge, self._snapshots.sharing, self._locate, self._problem)
+        _show(render_checks(found), as_json)
+
+    def trust(self, arguments: list[str]) -> None:
+        """Trust who signed what came along; show, choose and name whom to trust, as the command does."""
+        words, name, sure = _trust_words(arguments)
+        action, signer = (words[0], words[1:]) if words else ("", [])
+        if not action:
+            if self._snapshots.trust_strangers(sure=sure, name=name):
+                return
+            print("nbcache: nothing came along whose signer is not trusted\n")
+            action = "list"
+        from nbcache.ui.terminal import commands  # imports what terminals need, too
+
+        settings = self._session.settings
+        if action == "list" and not signer:
+            print("\n".join(commands.signers(settings).lines))
+        elif action in ("add", "remove", "show") and len(signer) == 1:
+            done = commands.trust(action, signer[0], name, settings)
+            print("nbcache: " + "\n".join(done.lines))
+            if action == "add":
+                self._snapshots.trusted(done.data["fingerprint"], done.data["name"])
+        else:
+            raise UsageError(_TRUST_USAGE)
+
+    def flush(self, arguments: list[str]) -> None:
+        """Wait until all that was compiled is stored, and shared."""
+        _nothing("flush", arguments)
+        began = time.perf_counter()
+        whole = self._session.flush(_WAIT_SECONDS)
+        exchange, seconds = self._session.exchange, f"{time.perf_counter() - began:.2f} s"
+        if whole:
+            print(f"nbcache: all is stored{' and shared' if exchange else ''} ({seconds})")
+        else:
+            what = f"shared with {exchange.shared.name}" if exchange else "stored"
+            failure = exchange.shared.failure if exchange else None
+            why = f": off for now: {one_line(failure.what)}" if failure else ""
+            print(f"nbcache: not all is {what} yet ({seconds}){why}")
+
+    def clear(self, arguments: list[str]) -> None:
+        """Remove what is stored of this notebook; with --all everything, once the user or --yes says so."""
+        if arguments not in ([], ["--all"], ["--all", "--yes"], ["--yes", "--all"]):
+            raise UsageError(
+                "%nbcache clear removes this notebook's; %nbcache clear --all [--yes], everything here"
+            )
+        if arguments:
+            self._clear_all(sure=len(arguments) > 1)
+            return
+        only = self._session.clearing()
+        whose = one_line(os.path.basename(only.notebook)) or "kernels that cannot tell their notebook"
+        if only.manifests:
+            going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
+            kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
+            print(f"nbcache: removing {going} of {whose}{kept}. torch's folder is emptied for all notebooks")
+        else:
+            print(f"nbcache: nothing is stored of {whose}")
+        self._snapshots.forget()
+        self._session.clear(only)
+        self._say_what_stays()
+
+    def _clear_all(self, *, sure: bool) -> None:
+        name, store = self._session.artifacts.store.name, self._session.artifacts
+        self._session.flush(_WAIT_SECONDS)
+        notebooks = {manifest.notebook for manifest in store.manifests().values()} - {""}
+        parts = store_parts(store_figures(store.store, self._session.settings.max_bytes))
+        said = f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
+        if not sure and not confirmed(f"nbcache: {said}, is removed. Go on? [y/N] ", "%nbcache clear --all"):
+            print("nbcache: nothing was removed")
+            return
+        self._snapshots.forget()
+        removed = self._session.clear()
+        print(f"nbcache: removed {removed} entries from the {name}")
+        self._say_what_stays()
+
+    def _say_what_stays(self) -> None:
+        """Name what brings removed graphs back: snapshots that came along, and the shared store."""
+        notebook, exchange = self._session.notebook(timeout=0.0), self._session.exchange
+        if notebook and (near := beside(Path(notebook))).exists():
+            print(f"  {one_line(near.name)} stays, and is restored when the extension is loaded again")
+        if exchange:
+            print(f"  what is shared stays on {exchange.shared.name}")
+
+
+_OPTIONS = {
+    "status": ("--json",),
+    "config": ("--json",),
+    "doctor": ("--json",),
+    "clear": ("--all", "--yes"),
+    "trust": ("--yes", "--name", "list", "add", "remove", "show"),
+    "snapshot": ("notebook",),
+}
+_SWITCH = ("on", "off")
+
+
+def completions(verb: str, before: list[str], word: str) -> list[str]:
+    """Return what can stand where `word` stands, in a line `%nbcache verb *before word`."""
+    if verb == "config" and "=" in word:
+        name = word.partition("=")[0]
+        of_torch = _SWITCH if name in cache_settings.NAMES and name != cache_settings.FOLDER else ()
+        return [f"{name}={value}" for value in Settings.choices(name) or of_torch]
+    candidates = list(_OPTIONS.get(verb, ()))
+    if verb == "config":
+        candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
+    if verb in ("restore", "snapshot") or (verb == "trust" and before == ["add"]):
+        candidates += _files(word)
+    return candidates
+
+
+def _files(word: str) -> list[str]:
+    """Return the folders, snapshots and notebooks whose path begins with `word`, which it keeps as it is."""
+    typed, _, start = word.rpartition("/")
+    folder = Path(f"{typed}/" if "/" in word else ".").expanduser()
+    found = []
+    with suppress(OSError, RuntimeError):  # a folder that is not there, or of somebody who is nobody here
+        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+            fits = entry.name.startswith(start) and not (entry.name.startswith(".") and not start)
+            if not fits or any(character.isspace() for character in entry.name):
+                continue
+            path = f"{typed}/{entry.name}" if "/" in word else entry.name
+            if entry.is_dir():
+                found.append(f"{path}/")
+            elif entry.name.endswith((".nbcache", ".ipynb")):
+                found.append(path)
+    return found
+
+
+def _trust_words(arguments: list[str]) -> tuple[list[str], str, bool]:
+    """Return the words that are no options, the name that is given, and whether nobody is to be asked."""
+    words, rest = [], list(arguments)
+    name, sure = "", False
+    while rest:
+        word = rest.pop(0)
+        if word == "--yes":
+            sure = True
+        elif word == "--name" and rest:
+            name = rest.pop(0)
+        elif word.startswith("-"):
+            raise UsageError(_TRUST_USAGE)
+        else:
+            words.append(word)
+    return words, name, sure
+
+
+def _show(rendered: Rendered, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rendered.data, indent=2))
+    else:
+        _display(rendered)  # type: ignore[no-untyped-call]
+
+
+def _only_json(command: str, arguments: Iterable[str]) -> bool:
+    unknown = [word for word in arguments if word != "--json"]
+    if unknown:
+        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. Usage: {USAGE}")
+    return "--json" in arguments
+
+
+def _nothing(command: str, arguments: list[str]) -> None:
+    if arguments:
+        raise UsageError(f"%nbcache {command} takes nothing more. Usage: {USAGE}")

@@ -1,0 +1,289 @@
+"""`%nbcache snapshot`, `restore` and `trust`: snapshots of the notebook that runs."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.display import display as _display
+
+from nbcache.core.errors import NbcacheError, SnapshotError
+from nbcache.core.key import sha256
+from nbcache.core.model import Environment
+from nbcache.core.trust import Policy, short, spelled
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import MAX_NOTEBOOK_BYTES, Sharing, Stranger, Taken, beside, destination
+from nbcache.snapshots.build import Received, is_vouched, makers, signed
+from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
+from nbcache.snapshots.versions import attributed
+from nbcache.ui.display.cell_titles import cell_titles
+from nbcache.ui.display.snapshots import arrival_line, held, left_out, snapshot_lines, taken_parts
+from nbcache.ui.display.words import counted, one_line, size
+
+__all__ = ["ShareMagics", "confirmed"]
+
+_MAX_OUTPUT_BYTES = 5 * 10**6
+"""The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
+_LOOK_SECONDS = 0.5
+"""How long `%load_ext nbcache` waits to say what came along: the notebook may have to be asked for."""
+_MOST_TOLD = 10
+"""Versions of snapshots that came along, and signers, that loading tells of and asks for: a file has many."""
+_TRUST = "%nbcache trust"
+_MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
+
+
+class ShareMagics:
+    """The verbs, for one session.
+
+    `locate` returns the notebook's path, empty where it is not to be found; `foreseen` what is known of the
+    environment before torch is imported.
+    """
+
+    def __init__(
+        self, session: Session, locate: Callable[[], str], foreseen: Callable[[], Environment | None]
+    ) -> None:
+        self._session = session
+        self._locate = locate
+        self._foreseen = foreseen
+        self._sharing = Sharing(session, foreseen, locate)
+        self._writing: threading.Thread | None = None
+
+    @property
+    def sharing(self) -> Sharing:
+        """The snapshots that came along."""
+        return self._sharing
+
+    def start(self, greet: Callable[[], None] = lambda: None) -> None:
+        """Look for snapshots, `greet`, and say what came along."""
+        self._sharing.look()
+        looked = self._sharing.looked(_LOOK_SECONDS)
+        greet()
+        if looked:
+            with self._following():
+                with suppress(NbcacheError):  # keys that cannot be read, as a line will say
+                    self._sharing.follow(self._sharing.known())
+                for line in self._arrived():
+                    print(line)
+                self._ask()
+            return
+
+        def tell_later() -> None:
+            self._sharing.looked(None)
+            for line in self._arrived():
+                self._session.notice(line.removeprefix("nbcache: "))
+
+        threading.Thread(target=tell_later, name="nbcache-tell", daemon=True).start()
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Say so where what is done in here has the kernel compile for other CPUs as well."""
+        before = self._session.settings.portable
+        yield
+        settings = self._session.settings
+        if settings.portable != before:
+            print(
+                f"nbcache: this kernel compiles for any {settings.portable} CPU from now on, as "
+                f"{settings.origin('portable')} was (%nbcache config portable=off)"
+            )
+
+    def _ask(self) -> None:
+        """Ask for each stranger's snapshot, where the policy is to ask."""
+        if self._session.settings.trust is not Policy.ASK:
+            return
+        try:
+            for stranger in islice(self._strangers(), _MOST_TOLD):
+                if confirmed(f"{_MEANS} Trust {spelled(stranger.fingerprint)} from now on? [y/N] ", _TRUST):
+                    self._sharing.trust(stranger, _named(stranger))
+        except UsageError:
+            pass  # nobody can be asked here, and the line has said what to do
+        except NbcacheError as error:  # keys cannot be read or written
+            print("\n".join(error.diagnostics()))
+
+    def _strangers(self) -> Iterator[Stranger]:
+        """Yield each stranger once; who compiled what another took, once that other is trusted."""
+        asked: set[str] = set()
+        while new := [each for each in self._sharing.strangers() if each.fingerprint not in asked]:
+            asked.add(new[0].fingerprint)
+            yield new[0]
+
+    def _arrived(self) -> list[str]:
+        """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
+        lines = [f"nbcache: {error}" for error in self._sharing.problems()]
+        try:
+            lines += self._lines(self._sharing.known())
+        except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
+            lines += [f"nbcache: {line}" for line in error.diagnostics()]
+        return lines
+
+    def _lines(self, received: list[Received]) -> list[str]:
+        """Return a line for each version of a snapshot, of trusted signers first; of very many, some."""
+        known = sorted(received, key=lambda each: not is_vouched(each.standing))
+        here = self._session.environment or self._foreseen()
+        policy, judge = self._session.settings.trust, self._session.judge
+        lines = [arrival_line(each, here, policy, judge) for each in known[:_MOST_TOLD]]
+        if (more := len(known) - _MOST_TOLD) > 0:
+            lines.append(f"nbcache: {counted(more, 'more version')} came along (nbcache inspect)")
+        return lines
+
+    def autosnapshot(self) -> None:
+        """Write the snapshot beside the notebook, in the background; what stops that becomes a notice."""
+        self._writing = threading.Thread(target=self._autosnapshot, name="nbcache-snapshot", daemon=True)
+        with suppress(RuntimeError):  # no more threads for this process
+            self._writing.start()
+
+    def finish(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for what is being written."""
+        if self._writing is not None and self._writing.is_alive():
+            self._writing.join(timeout)
+
+    def look_again(self) -> None:
+        """Look for the snapshots of another notebook."""
+        self._sharing.forget()
+        self._sharing.look()
+
+    def forget(self) -> None:
+        """Forget the snapshots that came along: they are restored no more."""
+        self._sharing.forget()
+
+    def _autosnapshot(self) -> None:
+        try:
+            if notebook := self._locate():
+                self._sharing.write(beside(Path(notebook)), self._sharing.origin(notebook))
+        except NbcacheError as error:
+            self._session.notice(f"autosnapshot: {error}")
+        except Exception as error:  # in a thread of its own nobody else would see it
+            self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
+
+    def snapshot(self, arguments: list[str]) -> None:
+        """Take a snapshot into a file, by default the one beside the notebook, a store, or this output."""
+        if arguments[:1] == ["--portable"]:
+            raise UsageError(
+                "%nbcache snapshot holds what is compiled already; to compile for other CPUs as well, run "
+                "`%nbcache config portable=x86-64-v3` first, or `nbcache warm --portable x86-64-v3 NOTEBOOK`"
+            )
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError("%nbcache snapshot takes one FILE or URL#NAME, or `notebook`, or nothing")
+        notebook = self._locate()
+        if arguments == ["notebook"]:
+            self._into_output(notebook)
+            return
+        target = destination(arguments[0]) if arguments else self._sharing.beside_notebook(notebook)
+        taken = self._sharing.write(target, self._sharing.origin(notebook))
+        name = target.name if isinstance(target, Path) else taken.where
+        said = f"nbcache: {one_line(name)} holds {held(taken.draft.snapshot)}"
+        said += "".join(f"; {each}" for each in taken_parts(taken.summary()))
+        if isinstance(target, Path):
+            _show(said, MANIFEST_MIME, _reference(target, taken))
+        else:
+            print(said)
+
+    def restore(self, arguments: list[str]) -> None:
+        """Use the snapshots at a SOURCE, by default those of this notebook."""
+        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
+            raise UsageError("%nbcache restore takes one SOURCE: a file, a notebook, a URL, or URL#NAME")
+        source = arguments[0] if arguments else self._sharing.of_notebook()
+        taken_in = self._sharing.receive(source)
+        with self._following():
+            self._ask()
+            restored = self._sharing.restore(taken_in)
+        for received, manifest in restored:
+            if manifest is None:
+                print(f"nbcache: {one_line(received.where)} is restored as soon as torch is imported")
+            else:
+                artifacts = counted(len(manifest.digests), "artifact")
+                graphs = counted(len(manifest.graphs), "graph")
+                print(f"nbcache: restored {graphs}, {artifacts}, of {one_line(received.where)}")
+            for why, next_step in left_out(received, self._session.settings.trust, self._session.judge):
+                print(f"  {why} ({next_step})")
+        used = {received.version for received, _ in restored}
+        here = {received.version for received in taken_in}
+        for line in self._lines([each for each in self._sharing.known() if each.version in here - used]):
+            print(line)
+
+    def trust_strangers(self, *, sure: bool, name: str) -> bool:
+        """Show who signed or compiled what came along, and trust them if the user says so, or where `sure`.
+
+        `name` is what to call them; the user is asked for it where it is empty. False where all are trusted.
+        """
+        if not (shown := self._sharing.strangers()):
+            return False
+        # Who is only seen once another is trusted is shown first: --yes is for those that were.
+        for stranger in shown if sure else self._strangers():
+            received = stranger.received
+            titles = cell_titles(received.where, received.snapshot, max_bytes=MAX_NOTEBOOK_BYTES)
+            lines = snapshot_lines(received, self._session.environment, self._session.judge, titles)
+            print("\n".join(lines))
+            role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
+            print(f"\n{_MEANS}\n{role}: {spelled(stranger.fingerprint)}")
+            if sure or confirmed("Trust this signer from now on? [y/N] ", _TRUST):
+                chosen = name or (one_line(stranger.name) if sure else _named(stranger))
+                self._trust(stranger, chosen)
+                said = f" as {chosen}" if chosen else ""
+                print(f"nbcache: {short(stranger.fingerprint)} is trusted{said}")
+        if sure and (more := self._sharing.strangers()):
+            signers = counted(len(more), "signer")
+            print(f"nbcache: {signers} more compiled part of it (%nbcache trust)")
+        return True
+
+    def trusted(self, signer: str, name: str) -> None:
+        """Use what came along of a signer whom the user has just trusted."""
+        for received in self._sharing.known():
+            if signer == received.signer or signer in makers(received.snapshot):
+                self._trust(Stranger(signer, name, received), name)
+
+    def _trust(self, stranger: Stranger, name: str) -> None:
+        with self._following():
+            self._sharing.trust(stranger, name)
+
+    def _into_output(self, notebook: str) -> None:
+        origin, keyring = self._sharing.origin(notebook), self._sharing.keyring
+        draft = attributed(self._sharing.take(origin), [], origin, keyring)
+        data = signed(draft, keyring)
+        if len(data) > _MAX_OUTPUT_BYTES:
+            raise SnapshotError(
+                f"the snapshot takes {size(len(data))}, and an output of more than {size(_MAX_OUTPUT_BYTES)} "
+                "freezes the page",
+                where="%nbcache snapshot notebook",
+                next_step="%nbcache snapshot writes it into a file beside the notebook",
+            )
+        said = f"nbcache: this output carries {held(draft.snapshot)}. It is kept once the notebook is saved."
+        _show(said, MIME, base64.b64encode(data).decode("ascii"))
+
+
+def _show(said: str, mime: str, content: Any) -> None:
+    _display({"text/plain": said, mime: content}, raw=True)  # type: ignore[no-untyped-call]
+
+
+def _reference(path: Path, taken: Taken) -> dict[str, Any]:
+    """Return what lets the file be found again after a rename: a small part of an output."""
+    return {
+        "file": path.name,
+        "digest": sha256(taken.data),
+        "environments": [manifest.environment.values for manifest in taken.draft.snapshot.manifests],
+    }
+
+
+def _named(stranger: Stranger) -> str:
+    """Ask what to call a signer, and offer what they call themselves."""
+    offered = one_line(stranger.name, 40)
+    try:
+        given = input(f"What do you call them? [{offered}] " if offered else "What do you call them? ")
+    except Exception:  # a front end that answers once only: a name can be given later
+        given = ""
+    return given.strip() or offered
+
+
+def confirmed(question: str, command: str) -> bool:
+    """Ask in the notebook; a UsageError that names `command` where nobody can be asked."""
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        return False
+    except Exception as error:  # this frontend cannot ask
+        raise UsageError(f"{command}: nobody can be asked here; if you are sure, add --yes") from error

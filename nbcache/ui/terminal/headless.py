@@ -1,0 +1,180 @@
+"""Run a notebook without a person: a fresh kernel, cell after cell, and what was compiled in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbcache.core.errors import SnapshotError
+from nbcache.core.files import read
+from nbcache.snapshots.in_notebook import decode_notebook
+from nbcache.ui.display.words import one_line
+
+if TYPE_CHECKING:
+    from nbclient import NotebookClient
+
+__all__ = ["Run", "run"]
+
+_LOAD = "%load_ext nbcache"
+_LOADS = ("load_ext nbcache", "reload_ext nbcache")
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What running a notebook came to."""
+
+    reports: list[dict[str, Any]]
+    """The report of each cell, as JSON values."""
+    error: str | None
+    """The cell that failed and its error, in words; None where all went well."""
+    snapshot: str | None
+    """What `%nbcache snapshot` said; None where none was asked for, or a cell had failed."""
+
+    @property
+    def graphs(self) -> list[dict[str, Any]]:
+        return [graph for report in self.reports for graph in report["graphs"]]
+
+    @property
+    def notices(self) -> list[str]:
+        """What the kernel warned of, each once: a shared store that is off, somebody who is not trusted."""
+        return list(dict.fromkeys(notice for report in self.reports for notice in report["notices"]))
+
+
+def run(
+    path: Path, environ: Mapping[str, str], *, snapshot: str | None = None, say: Callable[[str], None]
+) -> Run:
+    """Run the notebook at `path` in its folder, nbcache loaded; the file is not changed.
+
+    The kernel is the one that the notebook names. With `snapshot`, a path, a snapshot is taken at the end.
+    SnapshotError where the notebook or its kernel cannot be used, or the kernel cannot tell what compiled.
+    """
+    try:
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError, DeadKernelError
+        from nbformat.v4 import new_code_cell
+    except ImportError as error:
+        raise SnapshotError(
+            f"running notebooks needs {error.name}", next_step="pip install 'nbcache[run]'"
+        ) from error
+    notebook = decode_notebook(read(path, max_bytes=_MAX_BYTES), str(path))
+    cells = list(notebook.cells)
+    loads = any(word in cell.source for cell in cells if cell.cell_type == "code" for word in _LOADS)
+    resources = {"metadata": {"path": str(path.resolve().parent)}}
+    client = NotebookClient(notebook, timeout=None, resources=resources)
+
+    def added(source: str) -> Any:
+        """Run a cell that the file does not have, and return it."""
+        cell = new_code_cell(source)  # type: ignore[no-untyped-call]
+        notebook.cells.append(cell)
+        client.execute_cell(cell, len(notebook.cells) - 1)
+        return cell
+
+    def tell_arrivals(cell: Any) -> None:
+        """Say what loading printed: which snapshots came along, and what keeps them from being used."""
+        for line in _text(cell).splitlines():
+            if line.startswith("nbcache: "):
+                say(one_line(line))
+
+    def load() -> None:
+        try:
+            tell_arrivals(added(_LOAD))
+        except CellExecutionError as error:
+            raise SnapshotError(
+                f"its kernel cannot load nbcache: {error.ename}: {one_line(error.evalue)}",
+                where=str(path),
+                next_step=f"make {_LOAD} work in that kernel: nbcache must be installed there",
+            ) from error
+
+    def reports() -> list[dict[str, Any]]:
+        try:
+            added("%nbcache flush")
+            return _reports(added("%nbcache status --json"))
+        except (CellExecutionError, ValueError) as error:
+            if error_text is not None:  # of two errors the first is told
+                return []
+            reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
+            raise SnapshotError(
+                f"all its cells ran, but nbcache could not be asked what they compiled: {reason}",
+                where=str(path),
+                next_step="have its cells leave nbcache loaded, and print and sys.stdout as they are",
+            ) from error
+
+    error_text, said, at = None, None, "its start"
+    with _kernel(client, path, {**os.environ, **environ, "NBCACHE_NOTEBOOK": str(path.resolve())}):
+        try:
+            if not loads:
+                load()
+            try:
+                for number, cell in enumerate(cells, 1):
+                    if cell.cell_type == "code" and cell.source.strip():
+                        at = f"cell {number}"
+                        say(f"{at} of {len(cells)}")
+                        client.execute_cell(cell, number - 1)
+                        if any(word in cell.source for word in _LOADS):
+                            tell_arrivals(cell)
+                if snapshot is not None:
+                    at = "the snapshot"
+                    said = _text(added(f"%nbcache snapshot {shlex.quote(snapshot)}"))
+            except CellExecutionError as error:
+                error_text = f"{at}: {error.ename}: {error.evalue}"
+            at = "its end"
+            return Run(reports(), error_text, said)
+        except DeadKernelError as error:
+            raise SnapshotError(
+                f"its kernel died at {at}",
+                where=str(path),
+                next_step="run it in Jupyter: a cell ends the kernel, or takes more memory than there is",
+            ) from error
+
+
+@contextlib.contextmanager
+def _kernel(client: NotebookClient, path: Path, env: Mapping[str, str]) -> Iterator[None]:
+    """Start a notebook's kernel, and end it; SnapshotError where it is none that can run torch."""
+    from jupyter_client.kernelspec import NoSuchKernel
+
+    with contextlib.ExitStack() as running:
+        try:
+            spec = client.create_kernel_manager().kernel_spec
+            language = spec.language if spec is not None else ""
+            if language and "python" not in language.lower():
+                raise SnapshotError(
+                    f"its kernel runs {one_line(language)}, and torch needs one that runs Python",
+                    where=str(path),
+                    next_step="choose a kernel of Python's in Jupyter",
+                )
+            running.enter_context(client.setup_kernel(env=dict(env)))
+        except NoSuchKernel as error:
+            raise SnapshotError(
+                f"there is no kernel {error.name!r} here",
+                where=str(path),
+                next_step="jupyter kernelspec list",
+            ) from error
+        except (OSError, RuntimeError) as error:
+            raise SnapshotError(
+                f"its kernel {client.kernel_name!r} does not start: {one_line(str(error))}",
+                where=str(path),
+                next_step="start it in Jupyter, or choose another there",
+            ) from error
+        yield
+
+
+def _reports(cell: Any) -> list[dict[str, Any]]:
+    """Return the reports of all cells, from a cell that printed the status; ValueError without."""
+    printed = "".join(each.text for each in cell.outputs if each.get("name") == "stdout")
+    reports: list[dict[str, Any]] = json.loads(printed)["cells"]
+    return reports
+
+
+def _text(cell: Any) -> str:
+    """Return what a cell printed or displayed, as text."""
+    parts = []
+    for output in cell.outputs:
+        parts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return "".join(parts)
