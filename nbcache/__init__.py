@@ -5,14 +5,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nbcache.core.errors import NbcacheError
+    from nbcache.core.model import CellReport, GraphRecord
+    from nbcache.core.version import __version__
     from nbcache.kernel.session import Session
 
-__all__ = ["__version__", "load_ipython_extension", "session", "unload_ipython_extension"]
+__all__ = [
+    "CellReport",
+    "GraphRecord",
+    "NbcacheError",
+    "__version__",
+    "load_ipython_extension",
+    "session",
+    "unload_ipython_extension",
+]
 
-__version__ = "0.1.0"
+_MODULES = {"CellReport": "model", "GraphRecord": "model", "NbcacheError": "errors", "__version__": "version"}
+"""Where in `nbcache.core` the values are that this exports."""
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -34,3 +47,10 @@ def session() -> Session:
     from nbcache.ui.ipython.extension import current_session
 
     return current_session()
+
+
+def __getattr__(name: str) -> Any:
+    """Import the rest of what is public when it is first asked for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"nbcache.core.{_MODULES[name]}"), name)

@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Environment
+from nbcache.kernel.events import FrameCompiled, GraphLookup, LookupStarted, SpanEnded, SpanStarted
 from nbcache.kernel.prewarming import Steps
-from nbcache.kernel.tracker import FrameCompiled, GraphLookup, LookupStarted, SpanEnded, SpanStarted
 from nbcache.stores.base import Store
 
 if TYPE_CHECKING:

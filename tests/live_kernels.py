@@ -14,12 +14,12 @@ from nbcache.core.model import Cell, CellReport, Environment, Level, Outcome
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import open_shared
 from nbcache.shared import circuit_breaker
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Peer
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
+from nbcache.stores.open import open_shared
 from nbcache.stores.redis import leases
 from nbcache.testing import FakeBridge
 

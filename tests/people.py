@@ -11,9 +11,10 @@ from nbcache.core.model import Environment, Outcome
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import Sharing, beside
+from nbcache.kernel.snapshots import Sharing
 from nbcache.snapshots.build import Origin
 from nbcache.snapshots.file import SnapshotFile, decode_file, encode_file
+from nbcache.snapshots.sources import beside
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.testing import FakeBridge

@@ -245,11 +245,11 @@ def test_a_missing_package_is_one_error_with_the_pip_command(
     assert "needs transformers and matplotlib" in error
     assert "pip install 'nbcache[bench]'" in error
 
-    options.check_packages(Options(models=("nanogpt",)))  # which needs neither
+    command.check_packages(Options(models=("nanogpt",)))  # which needs neither
 
 
 def test_the_command_loads_neither_torch_nor_jupyter_before_it_measures(run_python: RunPython) -> None:
-    code = "import json, sys, nbcache.cli; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, nbcache.ui.terminal.parser; print(json.dumps(sorted(sys.modules)))"
     loaded = {name.partition(".")[0] for name in json.loads(run_python(code).stdout)}
 
     assert not loaded & {"torch", "IPython", "ipykernel", "jupyter_client", "matplotlib", "zstandard"}
@@ -603,7 +603,7 @@ def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> No
         assert cell.execution_count == 1
         assert running.ask("'a' + 'b'") == "ab"
         assert running.ask("no_such_name") is None
-        assert running.run("import nbcache.errors").execution_count == 2
+        assert running.run("import nbcache.core.errors").execution_count == 2
         with pytest.raises(CellFailed, match=r"ValueError: wrong .*in the cell `raise"):
             running.run("raise ValueError('wrong\\nmore')")
         processes = [
@@ -973,7 +973,7 @@ def test_populating_writes_every_artifact_either_way(run_python: RunPython, tmp_
     code = textwrap.dedent(f"""\
         import json, os, sys
         from pathlib import Path
-        from nbcache.bench import populate
+        from nbcache.bench.stores import populate
         populate.artifacts.__defaults__ = (20, 1_000_000)
         found = []
         folder = Path({str(tmp_path)!r}, "stored")

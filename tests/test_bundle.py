@@ -71,8 +71,8 @@ def test_torch_reads_and_writes_the_same_bytes(run_python: RunPython) -> None:
     done = run_python("""
 import torch
 from torch.compiler._cache import CacheArtifactManager as manager
-from nbcache.bundle import decode_bundle, encode_bundle
-from nbcache.model import Artifact
+from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle
+from nbcache.core.model import Artifact
 import torch._inductor.codecache, torch._dynamo.pgo, torch._functorch._aot_autograd.autograd_cache
 
 ours = [Artifact("inductor", "kéy", b"abc"), Artifact("inductor", "other", b"")]

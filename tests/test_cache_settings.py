@@ -122,7 +122,7 @@ def test_while_nbcache_shares_torchs_remote_caches_name_no_redis(rows_with: Any)
 
 TOOLS = """\
 import os, sys
-from nbcache.errors import ConfigError
+from nbcache.core.errors import ConfigError
 from nbcache.torch_bridge.cache_settings import CacheSettings, switched_off
 settings = CacheSettings()
 NAMES = [row.name for row in settings.rows()]

@@ -14,7 +14,7 @@ from people import Person
 
 from nbcache.core.model import Cell
 from nbcache.core.trust import Keyring
-from nbcache.snapshots.build import receive
+from nbcache.snapshots.verify import receive
 from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import snapshot_lines
 from nbcache.ui.terminal.parser import main

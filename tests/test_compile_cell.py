@@ -688,8 +688,8 @@ class TestCells:
 
 
 KERNEL_SETUP = """
-from nbcache.notebook.compile_cell import CellTransformer
-from nbcache.notebook.compile_targets import TargetCompiler
+from nbcache.ui.ipython.compile_cell import CellTransformer
+from nbcache.ui.ipython.compile_targets import TargetCompiler
 shell = get_ipython()
 seen = []
 def compile_target(target, value):
@@ -739,7 +739,7 @@ class TestKernel:
 
 def test_importing_brings_in_neither_torch_nor_ipython() -> None:
     code = (
-        "import sys, nbcache.notebook.compile_targets\n"
+        "import sys, nbcache.ui.ipython.compile_targets\n"
         "sys.exit(' '.join({'torch', 'IPython', 'traitlets'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)

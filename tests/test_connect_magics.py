@@ -16,8 +16,8 @@ pytestmark = pytest.mark.faults
 
 MORE = """
 import os, signal, time, nbcache
-from nbcache.key import components
-from nbcache.model import Environment
+from nbcache.core.key import components
+from nbcache.core.model import Environment
 session = nbcache.session()
 here = Environment(components({"torch.version": "2.13.0", "device": "cpu"}))
 """
@@ -233,7 +233,7 @@ def test_an_empty_url_connects_to_none_whatever_torchs_variables_say(
 def test_what_a_store_says_as_it_fails_is_printed_as_one_line(in_shell: Any, tmp_path: Path) -> None:
     texts = in_shell(
         f"""
-from nbcache.errors import StoreUnavailable
+from nbcache.core.errors import StoreUnavailable
 run('%nbcache connect {tmp_path}/team')
 shared = session.exchange.shared
 evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')

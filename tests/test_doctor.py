@@ -35,7 +35,7 @@ from nbcache.testing import FailingStore, FakeBridge
 from nbcache.torch_bridge import TorchBridge, environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.ui import doctor
-from nbcache.ui.display.render import Check, CheckState
+from nbcache.ui.display.rows import Check, CheckState
 from nbcache.ui.locate import Location
 
 OK, NOTE, PROBLEM = CheckState

@@ -21,7 +21,7 @@ from nbcache.core.model import CellReport, Direction, GraphRecord, Outcome
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
-from nbcache.ui.display.render import Check, CheckState, SettingRow
+from nbcache.ui.display.rows import Check, CheckState, SettingRow
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ MAX = 1 << 30
 ADD = """
 import sys, time
 from pathlib import Path
-from nbcache.files import update
+from nbcache.core.files import update
 for number in range(int(sys.argv[3])):
     update(Path(sys.argv[1]), lambda before: (before or b"") + sys.argv[2].encode(), max_bytes=1 << 30)
 """

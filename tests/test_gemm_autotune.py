@@ -17,10 +17,10 @@ from conftest import LOAD, REPORTS, SESSION, Environ, RunCells, graphs, printed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbcache.artifacts.compatibility import fitting, scope
 from nbcache.core.errors import CorruptEntry
 from nbcache.core.key import components
 from nbcache.core.model import ArtifactRef, Environment, Manifest
-from nbcache.snapshots.build import fitting, scope
 from nbcache.torch_bridge.providers.gemm_autotune import (
     decode_decision,
     decode_times,
@@ -224,7 +224,7 @@ def test_what_cannot_be_used_costs_a_benchmark_and_is_said(
     run_cells([LOAD, TORCH, CANDIDATES, "look(); pad_mm.set_cached_should_pad('key', True)"])
     wipe(isolated)
     spoil = f"""\
-from nbcache.model import Artifact
+from nbcache.core.model import Artifact
 kept = {{ref.key: ref for ref in session.manifest().artifacts if ref.type == "gemm_autotune"}}
 def spoil(content):
     for key in kept:

@@ -16,7 +16,7 @@ import torch
 from people import Person
 
 import nbcache
-from nbcache.torch_bridge import environment, gpus, prewarm
+from nbcache.torch_bridge import environment, gpus, prewarm, sample
 from nbcache.torch_bridge.gpus import Found, Gpu
 
 H100, H200, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "Tesla T4"
@@ -260,7 +260,7 @@ def test_nothing_is_prewarmed_for_a_gpu_on_a_guess(
     person = Person(tmp_path / "person")
     if used_before:
         earlier, _, _ = person.session()
-        earlier.record("probe", prewarm._sample_key("cuda"), b"1", made=True)
+        earlier.record("probe", sample._sample_key("cuda"), b"1", made=True)
         earlier.end_cell()
         earlier.close()
     session, _, _ = person.session()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pkgutil
 
@@ -9,65 +10,10 @@ from conftest import RunPython
 
 import nbcache
 
-LOW = {
-    "artifact_store",
-    "availability",
-    "baseline",
-    "bundle",
-    "canonical",
-    "clearing",
-    "container",
-    "errors",
-    "exchange",
-    "files",
-    "fingerprints",
-    "forks",
-    "format",
-    "kernel_session",
-    "holdings",
-    "instances",
-    "instructions",
-    "journal",
-    "key",
-    "known_code",
-    "local_level",
-    "model",
-    "named_snapshots",
-    "peer",
-    "prewarming",
-    "provenance",
-    "reasons",
-    "settings",
-    "shared",
-    "shared_format",
-    "shared_keys",
-    "single_flight",
-    "snapshot",
-    "stores",
-    "supply",
-    "sweep",
-    "tracking",
-    "trust",
-    "urls",
-    "versions",
-    "worker",
-}
-"""Layers 0 to 2, by their first name below `nbcache`."""
-HIGH = {
-    "__main__",
-    "bench",
-    "cli",
-    "commands",
-    "connect_magics",
-    "doctor",
-    "magics",
-    "notebook",
-    "session_magics",
-    "share_magics",
-    "sharing",
-    "testing",
-    "torch_bridge",
-}
+LOW = {"artifacts", "core", "kernel", "shared", "snapshots", "stores"}
+"""Packages below the bridge."""
+HIGH = {"bench", "torch_bridge", "ui"}
+TOP = {"__main__"}
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
 
 
@@ -82,10 +28,12 @@ def loaded_by(run_python: RunPython, *imports: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(run_python(code).stdout)}
 
 
-def test_every_module_is_assigned_to_a_layer() -> None:
-    names = {module.name for module in pkgutil.iter_modules(nbcache.__path__)}
-    assert names <= LOW | HIGH
-    assert names >= LOW
+def test_every_package_is_assigned_to_a_layer_and_says_what_lives_there() -> None:
+    found = {module.name: module.ispkg for module in pkgutil.iter_modules(nbcache.__path__)}
+    assert {name for name, is_package in found.items() if is_package} == LOW | HIGH
+    assert {name for name, is_package in found.items() if not is_package} == TOP
+    packages = (each for each in pkgutil.walk_packages(nbcache.__path__, "nbcache.") if each.ispkg)
+    assert not [each.name for each in packages if not importlib.import_module(each.name).__doc__]
 
 
 def test_low_modules_load_neither_torch_nor_anything_of_jupyter_nor_redis(run_python: RunPython) -> None:

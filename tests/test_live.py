@@ -402,9 +402,9 @@ SETUP = """
 import time
 from IPython.display import clear_output
 from tqdm import tqdm
-from nbcache.model import Activity
-from nbcache.notebook.live import LiveLine
-from nbcache.notebook.render import Rendered
+from nbcache.core.model import Activity
+from nbcache.ui.ipython.live_line import LiveLine
+from nbcache.ui.display.render import Rendered
 
 started = None  # when the fake compile began
 line = None

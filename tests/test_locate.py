@@ -358,7 +358,7 @@ def client_of(connection_file):
 LOCATE = """
 import os
 from ipykernel.connect import get_connection_file
-from nbcache.notebook.locate import locate
+from nbcache.ui.locate import locate
 found = locate("", globals(), os.environ, get_connection_file())
 """
 

@@ -31,9 +31,10 @@ from nbcache.core.errors import (
 from nbcache.core.key import sha256
 from nbcache.core.model import Level, Outcome, SnapshotRestored
 from nbcache.core.trust import Keyring, Policy, Purpose
-from nbcache.kernel.snapshots import destination
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Place, Written, place
+from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Written
+from nbcache.snapshots.names import Place, place
+from nbcache.snapshots.sources import destination
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store

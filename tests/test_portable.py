@@ -29,6 +29,7 @@ from conftest import (
 )
 from doctored import the_version
 
+from nbcache.artifacts.compatibility import baseline_for, differences, fit_lines, fitting
 from nbcache.artifacts.encoding import unpack
 from nbcache.core.cpu_levels import BASELINES, LABEL, Baseline
 from nbcache.core.errors import ConfigError
@@ -36,10 +37,8 @@ from nbcache.core.key import components
 from nbcache.core.model import ArtifactRef, Environment, Manifest
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
-from nbcache.snapshots.build import baseline_for, differences, fitting
 from nbcache.torch_bridge import environment
 from nbcache.torch_bridge.portable import chosen
-from nbcache.ui.display.snapshots import fit_lines
 
 V3 = BASELINES["x86-64-v3"]
 HASWELL = "fpu sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3 abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"

@@ -174,7 +174,7 @@ def test_an_incomplete_sample_is_compiled_nowhere(
     forget = """\
 import os
 from nbcache.stores.directory import DirectoryStore
-from nbcache.format import decode_entry, decode_ref
+from nbcache.artifacts.encoding import decode_entry, decode_ref
 store = DirectoryStore(os.environ["NBCACHE_DIR"])
 for key in list(store.keys("ref/")):
     if decode_ref(decode_entry(store.get(key), max_bytes=1 << 20)).type != "probe":
@@ -314,8 +314,8 @@ def test_the_samples_backward_stays_on_its_thread(run_python: RunPython) -> None
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
-from nbcache.kernel_session import Session
-from nbcache.settings import Settings
+from nbcache.kernel.session import Session
+from nbcache.core.settings import Settings
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge, prewarm
 

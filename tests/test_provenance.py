@@ -21,7 +21,7 @@ from people import ORIGIN, Person, key_of, outcomes, trusts
 from redis_servers import RedisServer
 
 from nbcache.artifacts.encoding import pack
-from nbcache.artifacts.provenance import Judge, made_by, signed_by
+from nbcache.artifacts.provenance import Judge, made_by, signed_by, statement_of
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import (
     BadSignature,
@@ -50,8 +50,9 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import MAX_VARIANTS, decode_shared, encode_shared
 from nbcache.shared.signing import Peer
-from nbcache.snapshots.build import Draft, makers, receive, signed
-from nbcache.snapshots.versions import statement_of, vouched
+from nbcache.snapshots.build import Draft, makers, signed
+from nbcache.snapshots.verify import receive
+from nbcache.snapshots.versions import vouched
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.testing import FakeBridge

@@ -18,16 +18,9 @@ from conftest import RunPython, in_child
 from redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, make_certificate, wait_until
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.stores.leases import (
-    HOLDER_BYTES,
-    LEASE_SECONDS,
-    MESSAGE_BYTES,
-    Coordinator,
-    Lease,
-    Listener,
-    coordinator,
-)
+from nbcache.stores.leases import HOLDER_BYTES, LEASE_SECONDS, MESSAGE_BYTES, Coordinator, Lease, Listener
 from nbcache.stores.memory import MemoryStore
+from nbcache.stores.open import coordinator
 from nbcache.stores.redis.leases import RedisCoordinator
 from nbcache.stores.redis.store import RedisStore
 
@@ -191,7 +184,7 @@ def test_what_is_beyond_the_limits_is_refused_before_redis_is_asked() -> None:
 def test_other_stores_have_no_coordinator_and_need_no_redis_py(run_python: RunPython) -> None:
     assert coordinator(MemoryStore()) is None
     code = (
-        "import sys; from nbcache.stores.coordination import coordinator;"
+        "import sys; from nbcache.stores.open import coordinator;"
         "from nbcache.stores.memory import MemoryStore;"
         "print(coordinator(MemoryStore()), 'redis' in sys.modules)"
     )
@@ -524,8 +517,8 @@ def test_an_interpreter_ends_without_a_word_while_it_listens(
     redis_server: RedisServer, run_python: RunPython
 ) -> None:
     done = run_python(
-        "import time; from nbcache.stores.redis import RedisStore;"
-        "from nbcache.stores.coordination import coordinator;"
+        "import time; from nbcache.stores.redis.store import RedisStore;"
+        "from nbcache.stores.open import coordinator;"
         f"each = coordinator(RedisStore({redis_server.url!r}));"
         "listeners = [each.listen('new', print) for _ in range(3)]\n"
         "while not all(listener.connected for listener in listeners): time.sleep(0.01)"

@@ -458,7 +458,7 @@ from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.codecache import StaticAutotunerFuture
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from nbcache.torch_bridge.events import stamp
-from nbcache.tracking import GraphLookup, LookupStarted, SpanEnded, SpanStarted
+from nbcache.kernel.events import GraphLookup, LookupStarted, SpanEnded, SpanStarted
 
 class Tuner(types.SimpleNamespace):
     def __getattr__(self, name):

@@ -6,30 +6,21 @@ from html.parser import HTMLParser
 import pytest
 
 from nbcache.core.model import Activity, Cell, CellReport, Direction, GraphRecord, Level, Outcome
+from nbcache.core.text import NOTHING, ago, duration, percent, size
 from nbcache.kernel.prewarming import Pause, Prewarming, Slice
 from nbcache.shared.level import SharedFigures
+from nbcache.ui.display.html import checks_html, report_html, settings_html
 from nbcache.ui.display.render import (
-    WIDTH,
-    Check,
-    CheckState,
     Rendered,
-    SettingRow,
-    StoreFigures,
-    activity_text,
-    checks_html,
-    checks_text,
     render_activity,
     render_checks,
     render_idle,
     render_report,
     render_settings,
     render_status,
-    report_html,
-    report_text,
-    settings_html,
-    settings_text,
 )
-from nbcache.ui.display.words import NOTHING, ago, duration, percent, size
+from nbcache.ui.display.rows import WIDTH, Check, CheckState, SettingRow, StoreFigures
+from nbcache.ui.display.text import activity_text, checks_text, report_text, settings_text
 
 COLOUR = r"(rgba\(\d+,\d+,\d+,0\.\d+\)|transparent)"
 LENGTH = r"(0|\d+(\.\d+)?(px|em|%))"

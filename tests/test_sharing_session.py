@@ -21,18 +21,19 @@ from doctored import the_version
 from live_kernels import HERE
 from people import ORIGIN, Person, outcomes, unsigned
 
+from nbcache.artifacts.compatibility import differences, fit_lines, fitting
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, UntrustedSigner
 from nbcache.core.files import read
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Environment, Level, Manifest, Outcome
 from nbcache.core.trust import Keyring, Policy, Standing
-from nbcache.kernel import snapshots as sharing
-from nbcache.snapshots import in_notebook
-from nbcache.snapshots.build import Draft, Received, differences, fitting, makers, receive, signed
+from nbcache.snapshots import in_notebook, sources
+from nbcache.snapshots.build import Draft, makers, signed
+from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.ui.display.snapshots import arrival_line, fit_lines, snapshot_lines
+from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
 from nbcache.ui.terminal.parser import main
 
 
@@ -339,7 +340,7 @@ def test_a_server_that_drips_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sharing, "_DOWNLOAD_SECONDS", 0.3)
+    monkeypatch.setattr(sources, "_DOWNLOAD_SECONDS", 0.3)
 
     def respond(request: BaseHTTPRequestHandler) -> None:
         request.wfile.write(headers)
@@ -374,7 +375,7 @@ def test_a_download_that_cannot_be_a_whole_snapshot_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sharing, "MAX_SNAPSHOT_BYTES", 1_000_000)
+    monkeypatch.setattr(sources, "MAX_SNAPSHOT_BYTES", 1_000_000)
 
     def respond(request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)

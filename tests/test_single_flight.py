@@ -25,7 +25,8 @@ from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import decode_shared
 from nbcache.shared.signing import Peer
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.stores.leases import Coordinator, coordinator
+from nbcache.stores.leases import Coordinator
+from nbcache.stores.open import coordinator
 from nbcache.stores.redis.leases import RedisCoordinator
 from nbcache.stores.redis.store import RedisStore
 
@@ -166,7 +167,7 @@ DYING = """
 import sys, time
 from pathlib import Path
 from live_kernels import Kernel
-from nbcache import single_flight
+from nbcache.shared import single_flight
 single_flight._LEASE_SECONDS, single_flight._BEAT_SECONDS = 0.4, 0.1
 
 kernel = Kernel(Path(sys.argv[1]), sys.argv[2], prefetch=False)

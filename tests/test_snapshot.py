@@ -41,8 +41,9 @@ from nbcache.core.model import (
 )
 from nbcache.core.trust import Keyring, Policy, Purpose, Standing
 from nbcache.snapshots import build as snapshot
-from nbcache.snapshots.build import Draft, Origin, Received, makers, merge, receive, signed, take
+from nbcache.snapshots.build import Draft, Origin, makers, merge, signed, take
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
+from nbcache.snapshots.verify import Received, receive
 from nbcache.snapshots.versions import attributed
 from nbcache.stores.memory import MemoryStore
 from nbcache.ui.display.snapshots import arrival_line

@@ -437,7 +437,7 @@ def test_an_error_of_the_disk_is_named_and_the_temporary_file_removed(
 
 PUT_FOREVER = """
 import sys
-from nbcache.format import encode_entry
+from nbcache.artifacts.encoding import encode_entry
 from nbcache.stores.directory import DirectoryStore
 
 store = DirectoryStore(sys.argv[1])
@@ -478,7 +478,7 @@ def test_a_kernel_killed_while_it_puts_leaves_every_key_whole(tmp_path: Path) ->
 
 PUT_AND_EVICT = """
 import sys
-from nbcache.format import decode_entry, encode_entry
+from nbcache.artifacts.encoding import decode_entry, encode_entry
 from nbcache.stores.directory import DirectoryStore
 
 store = DirectoryStore(sys.argv[1])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import LOAD, REPORTS, Environ, RunCells, graphs, outcomes
 
-from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.providers import cpp_kernels
+from nbcache.torch_bridge import environment, toolchain
 
 RELEASE = environment.release(environment.torch_version() or "0.0")
 
@@ -32,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_compiler_with_arguments_is_known_by_all_its_programs(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpp_kernels, "torch_version", lambda: "2.15.0")
+    monkeypatch.setattr(toolchain, "torch_version", lambda: "2.15.0")
     identities = set()
     for named, command in {
         "g++": [str(programs / "g++")],
@@ -41,26 +40,26 @@ def test_a_compiler_with_arguments_is_known_by_all_its_programs(
         "ccache 'g++'": [str(programs / "ccache"), "g++"],
     }.items():
         monkeypatch.setenv("CXX", named)
-        assert cpp_kernels.compiler() == (named, command)
-        identities.add(cpp_kernels.compiler_identity())
+        assert toolchain.compiler() == (named, command)
+        identities.add(toolchain.compiler_identity())
     assert len(identities) == 3
 
     monkeypatch.setenv("CXX", "ccache g++")
-    before = cpp_kernels.compiler_identity()
+    before = toolchain.compiler_identity()
     (programs / "g++").write_text("#!/bin/sh\n# another version\n")
-    assert cpp_kernels.compiler_identity() != before
+    assert toolchain.compiler_identity() != before
 
     for unusable in ("ccache 'g++", "no-such-ccache g++"):
         monkeypatch.setenv("CXX", unusable)
-        assert cpp_kernels.compiler() == (unusable, None) and cpp_kernels.compiler_identity() is None
+        assert toolchain.compiler() == (unusable, None) and toolchain.compiler_identity() is None
 
 
 def test_before_torch_2_15_a_compiler_with_arguments_is_none(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpp_kernels, "torch_version", lambda: "2.14.1")
+    monkeypatch.setattr(toolchain, "torch_version", lambda: "2.14.1")
     monkeypatch.setenv("CXX", "ccache g++")
-    assert cpp_kernels.compiler() == ("ccache g++", None)
+    assert toolchain.compiler() == ("ccache g++", None)
 
 
 @pytest.mark.compile

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nbcache.core.model import Cell, Direction, Level, Outcome
-from nbcache.kernel.tracker import (
+from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
     FrameCompiled,
@@ -18,8 +18,8 @@ from nbcache.kernel.tracker import (
     LookupStarted,
     SpanEnded,
     SpanStarted,
-    Tracker,
 )
+from nbcache.kernel.tracker import Tracker
 
 
 class Script:

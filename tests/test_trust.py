@@ -148,7 +148,7 @@ def test_a_key_is_made_at_the_first_signature_and_kept(keyring: Keyring, folder:
 
 
 def test_nobody_else_can_read_the_key_whatever_the_umask(folder: Path) -> None:
-    code = "import os, sys; os.umask(0); from pathlib import Path; from nbcache.trust import Keyring; "
+    code = "import os, sys; os.umask(0); from pathlib import Path; from nbcache.core.trust import Keyring; "
     code += "ring = Keyring(Path(sys.argv[1])); ring.fingerprint(); ring.add('0' * 64)"
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
     assert (mode(folder), mode(folder / "key")) == (0o700, 0o600)

@@ -34,9 +34,9 @@ sorted, no white space, no NaN (`text` holds no lone surrogates)::
 A manifest without graphs has no such field, as those that were written before there were any; nor has a
 graph whose number of threads is not known.
 
-`provenance` is the signed statement of who compiled an artifact (`nbcache.artifacts.provenance`), two empty texts where
-nobody says so. In the local store, what has none was compiled here; in a snapshot it is unsigned. `maker` is
-the fingerprint of who compiled a graph, where that is not who publishes the manifest.
+`provenance` is the signed statement of who compiled an artifact (`nbcache.artifacts.provenance`), two empty
+texts where nobody says so. In the local store, what has none was compiled here; in a snapshot it is unsigned.
+`maker` is the fingerprint of who compiled a graph, where that is not who publishes the manifest.
 
 Readers ignore fields that they do not know, so a field may be added without a new version, if a
 reader that ignores it does nothing wrong.
@@ -52,6 +52,7 @@ from typing import Any
 from nbcache.core.canonical_json import Fields, corrupt, from_json, hex64, is_text, to_json, unsupported
 from nbcache.core.key import Component
 from nbcache.core.model import (
+    MAX_CONTENT_BYTES,
     UNSIGNED,
     ArtifactRef,
     Direction,
@@ -65,7 +66,6 @@ from nbcache.core.model import (
 )
 
 __all__ = [
-    "MAX_CONTENT_BYTES",
     "MAX_RATIO",
     "decode_entry",
     "decode_manifest",
@@ -84,8 +84,6 @@ __all__ = [
     "unpack",
 ]
 
-MAX_CONTENT_BYTES = 2 << 30
-"""The longest content that `decode_entry` makes, unless it is told another bound."""
 
 MAX_RATIO = 2000
 """Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""

@@ -6,9 +6,10 @@ Grammar (version 1, frozen): canonical JSON (`nbcache.core.canonical_json`), sig
                  "packed_digest": hex64, "user": text, "version": 1, "without_cpu": hex64}
                                          ; `fields` as in `nbcache.artifacts.encoding`
 
-`environment` is a digest of what an artifact of this type depends on (`nbcache.snapshots.build.scope`),
-`without_cpu` of the same but the CPU. `digest` and `size` are of the content, `packed` and `packed_digest` of
-the frame in which its maker passes it on. `user` and `host` are what the maker says of themselves.
+`environment` is a digest of what an artifact of this type depends on, by
+`nbcache.artifacts.compatibility.scope`, and `without_cpu` of the same but the CPU. `digest` and `size` are of
+the content, `packed` and `packed_digest` of the frame in which its maker passes it on. `user` and `host` are
+what the maker says of themselves.
 
 What is threatened, and what is done. Whoever trusts a signer lets that signer run code; the statement says
 which signer that is, wherever the artifact came from. It is believed beside the artifact that it names only:
@@ -37,14 +38,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from nbcache.artifacts.compatibility import may_be_for_cpu, scope
 from nbcache.artifacts.encoding import ref_fields, ref_of
 from nbcache.core.canonical_json import corrupt, from_json, hex64, to_json
 from nbcache.core.errors import FormatError, TrustError, UntrustedSigner
 from nbcache.core.key import sha256
-from nbcache.core.model import UNSIGNED, ArtifactRef, GraphSummary, Manifest, Packed, Provenance
+from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest, Packed, Provenance
 from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, short
 
-__all__ = ["Judge", "Made", "Statement", "authors", "made_by", "signed_by", "verified", "with_makers"]
+__all__ = [
+    "Judge",
+    "Made",
+    "Statement",
+    "authors",
+    "is_bound",
+    "made_by",
+    "signed_by",
+    "statement_of",
+    "verified",
+    "with_makers",
+]
 
 _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
@@ -265,3 +278,22 @@ class Judge:
         standing = self._keyring().standing(fingerprint)
         self._known[fingerprint] = (now, standing)
         return standing
+
+
+def statement_of(
+    environment: Environment, ref: ArtifactRef, packed: Packed, user: str, host: str
+) -> Statement:
+    """Return what its maker says of an artifact that was compiled in `environment`."""
+    whole, rest = scope(environment, ref.type), scope(environment, ref.type, cpu=False)
+    return Statement(whole, rest, replace(ref, provenance=None), packed, user, host)
+
+
+def is_bound(statement: Statement, environment: Environment) -> bool:
+    """Tell whether what a statement names was compiled for `environment`.
+
+    A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
+    """
+    type = statement.ref.type
+    if statement.environment == scope(environment, type):
+        return True
+    return may_be_for_cpu(type, environment) and statement.without_cpu == scope(environment, type, cpu=False)

@@ -25,7 +25,6 @@ from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 from nbcache.artifacts.encoding import (
-    MAX_CONTENT_BYTES,
     decode_entry,
     decode_manifest,
     decode_ref,
@@ -38,6 +37,7 @@ from nbcache.artifacts.encoding import (
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
 from nbcache.core.model import (
+    MAX_CONTENT_BYTES,
     UNSIGNED,
     Artifact,
     ArtifactRef,

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib.util
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from nbcache.bench.options import Options, check_packages
+from nbcache.bench.options import FROM_TRANSFORMERS, Options
+from nbcache.bench.output import machine, say, text_of, write_json
 from nbcache.core.errors import NbcacheError
 
-__all__ = ["run", "run_in_notebook"]
+__all__ = ["check_packages", "run", "run_in_notebook"]
 
 _INTERRUPTED = 130
 _STOP_SECONDS = 20.0
@@ -39,15 +39,15 @@ def run(options: Options) -> int:
         if options.stores:
             from nbcache.bench.stores.parts import run_stores
 
-            return run_stores(options, Path(folder), _say)
+            return run_stores(options, Path(folder), say)
         return _run_models(options, Path(folder))
 
 
 def _run_models(options: Options, folder: Path) -> int:
     from nbcache.bench.kept import write_whole
+    from nbcache.bench.redis_server import needed_server
     from nbcache.bench.report import report_json, report_text
     from nbcache.bench.runner import Runner
-    from nbcache.bench.stores.redis_server import needed_server
 
     def values(*, interrupted: bool) -> dict[str, Any]:
         environment = {**runner.environment, **machine()}
@@ -55,9 +55,9 @@ def _run_models(options: Options, folder: Path) -> int:
 
     def measured() -> None:
         if options.json not in (None, "-"):
-            write_whole(Path(options.json), _text(values(interrupted=True)))
+            write_whole(Path(options.json), text_of(values(interrupted=True)))
 
-    runner, interrupted = Runner(options, folder, _say, measured=measured), False
+    runner, interrupted = Runner(options, folder, say, measured=measured), False
     try:
         with contextlib.ExitStack() as ending:
             if options.needs_server:
@@ -65,7 +65,7 @@ def _run_models(options: Options, folder: Path) -> int:
             runner.run()
     except KeyboardInterrupt:
         interrupted = True
-        _say("interrupted; what was measured until now:")
+        say("interrupted; what was measured until now:")
     environment = {**runner.environment, **machine()}
     if options.json != "-":
         print(report_text(runner.results, environment, options), flush=True)
@@ -74,39 +74,10 @@ def _run_models(options: Options, folder: Path) -> int:
         from nbcache.bench.chart import draw
 
         draw(runner.results, environment, options.plot)
-        _say(f"chart: {options.plot}")
+        say(f"chart: {options.plot}")
     if interrupted:
         return _INTERRUPTED
     return 1 if any(result.error is not None for result in runner.results) else 0
-
-
-def write_json(options: Options, values: Mapping[str, Any]) -> None:
-    """Write `values` to where `options` want them."""
-    if options.json is None:
-        return
-    text = _text(values)
-    if options.json == "-":
-        print(text, end="", flush=True)
-        return
-    from nbcache.bench.kept import write_whole
-
-    write_whole(Path(options.json), text)
-    _say(f"all runs: {options.json}")
-
-
-def _text(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, indent=2) + "\n"
-
-
-def machine() -> dict[str, Any]:
-    """Return the CPU's name and the number of cores that this process may use."""
-    name = ""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    return {"cpu": name or platform.machine(), "cores": len(os.sched_getaffinity(0))}
 
 
 def run_in_notebook(arguments: Sequence[str]) -> None:
@@ -151,10 +122,6 @@ def _print_lines(stream: Iterator[str]) -> None:
         print(line, end="", flush=True)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """Take a polite request to end as an interrupt, and interrupts also where a shell has them ignored."""
@@ -172,3 +139,22 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def check_packages(options: Options) -> None:
+    """Raise NbcacheError where an optional package is missing that these options need."""
+    needed = ["torch"]
+    if not options.stores or {"redis", "processes"} & set(options.parts):
+        needed += ["ipykernel", "jupyter_client"]
+        needed += ["transformers"] * any(model in FROM_TRANSFORMERS for model in options.models)
+    needed += ["matplotlib"] * bool(options.plot)
+    if options.needs_server and options.redis is None:
+        from nbcache.bench.redis_server import server_executable
+
+        server_executable()
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+        raise NbcacheError(
+            f"nbcache bench needs {' and '.join(missing)}",
+            where=sys.executable,
+            next_step="pip install 'nbcache[bench]'",
+        )

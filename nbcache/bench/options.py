@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import enum
-import importlib.util
 import math
 import os
 import re
@@ -16,12 +15,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbcache.core.errors import ConfigError, NbcacheError
-from nbcache.core.urls import redacted
+from nbcache.core.errors import ConfigError
+from nbcache.core.text import redacted
 from nbcache.stores.redis.address import Address
 
 __all__ = [
     "COMPILE_MODES",
+    "FROM_TRANSFORMERS",
     "FULL",
     "MODELS",
     "PARTS",
@@ -32,7 +32,6 @@ __all__ = [
     "Precision",
     "Variant",
     "add_arguments",
-    "check_packages",
     "from_arguments",
 ]
 
@@ -44,7 +43,7 @@ PARTS = ("populate", "redis", "processes", "entries")
 FULL = "full"
 Idle = float | str
 """Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
-_FROM_TRANSFORMERS = ("bert", "gpt2", "llama")
+FROM_TRANSFORMERS = ("bert", "gpt2", "llama")
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -314,25 +313,6 @@ def from_arguments(given: argparse.Namespace) -> Options:
         processes=_number("--processes", given.processes, 2),
         entries=_number("--entries", given.entries, 1000),
     )
-
-
-def check_packages(options: Options) -> None:
-    """Raise NbcacheError where an optional package is missing that these options need."""
-    needed = ["torch"]
-    if not options.stores or {"redis", "processes"} & set(options.parts):
-        needed += ["ipykernel", "jupyter_client"]
-        needed += ["transformers"] * any(model in _FROM_TRANSFORMERS for model in options.models)
-    needed += ["matplotlib"] * bool(options.plot)
-    if options.needs_server and options.redis is None:
-        from nbcache.bench.stores.redis_server import server_executable
-
-        server_executable()
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise NbcacheError(
-            f"nbcache bench needs {' and '.join(missing)}",
-            where=sys.executable,
-            next_step="pip install 'nbcache[bench]'",
-        )
 
 
 def _number(name: str, text: str, least: int) -> int:

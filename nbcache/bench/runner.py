@@ -27,8 +27,8 @@ from nbcache.bench.kernels import (
     link_package,
 )
 from nbcache.bench.options import FULL, Idle, Options, Variant
+from nbcache.bench.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.results import Result, Run, Sizes
-from nbcache.bench.stores.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.variants import (
     LOAD,
     Planned,
@@ -42,8 +42,8 @@ from nbcache.bench.variants import (
 )
 from nbcache.core.errors import FormatError, StoreError
 from nbcache.core.model import ArtifactRef
+from nbcache.core.text import DOT
 from nbcache.stores.directory import DirectoryStore
-from nbcache.ui.display.words import DOT
 
 __all__ = ["Runner", "prewarmed", "sizes_of"]
 

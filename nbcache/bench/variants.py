@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nbcache.bench.options import COMPILE_MODES, Idle, Mode, Options, Precision, Variant
-from nbcache.ui.display.words import DOT
+from nbcache.core.text import DOT
 
 __all__ = [
     "LOAD",

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from nbcache.core.key import Component, digest, sha256
 
 __all__ = [
+    "MAX_CONTENT_BYTES",
     "PHASES",
     "UNSIGNED",
     "Activity",
@@ -31,8 +32,11 @@ __all__ = [
     "Snapshot",
     "SnapshotRestored",
     "SnapshotTaken",
+    "Source",
 ]
 
+MAX_CONTENT_BYTES = 2 << 30
+"""The longest content of an artifact, unless a reader sets another bound."""
 PHASES = ("dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
 
@@ -69,6 +73,10 @@ class Level(enum.StrEnum):
     """Attached to the notebook."""
     L3 = "L3"
     """Shared: Redis or a filesystem URL."""
+
+
+Source: TypeAlias = tuple[Level, str]
+"""A level, and in words what of it: the name of a snapshot or of a shared store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from nbcache.core.cpu_levels import BASELINES, OFF
 from nbcache.core.errors import ConfigError
+from nbcache.core.text import redacted
 from nbcache.core.trust import Policy
-from nbcache.core.urls import redacted
 
 __all__ = ["Settings", "torchs_url"]
 

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbcache.artifacts.store import GROWING_TYPES
-from nbcache.core.forks import renew_in_children
-from nbcache.core.model import ArtifactRef, Environment, GraphRecord, Manifest
-from nbcache.kernel.prefetch import Source
-from nbcache.snapshots.build import summaries
+from nbcache.core.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Source
+from nbcache.core.threads import renew_in_children
 
-__all__ = ["Brought", "Holdings"]
+__all__ = ["Brought", "Holdings", "summaries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +82,35 @@ class Holdings:
         with self._lock:
             self._used.clear()
             self._due = False
+
+
+def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
+    """Return what a manifest tells of `graphs`, each with those of `refs` that belong to its function."""
+    artifacts: dict[tuple[str, str], dict[str, None]] = {}
+    for ref in refs:
+        artifacts.setdefault((ref.cell, ref.function), {})[ref.digest] = None
+    found = []
+    for graph in graphs:
+        cell = graph.cell.digest if graph.cell else ""
+        if (cell, graph.function) not in artifacts:
+            continue  # not cached, not to be saved, or of another environment
+        found.append(
+            GraphSummary(
+                cell=cell,
+                function=graph.function,
+                direction=graph.direction,
+                outcome=graph.outcome,
+                key=graph.key or "",
+                seconds=max(0.0, _compiling(graph)),
+                artifacts=tuple(artifacts[cell, graph.function]),
+                threads=graph.threads,
+            )
+        )
+    return tuple(found)
+
+
+def _compiling(graph: GraphRecord) -> float:
+    """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
+    if graph.saved_seconds is not None:
+        return graph.saved_seconds
+    return graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))

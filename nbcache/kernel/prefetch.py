@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
 
 from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.store import union
 from nbcache.core.errors import FormatError
-from nbcache.core.forks import renew_in_children
-from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Level, Manifest
+from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Manifest, Source
+from nbcache.core.threads import renew_in_children
 
-__all__ = ["Source", "Supply"]
+__all__ = ["Supply"]
 
-Source: TypeAlias = tuple[Level, str]
-"""A level, and in words what of it: the name of a snapshot or of a shared store."""
 
 _AHEAD_BYTES = 256 * 2**20
 """Artifacts read ahead are held in memory until they are asked for, up to this much."""

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 
 from nbcache.core.errors import printable
-from nbcache.core.forks import renew_in_children
 from nbcache.core.model import Cell, CellReport, GraphRecord
+from nbcache.core.threads import renew_in_children
 
 __all__ = ["Journal"]
 

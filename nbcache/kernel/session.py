@@ -18,7 +18,6 @@ from typing import Protocol, TypeVar
 
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
-from nbcache.core.forks import renew_in_children
 from nbcache.core.key import sha256
 from nbcache.core.model import (
     Activity,
@@ -32,18 +31,20 @@ from nbcache.core.model import (
     Manifest,
     SnapshotRestored,
     SnapshotTaken,
+    Source,
 )
 from nbcache.core.settings import Settings
+from nbcache.core.threads import Worker, renew_in_children
 from nbcache.core.trust import Keyring, Policy
-from nbcache.core.worker import Worker
 from nbcache.kernel.clearing import Clearing, clearing
+from nbcache.kernel.events import Event, SpanEnded
 from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.manifest import Brought, Holdings
-from nbcache.kernel.prefetch import Source, Supply
+from nbcache.kernel.prefetch import Supply
 from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.reasons import names_changed, why_missed
 from nbcache.kernel.reports import Journal
-from nbcache.kernel.tracker import Event, SpanEnded, Tracker
+from nbcache.kernel.tracker import Tracker
 from nbcache.shared.client import Exchange
 from nbcache.shared.level import SharedLevel
 from nbcache.stores.base import Store

@@ -11,130 +11,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from nbcache.core.forks import renew_in_children
 from nbcache.core.model import Activity, Cell, Direction, GraphRecord, Level, Outcome
+from nbcache.core.threads import renew_in_children
+from nbcache.kernel.events import (
+    ArtifactSeen,
+    AutogradLookup,
+    Event,
+    FrameCompiled,
+    GraphLookup,
+    KernelTuned,
+    KernelUsed,
+    LookupStarted,
+    SpanEnded,
+    SpanStarted,
+)
 
-__all__ = [
-    "ArtifactSeen",
-    "AutogradLookup",
-    "Event",
-    "FrameCompiled",
-    "GraphLookup",
-    "KernelTuned",
-    "KernelUsed",
-    "LookupStarted",
-    "SpanEnded",
-    "SpanStarted",
-    "Tracker",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that torch did: when (seconds, any steady clock), on which thread, for which compile."""
-
-    time: float
-    thread: int
-    compile_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SpanStarted(Event):
-    """A phase of a compile began."""
-
-    name: str
-    function: str = ""
-    """Name of the function being compiled; only a compile's outermost span knows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpanEnded(Event):
-    """A phase of a compile ended; `attributes` is what torch noted meanwhile."""
-
-    name: str
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LookupStarted(Event):
-    """The FX graph cache is being asked."""
-
-    key: str
-    backward: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GraphLookup(Event):
-    """The FX graph cache answered."""
-
-    key: str
-    backward: bool
-    hit: bool
-    reason: str | None = None
-    saved_seconds: float | None = None
-    level: Level | None = None
-    source: str | None = None
-    threads: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AutogradLookup(Event):
-    """The AOTAutograd cache answered for a whole compile, forward and backward."""
-
-    outcome: Outcome
-    key: str | None = None
-    reason: str | None = None
-    forward_saved_seconds: float | None = None
-    backward_saved_seconds: float | None = None
-    outvoted: bool = False
-    """Whether the entry was there, and another process of a distributed program lacks it: all compile."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelUsed(Event):
-    """A graph loaded a kernel. `compiled` is None where only the graph's outcome tells."""
-
-    compiled: bool | None
-    type: str = "cpp_kernel"
-    size: int = 0
-    name: str = ""
-    """As `KernelTuned` names it; empty for a kernel that is not tuned.
-
-    A graph has one kernel of a name, and may tell of it twice: torch hands it to a worker while it still
-    generates code, if the workers are up by then, and asks for it when it loads that code.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTuned(Event):
-    """Configurations of a kernel are being benchmarked: when its graph runs first, once it is compiled."""
-
-    name: str
-    """One kernel may be tuned in more than one way."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactSeen(Event):
-    """torch made or hit an artifact."""
-
-    type: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class FrameCompiled(Event):
-    """What is known of a frame once it is compiled; comes just before its outermost span ends."""
-
-    function: str
-    location: str
-    function_cell: Cell | None = None
-    operators: int | None = None
-    recompile_reason: str | None = None
-    graph_break_reason: str | None = None
-    failure: str | None = None
+__all__ = ["Tracker"]
 
 
 _PHASES = {

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from nbcache.core.errors import StoreError
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 
 __all__ = ["Availability"]
 

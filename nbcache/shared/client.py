@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from nbcache.artifacts.compatibility import fitting
 from nbcache.artifacts.provenance import with_makers
 from nbcache.artifacts.store import restricted, union
 from nbcache.core.errors import FormatError
-from nbcache.core.forks import renew_in_children
 from nbcache.core.model import (
     BUNDLED,
     FAILED,
@@ -23,12 +23,12 @@ from nbcache.core.model import (
     GraphSummary,
     Level,
     Manifest,
+    Source,
 )
-from nbcache.kernel.prefetch import Source
+from nbcache.core.threads import renew_in_children
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import Found
 from nbcache.shared.single_flight import Holder
-from nbcache.snapshots.build import fitting
 
 __all__ = ["Exchange", "Kernel"]
 

@@ -1,20 +1,20 @@
 """Keys of a store that kernels share live. Each value but the lists is as in `nbcache.shared.layout`::
 
     live/<digest of scope, type, key>                             up to 8 variants of an artifact
-    notebook/<digest of the file's name>/<digest of publisher>    what one publisher has of a notebook: its
-                                                                  content is a manifest (`nbcache.artifacts.encoding`)
+    notebook/<digest of the file's name>/<digest of publisher>    what one publisher has of a notebook: a
+                                                                  manifest (`nbcache.artifacts.encoding`)
     publishers/<digest of the file's name>                        digests of publishers, one a line: so that
                                                                   nobody lists all keys of the store
 
-The scope is what an artifact of that type depends on (`nbcache.snapshots.build.scope`).
+The scope is what an artifact of that type depends on (`nbcache.artifacts.compatibility.scope`).
 """
 
 from __future__ import annotations
 
+from nbcache.artifacts.compatibility import scope
 from nbcache.core import key as keys
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment
-from nbcache.snapshots.build import scope
 
 __all__ = ["LIVE", "NOTEBOOK", "PUBLISHERS", "channel", "publications", "publishers", "slot_of"]
 

@@ -23,9 +23,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nbcache.artifacts.encoding import MAX_CONTENT_BYTES
 from nbcache.core.canonical_json import corrupt, unsupported
 from nbcache.core.errors import FormatError
+from nbcache.core.model import MAX_CONTENT_BYTES
 
 __all__ = ["MAX_VARIANTS", "Variant", "decode_shared", "encode_shared"]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from nbcache.artifacts.compatibility import scope
 from nbcache.artifacts.encoding import decode_manifest, encode_manifest, pack
 from nbcache.artifacts.provenance import Statement, signed_by
 from nbcache.artifacts.store import GROWING_TYPES, union
@@ -30,20 +31,19 @@ from nbcache.core.errors import (
     UnsupportedVersion,
     UntrustedSigner,
 )
-from nbcache.core.forks import renew_in_children
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Provenance
+from nbcache.core.threads import Worker, renew_in_children
 from nbcache.core.trust import Purpose
-from nbcache.core.worker import Worker
 from nbcache.shared import keys as shared_keys
 from nbcache.shared.circuit_breaker import Availability
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.shared.signing import Found, Peer
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.snapshots.build import scope
 from nbcache.stores.base import MAX_VALUE_BYTES, Store, is_key
-from nbcache.stores.leases import Listener, coordinator
+from nbcache.stores.leases import Listener
+from nbcache.stores.open import coordinator
 
 __all__ = ["Publication", "SharedFigures", "SharedLevel"]
 

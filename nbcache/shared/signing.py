@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from nbcache.artifacts.compatibility import scope
 from nbcache.artifacts.encoding import is_bomb, unpack
-from nbcache.artifacts.provenance import Statement, verified
+from nbcache.artifacts.provenance import Statement, statement_of, verified
 from nbcache.core.errors import BadSignature, CorruptEntry, FormatError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, Packed, Provenance
 from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit
 from nbcache.shared.layout import Variant
-from nbcache.snapshots.build import scope
-from nbcache.snapshots.versions import statement_of
 
 __all__ = ["Found", "Peer"]
 

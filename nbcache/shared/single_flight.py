@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from nbcache.core.canonical_json import from_json, to_json
 from nbcache.core.errors import FormatError, StoreError, TrustError, printable
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
 
 __all__ = ["Holder", "SingleFlight"]

@@ -24,7 +24,6 @@ again. A version of which an artifact is gone is refused whole.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,18 +47,20 @@ from nbcache.core.errors import (
 from nbcache.core.key import sha256
 from nbcache.core.model import Packed
 from nbcache.core.trust import Keyring, Standing
-from nbcache.snapshots.build import Draft, Origin, Received, announced, is_vouched, signed_manifest, without
+from nbcache.snapshots.build import Draft, Origin, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
+from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
+from nbcache.snapshots.verify import Received, announced, is_vouched, without
 from nbcache.snapshots.versions import revised
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_store
 
-__all__ = ["GRACE_SECONDS", "Collected", "NamedSnapshots", "Place", "Version", "Written", "opened", "place"]
+__all__ = ["GRACE_SECONDS", "Collected", "NamedSnapshots", "Version", "Written", "opened"]
 
 GRACE_SECONDS = 3600.0
 """How long `collect` leaves what it has marked: longer than any writer takes."""
 
-_ARTIFACT, _SNAPSHOT, _DOOMED = "artifact/", "snapshot/", "doomed/"
+_ARTIFACT, _DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 """For a person who waits for megabytes, and not for a cell."""
 _BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
@@ -71,22 +72,8 @@ _LISTINGS = 5
 """How often versions are listed again, when some were replaced between listing and reading."""
 _ATTEMPTS = 3
 """How often a snapshot is merged again, because artifacts went meanwhile."""
-_LONGEST, _LONGEST_PART = 100, 200
-"""Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
-_ENCODED = re.compile(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_FILES = (".nbcache", ".ipynb")
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A name in a store."""
-
-    url: str = field(repr=False)
-    """The store's, which may hold a password."""
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +118,6 @@ class Collected:
     """Why nothing was removed: versions whose artifacts cannot be told."""
 
 
-def place(text: str) -> Place | None:
-    """Return the store and name that `text` gives, `URL#NAME`; None where it is a file's path or on the web.
-
-    What exists, or ends in .nbcache or .ipynb, is a file. Raises ConfigError, which quotes no part of a URL.
-    """
-    url, separator, name = text.rpartition("#")
-    if text.startswith(("https://", "http://")):
-        return None
-    if not separator:
-        if "://" not in text:
-            return None
-        raise _no_name("the URL of a store names no snapshot in it")
-    if "://" not in url and (text.endswith(_FILES) or os.path.exists(os.path.expanduser(text))):
-        return None
-    if "://" in url and "@" in name and "@" not in url:  # redis://:pass#word@host/0
-        raise _no_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
-    if not name.isprintable() or not all(name.split("/")):
-        raise _no_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
-    if len(name) > _LONGEST or len(_encoded(name)) > _LONGEST_PART:
-        raise _no_name(
-            f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "
-            "but a-z, 0-9 and - count three times or more"
-        )
-    return Place(url, name)
-
-
-def _no_name(what: str) -> ConfigError:
-    return ConfigError(
-        what, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
-    )
-
-
 @contextmanager
 def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
     """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
@@ -197,7 +152,7 @@ class NamedSnapshots:
 
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of a name, or of all; newest last, those that cannot be read first."""
-        prefix = _SNAPSHOT if name is None else _prefix(name)
+        prefix = SNAPSHOTS if name is None else prefix_of(name)
         found = [self._version(key, value) for key, value in self._values(prefix)[0].items()]
         return sorted(found, key=lambda each: (each.name, _created(each), each.key))
 
@@ -267,7 +222,7 @@ class NamedSnapshots:
 
         Artifacts stay, until `collect` finds that no other snapshot names them.
         """
-        found = list(self._store.keys(_prefix(name)))
+        found = list(self._store.keys(prefix_of(name)))
         if not found:
             raise self._absent(name)
         for key in found:
@@ -334,7 +289,7 @@ class NamedSnapshots:
         self._put_missing(draft, name)
         if changed:
             value = signed_manifest(draft, self._keyring)
-            key = _prefix(name) + sha256(value)
+            key = prefix_of(name) + sha256(value)
             self._store.put(key, value)
             self._put_missing(draft, name)
             for absorbed in ours.keys() - {key}:
@@ -393,7 +348,7 @@ class NamedSnapshots:
         return values, False  # others absorbed them into versions that are not in this listing
 
     def _version(self, key: str, value: bytes) -> Version:
-        name = _name_of(key)
+        name = name_of(key)
         try:
             if name is None or sha256(value) != key.rpartition("/")[2]:
                 raise refused("its manifest does not have the digest that it is named by")
@@ -466,7 +421,7 @@ class NamedSnapshots:
 
     def _named(self) -> tuple[set[str], list[NbcacheError]]:
         """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
-        values, complete = self._values(_SNAPSHOT)
+        values, complete = self._values(SNAPSHOTS)
         named: set[str] = set()
         problems: list[NbcacheError] = []
         for key, value in values.items():
@@ -490,32 +445,11 @@ class NamedSnapshots:
 
     def _placed(self, error: NbcacheError, key: str) -> NbcacheError:
         """Return what is wrong with a version, with its place and what to do there."""
-        name = _name_of(key)
+        name = name_of(key)
         error.where = self.where(name or key)
         if not isinstance(error, UnsupportedVersion):
             error.next_step = "nbcache rm removes it; then take it again"
         return error
-
-
-def _name_of(key: str) -> str | None:
-    """Return the name that a version's key holds; None where it holds none that a writer would make."""
-    match key.split("/"):
-        case ["snapshot", part, _] if _ENCODED.fullmatch(part):
-            data = re.sub(rb"_(..)", lambda each: bytes.fromhex(each[1].decode()), part.encode())
-            name = data.decode(errors="replace")
-            return name if _encoded(name) == part else None
-    return None
-
-
-def _encoded(name: str) -> str:
-    return "".join(
-        character if character in _PLAIN else "".join(f"_{byte:02x}" for byte in character.encode())
-        for character in name
-    )
-
-
-def _prefix(name: str) -> str:
-    return f"{_SNAPSHOT}{_encoded(name)}/"
 
 
 def _is_ours(received: Received) -> bool:

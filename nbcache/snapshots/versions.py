@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nbcache.artifacts.provenance import Judge, Statement, signed_by
+from nbcache.artifacts.provenance import Judge, is_bound, signed_by, statement_of
 from nbcache.artifacts.store import GROWING_TYPES, restricted
 from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot
 from nbcache.core.trust import Keyring, Policy, Standing
-from nbcache.snapshots.build import (
-    Draft,
-    Origin,
-    Received,
-    is_bound,
-    is_own,
-    judged,
-    merge,
-    scope,
-    signed,
-    told,
-)
+from nbcache.snapshots.build import Draft, Origin, merge, signed
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
+from nbcache.snapshots.verify import Received, is_own, judged, told
 
-__all__ = ["added", "attributed", "revised", "statement_of", "united", "vouched"]
+__all__ = ["added", "attributed", "revised", "united", "vouched"]
 
 
 def revised(
@@ -158,11 +148,3 @@ def vouched(manifest: Manifest, judge: Judge) -> tuple[Manifest, list[NbcacheErr
         except (TrustError, FormatError) as error:
             problems.setdefault(error.what, error)
     return restricted(manifest, kept), list(problems.values())
-
-
-def statement_of(
-    environment: Environment, ref: ArtifactRef, packed: Packed, user: str, host: str
-) -> Statement:
-    """Return what its maker says of an artifact that was compiled in `environment`."""
-    whole, rest = scope(environment, ref.type), scope(environment, ref.type, cpu=False)
-    return Statement(whole, rest, replace(ref, provenance=None), packed, user, host)

@@ -1,1 +1,1 @@
-"""Backends, one a file."""
+"""Where bytes lie under keys: a backend a file, opened by URL."""

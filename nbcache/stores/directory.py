@@ -26,8 +26,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nbcache.artifacts.encoding import MAX_CONTENT_BYTES
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
 from nbcache.stores.plain_files import is_plain, read_plain
 

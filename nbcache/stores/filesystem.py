@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.core.forks import renew_in_children
-from nbcache.core.urls import redacted
+from nbcache.core.text import redacted
+from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
 from nbcache.stores.with_timeout import given_up

@@ -11,18 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from nbcache.stores.base import Store
-
-__all__ = [
-    "HOLDER_BYTES",
-    "LEASE_SECONDS",
-    "MESSAGE_BYTES",
-    "Claim",
-    "Coordinator",
-    "Lease",
-    "Listener",
-    "coordinator",
-]
+__all__ = ["HOLDER_BYTES", "LEASE_SECONDS", "MESSAGE_BYTES", "Claim", "Coordinator", "Lease", "Listener"]
 
 HOLDER_BYTES = 16 * 1024
 """The most that a holder says of itself."""
@@ -99,11 +88,3 @@ class Coordinator(Protocol):
         It returns at once, connects by itself, and again whenever the connection is lost; what is announced
         meanwhile is not heard. What `heard` raises is dropped. A forked child does not listen.
         """
-
-
-def coordinator(store: Store) -> Coordinator | None:
-    """Return what coordinates those who share `store`; None where its kind has nothing for that."""
-    from nbcache.stores.redis.leases import RedisCoordinator
-    from nbcache.stores.redis.store import RedisStore
-
-    return RedisCoordinator(store) if isinstance(store, RedisStore) else None

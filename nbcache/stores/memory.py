@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import check_key
 
 __all__ = ["MemoryStore"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 
 from nbcache.core.errors import ConfigError
+from nbcache.core.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
+from nbcache.stores.leases import Coordinator
 from nbcache.stores.redis.address import SCHEMES
 from nbcache.stores.redis.store import RedisStore
 from nbcache.stores.with_timeout import BoundedStore
 
-__all__ = ["open_bounded", "open_store"]
+__all__ = ["coordinator", "open_bounded", "open_shared", "open_store"]
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
@@ -63,3 +65,23 @@ def _unknown(what: str) -> ConfigError:
         next_step=f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in SCHEMES)}, file://, s3://,"
         " gs://, hf://, memory://, or what else fsspec opens",
     )
+
+
+def open_shared(settings: Settings) -> Store:
+    """Return the store that `settings.shared_url` names, each of its operations bounded in time.
+
+    ConfigError where the URL cannot be used. Nothing is asked of it yet.
+    """
+    return open_bounded(
+        settings.shared_url,
+        connect_timeout=settings.shared_connect_timeout,
+        timeout=settings.shared_timeout,
+    )
+
+
+def coordinator(store: Store) -> Coordinator | None:
+    """Return what coordinates those who share `store`; None where its kind has nothing for that."""
+    from nbcache.stores.redis.leases import RedisCoordinator
+    from nbcache.stores.redis.store import RedisStore
+
+    return RedisCoordinator(store) if isinstance(store, RedisStore) else None

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from nbcache.core.errors import StoreUnavailable
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import Store
 
 __all__ = ["BoundedStore", "given_up"]

@@ -29,8 +29,12 @@ from nbcache.torch_bridge.dependencies import TABLES, Dependencies
 from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import ImportHook, Patches
 from nbcache.torch_bridge.providers import (
+    autotune,
     cpp_kernels,
     gemm_autotune,
+    graphs,
+    probes,
+    profile,
     remote_caches,
     triton_kernels,
     triton_modules,
@@ -130,7 +134,7 @@ class TorchBridge:
                 "torch._inductor.cpp_builder": self._builder_module,
                 "torch._inductor.remote_cache": self._remote_cache_module,
                 "torch._functorch._aot_autograd.autograd_cache": when(remote_caches.renew_autograd_cache),
-                "torch._inductor.runtime.autotune_cache": when(recording.provide_autotune, serving),
+                "torch._inductor.runtime.autotune_cache": when(autotune.provide_autotune, serving),
                 "torch._inductor.runtime.triton_heuristics": self._heuristics_module,
                 "torch._inductor.async_compile": self._async_compile_module,
                 "triton.backends.nvidia.driver": when(triton_modules.provide_modules, serving, self._owned),
@@ -313,18 +317,18 @@ class TorchBridge:
         self._hook(self._default_folder.replace_headers, module)
         self._depends("follow_keys", module)
         self._hook(events.follow_lookups, module)
-        self._hook(recording.provide_graphs, module, self._serving_graphs)
+        self._hook(graphs.provide_graphs, module, self._serving_graphs)
         self._hook(gemm_autotune.provide_times, module, self._serving, self._owned)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
 
     def _remote_cache_module(self, module: ModuleType) -> None:
-        self._hook(recording.provide_autotune, module, self._serving)
+        self._hook(autotune.provide_autotune, module, self._serving)
         self._hook(remote_caches.replace_backends, module, self._serving)
 
     def _async_compile_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.settle_assembler, module)
         self._hook(events.follow_kernels, module)
-        self._hook(recording.provide_tuning_to_workers, module, self._serving)
+        self._hook(autotune.provide_tuning_to_workers, module, self._serving)
         self._hook(remote_caches.keep_workers_apart, module)
 
     def _heuristics_module(self, module: ModuleType) -> None:
@@ -334,7 +338,7 @@ class TorchBridge:
 
     def _instructions_module(self, module: ModuleType) -> None:
         self._hook(portable.restrict_features, module, self._current_baseline, otherwise=self._not_portable)
-        self._hook(cpp_kernels.provide_probes, module, self._serving)
+        self._hook(probes.provide_probes, module, self._serving)
 
     def _builder_module(self, module: ModuleType) -> None:
         self._hook(portable.restrict_flags, module, self._current_baseline, otherwise=self._not_portable)
@@ -538,7 +542,7 @@ class TorchBridge:
     def _pgo_module(self, pgo: ModuleType) -> None:
         if self._session is not None:
             self._session.attempt("naming the profile", partial(self._name_profile, self._session))
-        self._hook(recording.provide_profile, pgo, self._serving)
+        self._hook(profile.provide_profile, pgo, self._serving)
 
     def _settle(self) -> None:
         """Have torch's settings be in this context what they are in that where we set them."""

@@ -14,7 +14,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
-from nbcache.kernel.tracker import (
+from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
     GraphLookup,

@@ -12,7 +12,7 @@ import gc
 import threading
 from collections.abc import Iterator
 
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 
 __all__ = ["HeapAside", "paused"]
 

@@ -20,26 +20,28 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from nbcache import __version__
+from nbcache.artifacts.compatibility import fitting
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import ConfigError, NbcacheError, StoreError
 from nbcache.core.model import Environment
 from nbcache.core.settings import Settings
+from nbcache.core.text import DOT, counted, size
 from nbcache.core.trust import Keyring, Policy, short
+from nbcache.core.version import __version__
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import Sharing, open_shared
+from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.client import Exchange
-from nbcache.snapshots.build import Received, fitting
+from nbcache.snapshots.verify import Received
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
-from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.stores.open import open_shared
+from nbcache.torch_bridge import TorchBridge, environment, gpus, toolchain
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.folders import refusal, usual_root
 from nbcache.torch_bridge.portable import chosen
-from nbcache.torch_bridge.providers import cpp_kernels
-from nbcache.ui.display.render import (
+from nbcache.ui.display.rows import (
     Check,
     CheckState,
     StoreFigures,
@@ -48,7 +50,6 @@ from nbcache.ui.display.render import (
     store_parts,
 )
 from nbcache.ui.display.snapshots import arrival
-from nbcache.ui.display.words import DOT, counted, size
 from nbcache.ui.locate import Location
 
 __all__ = ["in_kernel", "in_terminal", "store_figures"]
@@ -91,7 +92,7 @@ def in_kernel(
         ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
         ("shared store", partial(_connection, settings, session.exchange)),
         ("prewarming", partial(_prewarming, settings, session.prewarm)),
-        ("notices", partial(_notices, session.notices)),
+        ("notices", partial(notices_of, session.notices)),
     )
 
 
@@ -244,7 +245,7 @@ def _prewarming(settings: Settings, prewarming: Prewarming) -> _Checks:
         yield _ok("prewarming", begun or "not begun: it is done while no cell runs, in a notebook's kernel")
 
 
-def _notices(notices: list[str]) -> _Checks:
+def notices_of(notices: list[str]) -> _Checks:
     for notice in notices:
         yield _note("notice", notice, "see to what it says; a fresh kernel shows whether it stays away")
     if not notices:
@@ -375,7 +376,7 @@ def _temp_folder() -> _Checks:
 
 
 def _compiler() -> _Checks:
-    name, command = cpp_kernels.compiler()
+    name, command = toolchain.compiler()
     consequence = "no new graph compiles for the CPU; restored ones need none"
     if command is None:
         yield _note(

@@ -15,7 +15,7 @@ from typing import Any
 
 from nbcache.bench.kernels import Home, environment, kernel, link_package
 from nbcache.bench.options import Options, Variant
-from nbcache.bench.stores.redis_server import Server
+from nbcache.bench.redis_server import Server
 from nbcache.bench.variants import (
     LOAD,
     Subject,
@@ -24,7 +24,7 @@ from nbcache.bench.variants import (
     setup_cell,
     subjects,
 )
-from nbcache.ui.display.words import DOT, aligned, duration
+from nbcache.core.text import DOT, aligned, duration
 
 __all__ = ["AtOnce", "Start", "start_of", "starts_text"]
 

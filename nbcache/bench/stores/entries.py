@@ -19,10 +19,11 @@ from nbcache.artifacts.encoding import pack
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.bench.kernels import BenchError
 from nbcache.bench.options import Options
+from nbcache.bench.redis_server import Server
 from nbcache.bench.report import call_text
-from nbcache.bench.stores.redis_server import Server
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.core.text import aligned, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.gc import sweep
 from nbcache.shared.keys import LIVE
@@ -32,7 +33,6 @@ from nbcache.snapshots.build import Origin, take
 from nbcache.snapshots.named import NamedSnapshots
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
-from nbcache.ui.display.words import aligned, size
 
 __all__ = ["Action", "Entries", "entries_text"]
 

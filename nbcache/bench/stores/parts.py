@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from nbcache.bench.command import machine, write_json
 from nbcache.bench.options import Options, Variant
+from nbcache.bench.output import machine, write_json
+from nbcache.bench.redis_server import Server, needed_server
 from nbcache.bench.report import report_json, report_text
 from nbcache.bench.runner import Runner
 from nbcache.bench.stores.at_once import AtOnce
 from nbcache.bench.stores.entries import Entries
 from nbcache.bench.stores.populations import Populations
-from nbcache.bench.stores.redis_server import Server, needed_server
 from nbcache.core.errors import NbcacheError
 
 __all__ = ["Part", "run_stores"]

@@ -1,7 +1,7 @@
 """Make stored artifacts present in torch's folder, and say how long it took. Runs in a process of its own.
 
-    python -m nbcache.bench.populate fill FOLDER           store the artifacts in both forms
-    python -m nbcache.bench.populate WAY FOLDER OUTPUT     populate from one of them; OUTPUT gets the JSON
+    python -m nbcache.bench.stores.populate fill FOLDER          store the artifacts in both forms
+    python -m nbcache.bench.stores.populate WAY FOLDER OUTPUT    populate from one; OUTPUT gets the JSON
 
 Each way is a function of `WAYS`, from the folder that `fill` made; torch's folder is
 `TORCHINDUCTOR_CACHE_DIR`, and is empty. What is imported beforehand does not count.
@@ -34,7 +34,7 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.snapshots.build import Origin
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.environment import current
-from nbcache.torch_bridge.recording import populate_graph
+from nbcache.torch_bridge.providers.graphs import populate_graph
 
 __all__ = ["WAYS", "artifacts", "fill"]
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from nbcache.bench.kernels import BenchError, Home, environment, link_package
 from nbcache.bench.options import Options
+from nbcache.bench.redis_server import Server
 from nbcache.bench.report import times
 from nbcache.bench.results import ratio
-from nbcache.bench.stores.redis_server import Server
-from nbcache.ui.display.words import DOT, aligned, size
+from nbcache.core.text import DOT, aligned, size
 
 __all__ = ["Population", "Populations", "populations_json", "populations_text"]
 
@@ -161,7 +161,7 @@ def _process(folder: Path, target: Path, path: Path, way: str) -> Mapping[str, A
     stored.mkdir(exist_ok=True)
     variables = environment(home, os.environ, path) | {"TORCHINDUCTOR_CACHE_DIR": str(target)}
     done = subprocess.run(
-        [sys.executable, "-m", "nbcache.bench.populate", way, str(stored), str(output)],
+        [sys.executable, "-m", "nbcache.bench.stores.populate", way, str(stored), str(output)],
         env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import check_key
 from nbcache.stores.leases import HOLDER_BYTES, LEASE_SECONDS, MESSAGE_BYTES, Claim, Lease
 from nbcache.stores.redis.client import deadline, disconnect

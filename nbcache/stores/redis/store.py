@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.core.forks import renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis

@@ -10,7 +10,6 @@ adds torch's build, the Python ABI, the compiler's ABI and every instruction set
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import tempfile
 import time
@@ -22,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.key import components, digest, sha256
 from nbcache.core.model import BUNDLED, Artifact, Level
-from nbcache.kernel.tracker import KernelUsed, SpanEnded, SpanStarted
-from nbcache.torch_bridge.environment import release, torch_release, torch_version
+from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
+from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
 from nbcache.torch_bridge.patches import Intended
-from nbcache.torch_bridge.recording import being_loaded, was_provided
+from nbcache.torch_bridge.providers.graphs import being_loaded, was_provided
 
 if TYPE_CHECKING:
     from nbcache.core.cpu_levels import Baseline
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
 _THREADS_IN_KEYS = (2, 13)
 """Since when torch's keys hold the number of threads."""
-_ARGUMENTS_IN_CXX = (2, 15)
-"""Since when torch takes `CXX` for a command."""
-_WORKS = b"1"
 _CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
 
@@ -47,17 +43,7 @@ KERNELS = "nbcache_kernels"
 CLEARED = "cleared"
 """File in there whose time says when the user last cleared all."""
 
-__all__ = [
-    "CLEARED",
-    "KERNELS",
-    "compiled_since",
-    "compiler",
-    "compiler_identity",
-    "kernel_key",
-    "place",
-    "provide_kernels",
-    "provide_probes",
-]
+__all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels"]
 
 
 _BUILD_VARIABLES = (
@@ -353,77 +339,3 @@ def _recording(
         return library
 
     return load_and_record
-
-
-def _arch_flags(isa: Any) -> str:
-    """Return the compiler flags of an instruction set: a method on 2.13, an attribute on 2.11."""
-    return str(isa.build_arch_flags() if hasattr(isa, "build_arch_flags") else isa._arch_flags)
-
-
-def provide_probes(
-    cpu_vec_isa: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
-) -> None:
-    """Remember that a vector instruction set works with the compiler that is here (`VecISA.check_build`).
-
-    Finding it out costs a run of that compiler and a process. That one does not work is not remembered:
-    the reason may pass, such as a time-out on a busy machine.
-    """
-
-    def known(self: Any, code: str) -> tuple[str | None, bool]:
-        """Return the key under which to remember, None for not at all, and whether it is known to work."""
-        compiler = compiler_identity()
-        if compiler is None or not serving():
-            return None, False
-        program = {"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())}
-        key = digest(components({**program, "compiler": compiler}))
-        for artifact in session.provide("probe", key)[:1]:
-            session.record("probe", key, artifact.content, made=False)
-            return key, artifact.content == _WORKS
-        return key, False
-
-    def check_build(original: Any, self: Any, code: str) -> Any:
-        key, works = session.attempt("looking up a probe", partial(known, self, code)) or (None, False)
-        if works:
-            return True
-        must_be_stored(str(self))
-        works = original(self, code)
-        if works and key is not None:
-            session.attempt("recording a probe", partial(session.record, "probe", key, _WORKS, made=True))
-        return works
-
-    patches.hook(cpu_vec_isa.VecISA, "check_build", check_build, takes="self code", only=True)
-
-
-def compiler() -> tuple[str, list[str] | None]:
-    """Return the C++ compiler, as `CXX` names it, and the command that runs it; None where it is not there.
-
-    Since torch 2.15 arguments may stand there, as in `ccache g++`; before, all of it names a program.
-    """
-    name = os.environ.get("CXX", "g++")
-    words = [name]
-    if release(torch_version() or "0.0") >= _ARGUMENTS_IN_CXX:
-        try:
-            words = shlex.split(name) or [name]
-        except ValueError:  # a quotation mark without its other
-            return name, None
-    path = shutil.which(words[0])
-    return name, None if path is None else [path, *words[1:]]
-
-
-def compiler_identity() -> str | None:
-    """Return the identity of the C++ compiler without running it; None where there is none.
-
-    Of a command that is all programs among its words (`ccache g++`), and their arguments.
-    """
-    _, command = compiler()
-    return None if command is None else " ".join(map(_identity, command))
-
-
-def _identity(word: str) -> str:
-    """Return what tells the program that a word of a command names from others; another word as it is."""
-    path = shutil.which(word)
-    if path is None:
-        return word
-    path = os.path.realpath(path)
-    status = os.stat(path)
-    return f"{path} {status.st_size} {status.st_mtime_ns}"

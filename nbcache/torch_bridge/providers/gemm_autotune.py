@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import FormatError
 from nbcache.core.key import components, digest
-from nbcache.kernel.tracker import ArtifactSeen
+from nbcache.kernel.events import ArtifactSeen
 from nbcache.torch_bridge.events import stamp
 
 if TYPE_CHECKING:

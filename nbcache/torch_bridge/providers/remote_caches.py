@@ -17,7 +17,8 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from nbcache.torch_bridge.recording import note_bundle, note_unverified, was_asked
+from nbcache.torch_bridge.providers.autotune import note_bundle
+from nbcache.torch_bridge.recording import note_unverified, was_asked
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session

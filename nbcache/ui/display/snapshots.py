@@ -7,20 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from nbcache.artifacts.compatibility import (
+    _LONGEST,
+    _value,
+    baseline_for,
+    differences,
+    fit_lines,
+    foreseen_differences,
+)
 from nbcache.artifacts.provenance import Judge, Made, authors
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
 from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
+from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
 from nbcache.core.trust import Policy, Standing, admit, short, spelled
-from nbcache.snapshots.build import Received, baseline_for, differences, foreseen_differences, makers
+from nbcache.snapshots.build import makers
 from nbcache.snapshots.named import Version
-from nbcache.ui.display.words import DOT, NOTHING, aligned, counted, duration, one_line, size
+from nbcache.snapshots.verify import Received
 
 __all__ = [
     "arrival",
     "arrival_line",
-    "fit_lines",
     "held",
     "left_out",
     "snapshot_json",
@@ -30,20 +38,10 @@ __all__ = [
     "version_lines",
 ]
 
-_REMEDIES = {
-    "torch": "install that torch here, or take a snapshot with this one",
-    "triton": "install that Triton here, or take a snapshot with this one",
-    "python": "use that Python here, or take a snapshot with this one",
-    "compiler": "it was made on another Linux: C++ kernels are compiled again",
-    "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
-}
-"""What to do where a component differs, by the first part of its label."""
-_MOST_ENVIRONMENTS, _MOST_GRAPHS, _MOST_DIFFERENCES = 8, 40, 40
+_MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _MOST_NAMED = 3
 _TITLE = 40
 """Characters of a cell's first line that are shown."""
-_LONGEST = 60
-"""Characters of a name or value that are shown."""
 
 
 def held(snapshot: Snapshot) -> str:
@@ -225,43 +223,6 @@ def _differing(each: Difference) -> str:
     return one_line(each.label) + values
 
 
-def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
-    """Return what differs between two environments as a table, with what to do about it.
-
-    `baseline` is what a kernel must compile for, beside that; None where it need not.
-    """
-    if not found and baseline is not None:
-        return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
-    if not found:
-        return ["fits this machine"]
-    rows = [("differs", "there", "here", "what to do")]
-    for each in found[:_MOST_DIFFERENCES]:
-        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
-        if each.label == "device":
-            remedy = _remedy_for_device(each)
-        there, here = _telling(each)
-        rows.append((_value(each.label), _value(there), _value(here), remedy))
-    lines = aligned(rows, right=())
-    if (more := len(found) - _MOST_DIFFERENCES) > 0:
-        lines.append(f"and {counted(more, 'more difference')} (--json has all)")
-    return lines
-
-
-def _remedy_for_device(each: Difference) -> str:
-    if each.new == "cpu":
-        return "it was made for a GPU, and none is seen here (`nbcache doctor`): take a snapshot here"
-    made = "without a GPU" if each.old == "cpu" else "for another GPU"
-    return f"it was made {made}: take a snapshot here, or use it where the device is that"
-
-
-def _telling(each: Difference) -> tuple[str | None, str | None]:
-    """Return the two values of a component; of two sets of features what the other lacks, and not all."""
-    if each.label != "cpu.features" or each.old is None or each.new is None:
-        return each.old, each.new
-    there, here = set(each.old.split()), set(each.new.split())
-    return " ".join(sorted(there - here)) or None, " ".join(sorted(here - there)) or None
-
-
 def snapshot_json(
     received: Received, here: Environment | None = None, judge: Judge | None = None
 ) -> dict[str, Any]:
@@ -427,7 +388,3 @@ def _day(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):  # a year that no calendar has
         return "at no time that there is"
-
-
-def _value(value: str | None) -> str:
-    return NOTHING if value is None else one_line(value, _LONGEST)

@@ -14,14 +14,15 @@ from IPython.core.error import UsageError
 
 from nbcache.core.errors import ConfigError, NbcacheError, StoreError
 from nbcache.core.settings import Settings, torchs_url
+from nbcache.core.text import DOT, ago, counted, duration, one_line
 from nbcache.core.trust import Keyring, short, spelled
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import open_shared, origin
 from nbcache.shared.client import Exchange
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import Peer
+from nbcache.snapshots.sources import origin
 from nbcache.stores.base import Store
-from nbcache.ui.display.words import DOT, ago, counted, duration, one_line
+from nbcache.stores.open import open_shared
 
 __all__ = ["ConnectMagics", "publication_lines"]
 

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from nbcache.artifacts.compatibility import foreseen_differences
 from nbcache.artifacts.store import union
 from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Environment
+from nbcache.core.text import DOT, counted, duration, one_line
 from nbcache.kernel.session import Session
-from nbcache.snapshots.build import foreseen_differences
-from nbcache.ui.display.words import DOT, counted, duration, one_line
 
 __all__ = ["Greeting"]
 

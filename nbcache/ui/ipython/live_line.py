@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TextIO
 
-from nbcache.core.forks import renew_in_children
 from nbcache.core.model import Activity
+from nbcache.core.threads import renew_in_children
 from nbcache.ui.display.render import Rendered, render_activity, render_idle
 from nbcache.ui.ipython.streams import WatchedStreams
 

@@ -15,21 +15,16 @@ from IPython.display import display as _display
 from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.model import CellReport
 from nbcache.core.settings import Settings
+from nbcache.core.text import counted, one_line
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import beside
+from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
-from nbcache.ui.display.render import (
-    Rendered,
-    SettingRow,
-    render_checks,
-    render_settings,
-    render_status,
-    store_parts,
-)
-from nbcache.ui.display.words import counted, one_line
+from nbcache.ui.display.render import Rendered, render_checks, render_settings, render_status
+from nbcache.ui.display.rows import SettingRow, store_parts
 from nbcache.ui.doctor import in_kernel, store_figures
 from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
 from nbcache.ui.locate import Location
+from nbcache.ui.terminal import signers
 
 __all__ = ["USAGE", "SessionMagics", "completions"]
 
@@ -149,13 +144,12 @@ class SessionMagics:
                 return
             print("nbcache: nothing came along whose signer is not trusted\n")
             action = "list"
-        from nbcache.ui.terminal import commands  # imports what terminals need, too
 
         settings = self._session.settings
         if action == "list" and not signer:
-            print("\n".join(commands.signers(settings).lines))
+            print("\n".join(signers.signers(settings).lines))
         elif action in ("add", "remove", "show") and len(signer) == 1:
-            done = commands.trust(action, signer[0], name, settings)
+            done = signers.trust(action, signer[0], name, settings)
             print("nbcache: " + "\n".join(done.lines))
             if action == "add":
                 self._snapshots.trusted(done.data["fingerprint"], done.data["name"])

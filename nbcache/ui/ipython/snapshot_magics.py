@@ -16,15 +16,17 @@ from IPython.display import display as _display
 from nbcache.core.errors import NbcacheError, SnapshotError
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment
+from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Policy, short, spelled
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import MAX_NOTEBOOK_BYTES, Sharing, Stranger, Taken, beside, destination
-from nbcache.snapshots.build import Received, is_vouched, makers, signed
+from nbcache.kernel.snapshots import Sharing, Stranger
+from nbcache.snapshots.build import makers, signed
 from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, Taken, beside, destination
+from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.snapshots.versions import attributed
 from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import arrival_line, held, left_out, snapshot_lines, taken_parts
-from nbcache.ui.display.words import counted, one_line, size
 
 __all__ = ["ShareMagics", "confirmed"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.errors import SnapshotError
 from nbcache.core.files import read
+from nbcache.core.text import one_line
 from nbcache.snapshots.in_notebook import decode_notebook
-from nbcache.ui.display.words import one_line
 
 if TYPE_CHECKING:
     from nbclient import NotebookClient

@@ -11,17 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nbcache import __version__
 from nbcache.bench import options as bench_options
 from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.settings import Settings
+from nbcache.core.version import __version__
 
 if TYPE_CHECKING:
-    from nbcache.ui.terminal.commands import Shown
+    from nbcache.ui.terminal.shown import Shown
 
 _Run: TypeAlias = "Callable[[Any, argparse.Namespace, Settings], Shown]"
-"""Calls a verb of `nbcache.ui.terminal.commands`, which is passed in."""
+"""Calls a function of `nbcache.ui.terminal.commands`, which is passed in."""
 
 __all__ = ["main"]
 
@@ -78,44 +78,46 @@ def _parser() -> argparse.ArgumentParser:
     inspect = verb(
         "inspect",
         "show what a snapshot holds, who signed it and whether it fits here",
-        lambda commands, given, settings: commands.inspect(given.source, settings),
+        lambda commands, given, settings: commands.snapshots.inspect(given.source, settings),
     )
     inspect.add_argument("source", metavar="SOURCE", help=_SOURCE)
     verify = verb(
         "verify",
         "check a snapshot whole: its manifest, every artifact, signature and signer",
-        lambda commands, given, settings: commands.verify(given.source, settings),
+        lambda commands, given, settings: commands.snapshots.verify(given.source, settings),
     )
     verify.add_argument("source", metavar="SOURCE", help=_SOURCE)
     snapshot = verb(
         "snapshot",
         "write what is stored here of a notebook into a file, or under a name into a store",
-        lambda commands, given, settings: commands.snapshot(given.notebook, given.dest, settings),
+        lambda commands, given, settings: commands.snapshots.snapshot(given.notebook, given.dest, settings),
     )
     snapshot.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     snapshot.add_argument("dest", metavar="DEST", nargs="?", help=f"a file, or URL#NAME; {_BESIDE}")
     restore = verb(
         "restore",
         "put what fits here of a trusted snapshot into the local store, for the next kernel",
-        lambda commands, given, settings: commands.restore(given.source, settings),
+        lambda commands, given, settings: commands.snapshots.restore(given.source, settings),
     )
     restore.add_argument("source", metavar="SOURCE", help=_SOURCE)
     ls = verb(
         "ls",
         "show the named snapshots in a store",
-        lambda commands, given, settings: commands.ls(given.url, settings),
+        lambda commands, given, settings: commands.stores.ls(given.url, settings),
     )
     ls.add_argument("url", metavar="URL", help=_STORE)
     rm = verb(
         "rm",
         "remove a named snapshot from its store",
-        lambda commands, given, settings: commands.rm(given.source, settings),
+        lambda commands, given, settings: commands.stores.rm(given.source, settings),
     )
     rm.add_argument("source", metavar="URL#NAME")
     gc = verb(
         "gc",
         "remove from a store what no snapshot names, and what no kernel has used for long",
-        lambda commands, given, settings: commands.gc(given.url, given.grace, given.unused_days, settings),
+        lambda commands, given, settings: commands.stores.gc(
+            given.url, given.grace, given.unused_days, settings
+        ),
     )
     gc.add_argument("url", metavar="URL", help=_STORE)
     gc.add_argument(
@@ -133,14 +135,16 @@ def _parser() -> argparse.ArgumentParser:
     merge = verb(
         "merge",
         "write all that trusted snapshots hold into one",
-        lambda commands, given, settings: commands.merge_files(given.sources, given.output, settings),
+        lambda commands, given, settings: commands.snapshots.merge_files(
+            given.sources, given.output, settings
+        ),
     )
     merge.add_argument("sources", metavar="SOURCE", nargs="+", help=_SOURCE)
     merge.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
     export = verb(
         "export-mega",
         "write the bundle that plain torch.compiler.load_cache_artifacts takes",
-        lambda commands, given, settings: commands.export_mega(given.file, given.source, settings),
+        lambda commands, given, settings: commands.mega_cache.export_mega(given.file, given.source, settings),
     )
     export.add_argument("file", metavar="FILE", type=Path)
     export.add_argument(
@@ -149,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     imported = verb(
         "import-mega",
         "store what a bundle of torch.compiler.save_cache_artifacts holds",
-        lambda commands, given, settings: commands.import_mega(
+        lambda commands, given, settings: commands.mega_cache.import_mega(
             given.file, given.assume_same_cpu, given.yes, settings
         ),
     )
@@ -163,27 +167,27 @@ def _parser() -> argparse.ArgumentParser:
     attach = verb(
         "attach",
         "put a snapshot into a notebook that is not open",
-        lambda commands, given, settings: commands.attach(given.notebook, given.snapshot, settings),
+        lambda commands, given, settings: commands.notebooks.attach(given.notebook, given.snapshot, settings),
     )
     attach.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     attach.add_argument("snapshot", metavar="SNAPSHOT", type=Path, nargs="?", help=_BESIDE)
     detach = verb(
         "detach",
         "take the snapshot out of a notebook that is not open",
-        lambda commands, given, settings: commands.detach(given.notebook),
+        lambda commands, given, settings: commands.notebooks.detach(given.notebook),
     )
     detach.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     extract = verb(
         "extract",
         "write the snapshot that a notebook carries into a file",
-        lambda commands, given, settings: commands.extract(given.notebook, given.output, settings),
+        lambda commands, given, settings: commands.notebooks.extract(given.notebook, given.output, settings),
     )
     extract.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     extract.add_argument("-o", "--output", metavar="FILE", type=Path, help=_BESIDE)
     warm = verb(
         "warm",
         "run a notebook without a person and write the snapshot beside it",
-        lambda commands, given, settings: commands.warm(given.notebook, given.portable, settings),
+        lambda commands, given, settings: commands.notebooks.warm(given.notebook, given.portable, settings),
     )
     warm.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     warm.add_argument(
@@ -194,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     run = verb(
         "run",
         "run a notebook without a person and show what hit and what was compiled",
-        lambda commands, given, settings: commands.run(given.notebook, given.require_hit, settings),
+        lambda commands, given, settings: commands.notebooks.run(given.notebook, given.require_hit, settings),
     )
     run.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     run.add_argument("--require-hit", action="store_true", help="exit with 1 where a graph did not hit")
@@ -235,13 +239,13 @@ def _show(run: _Run, given: argparse.Namespace) -> int:
 
 def _trust(commands: Any, given: argparse.Namespace, settings: Settings) -> Shown:
     if given.action == "list":
-        return commands.signers(settings)  # type: ignore[no-any-return]
+        return commands.signers.signers(settings)  # type: ignore[no-any-return]
     if not given.signer:
         raise ConfigError(
             f"nbcache trust {given.action} needs a signer",
             next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
         )
-    return commands.trust(given.action, given.signer, given.name, settings)  # type: ignore[no-any-return]
+    return commands.signers.trust(given.action, given.signer, given.name, settings)  # type: ignore[no-any-return]
 
 
 def _bench(given: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""What an artifact is, as bytes, where it fits, who made it, and where it is stored."""

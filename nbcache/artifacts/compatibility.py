@@ -1,0 +1,210 @@
+"""Where an artifact fits: what of an environment each type is bound to, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from nbcache.core.cpu_levels import BASELINES, LABEL
+from nbcache.core.key import Difference, diff
+from nbcache.core.model import ArtifactRef, Environment, Manifest
+from nbcache.core.text import NOTHING, aligned, counted, one_line
+
+__all__ = [
+    "baseline_for",
+    "differences",
+    "fit_lines",
+    "fitting",
+    "foreseen_differences",
+    "may_be_for_cpu",
+    "scope",
+]
+
+
+_GRAPHS = frozenset({"inductor", "aot_autograd"})
+
+
+_BOUND_TO = {
+    "inductor": frozenset({"torch", "triton", "python", "device"}),
+    "aot_autograd": frozenset({"torch", "triton", "python", "device"}),
+    "autotune": frozenset({"torch", "triton", "device"}),
+    "remote_autotune": frozenset({"torch", "triton", "device"}),
+    "gemm_autotune": frozenset({"torch", "triton", "device"}),
+    "pgo": frozenset({"torch", "python"}),
+    "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
+    "triton_kernel": frozenset({"torch", "triton", "device"}),
+    "triton_module": frozenset({"torch", "triton", "python", "compiler"}),
+}
+"""What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
+
+
+_TIMES = "gemm_autotune"
+"""Type of what was timed: where there is no GPU, on the CPU."""
+
+
+_OF_LITTLE_USE = frozenset({"pgo", "triton_module"})
+"""Types of artifacts that are worth nothing where no graph can be used."""
+
+
+_FEATURES = "cpu.features"
+
+
+def differences(manifest: Manifest, here: Environment) -> list[Difference]:
+    """Return what differs between the environment of `manifest` and `here`; empty where all of it fits.
+
+    What was compiled for a baseline fits every CPU that has its features, once a kernel compiles for it, too.
+    """
+    there = manifest.environment.values
+    found = diff(manifest.environment.components, here.components)
+    if (baseline := BASELINES.get(there.get(LABEL, ""))) is None:
+        return found
+    claimed, has = (set(values.get(_FEATURES, "").split()) for values in (there, here.values))
+    needed = claimed | baseline.features
+    found = [each for each in found if each.label not in (LABEL, "cpu.capability", _FEATURES)]
+    if lacking := needed - has:
+        found.append(Difference(_FEATURES, " ".join(sorted(lacking)), None))
+    return found
+
+
+def foreseen_differences(manifest: Manifest, here: Environment) -> list[Difference]:
+    """Return what differs of those components that `here` holds: before torch is imported, some of them."""
+    labels = {part.label for part in here.components}
+    return [
+        each
+        for each in differences(manifest, here)
+        if each.label in labels and not (each.label == "torch.version" and _same_release(each))
+    ]
+
+
+def _same_release(version: Difference) -> bool:
+    """Tell whether two versions differ only in that one names no build: wheels' metadata often do not."""
+    there, here = version.old or "", version.new or ""
+    return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
+
+
+def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None:
+    """Return the baseline that a kernel must compile for to use these; None where that does not help.
+
+    It does not where one of them fits as it is. `here` may hold those components only that are known.
+    """
+    fits = [manifest for manifest in manifests if not foreseen_differences(manifest, here)]
+    names = [manifest.environment.values.get(LABEL) for manifest in fits]
+    return None if here.values.get(LABEL) in names else next(filter(None, names), None)
+
+
+def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:
+    """Return what of a snapshot may be used here: the manifest of this environment, or most of another's.
+
+    None where nothing fits. What an artifact depends on, `_BOUND_TO` says; what runs on a GPU only does not
+    depend on the CPU. Code for a baseline is found by kernels that compile for it, too, and by no others.
+    """
+    baseline = here.values.get(LABEL)
+    alike = [each for each in manifests if each.environment.values.get(LABEL) == baseline]
+    fits = [_fitting(manifest, here) for manifest in alike]
+    found = [each for each in fits if any(ref.type not in _OF_LITTLE_USE for ref in each.artifacts)]
+    return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
+
+
+def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
+    """Return a digest of what an artifact of this type depends on: the same where it can be shared.
+
+    Beside a GPU, too, a graph may be for the CPU, and its key does not tell: all of them depend on it.
+    Without `cpu`, as if none did.
+    """
+    parts = environment.components
+    if (bound := _BOUND_TO.get(type)) is not None:
+        if type in _GRAPHS or (type == _TIMES and _has_no_gpu(environment)):
+            bound = bound | {"cpu"}
+        if not cpu:
+            bound = bound - {"cpu"}
+        parts = tuple(part for part in parts if part.label.partition(".")[0] in bound)
+    return Environment(parts).digest
+
+
+def may_be_for_cpu(type: str, environment: Environment) -> bool:
+    """Tell whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
+    return type in _GRAPHS and not _has_no_gpu(environment)
+
+
+def _has_no_gpu(environment: Environment) -> bool:
+    return environment.values.get("device") == "cpu"
+
+
+def _fitting(manifest: Manifest, here: Environment) -> Manifest:
+    differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
+    if not differing:
+        return manifest
+    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all count as such.
+    timed_on_cpu = _has_no_gpu(manifest.environment)
+    on_cpu = timed_on_cpu or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
+
+    def fits(ref: ArtifactRef) -> bool:
+        bound = _BOUND_TO.get(ref.type)
+        if bound is None:
+            return False
+        if (ref.type in _GRAPHS and on_cpu) or (ref.type == _TIMES and timed_on_cpu):
+            bound = bound | {"cpu"}
+        return not bound & differing
+
+    kept = {ref.digest for ref in manifest.artifacts if fits(ref)}
+    return replace(
+        manifest,
+        artifacts=tuple(ref for ref in manifest.artifacts if fits(ref)),
+        graphs=tuple(graph for graph in manifest.graphs if kept.issuperset(graph.artifacts)),
+    )
+
+
+_REMEDIES = {
+    "torch": "install that torch here, or take a snapshot with this one",
+    "triton": "install that Triton here, or take a snapshot with this one",
+    "python": "use that Python here, or take a snapshot with this one",
+    "compiler": "it was made on another Linux: C++ kernels are compiled again",
+    "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
+}
+"""What to do where a component differs, by the first part of its label."""
+
+
+_MOST_DIFFERENCES = 40
+_LONGEST = 60
+"""Characters of a name or value that are shown."""
+
+
+def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
+    """Return what differs between two environments as a table, with what to do about it.
+
+    `baseline` is what a kernel must compile for, beside that; None where it need not.
+    """
+    if not found and baseline is not None:
+        return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
+    if not found:
+        return ["fits this machine"]
+    rows = [("differs", "there", "here", "what to do")]
+    for each in found[:_MOST_DIFFERENCES]:
+        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
+        if each.label == "device":
+            remedy = _remedy_for_device(each)
+        there, here = _telling(each)
+        rows.append((_value(each.label), _value(there), _value(here), remedy))
+    lines = aligned(rows, right=())
+    if (more := len(found) - _MOST_DIFFERENCES) > 0:
+        lines.append(f"and {counted(more, 'more difference')} (--json has all)")
+    return lines
+
+
+def _remedy_for_device(each: Difference) -> str:
+    if each.new == "cpu":
+        return "it was made for a GPU, and none is seen here (`nbcache doctor`): take a snapshot here"
+    made = "without a GPU" if each.old == "cpu" else "for another GPU"
+    return f"it was made {made}: take a snapshot here, or use it where the device is that"
+
+
+def _telling(each: Difference) -> tuple[str | None, str | None]:
+    """Return the two values of a component; of two sets of features what the other lacks, and not all."""
+    if each.label != "cpu.features" or each.old is None or each.new is None:
+        return each.old, each.new
+    there, here = set(each.old.split()), set(each.new.split())
+    return " ".join(sorted(there - here)) or None, " ".join(sorted(here - there)) or None
+
+
+def _value(value: str | None) -> str:
+    return NOTHING if value is None else one_line(value, _LONGEST)

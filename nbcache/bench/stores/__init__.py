@@ -1,0 +1,1 @@
+"""The benchmark of stores: reading and writing them, without a kernel that compiles."""

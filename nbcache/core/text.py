@@ -1,0 +1,110 @@
+"""Text that people read: amounts in words, one line of anything, columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Sequence
+
+__all__ = [
+    "DOT",
+    "LONG",
+    "NOTHING",
+    "ago",
+    "aligned",
+    "counted",
+    "duration",
+    "one_line",
+    "percent",
+    "redacted",
+    "size",
+]
+
+
+NOTHING = "–"
+
+
+DOT = " · "
+
+
+LONG = 2_000
+"""Characters of a reason that are shown anywhere."""
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: `0.003 s`, `0.31 s`, `12.4 s`, `2 min 05 s`, `1 h 02 min`."""
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if 0 < seconds < 0.0005:
+        return "<0.001 s"
+    for below, digits in ((0.00995, 3), (0.995, 2), (59.95, 1)):
+        if seconds < below:
+            return f"{seconds:.{digits}f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was, roughly: `just now`, `23 s ago`, `3 h ago`, `4 days ago`."""
+    if seconds < 1:
+        return "just now"
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def size(count: int) -> str:
+    """Return bytes for people, in powers of 1000: `640 B`, `1.2 MB`, `12 MB`."""
+    if count < 1000:
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("kB", "MB", "GB"):
+        amount /= 1000
+        if amount < 999.5:
+            return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
+    return f"{amount / 1000:.1f} TB"
+
+
+def percent(part: int, whole: int) -> str:
+    """Return a share, `83 %`; 199 of 200 is not yet 100 %, nor 1 of 1000 already 0 %."""
+    if not whole:
+        return NOTHING
+    share = round(100 * part / whole)
+    if 0 < part < whole:
+        share = min(max(share, 1), 99)
+    return f"{share} %"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 graph`, `2 graphs`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def one_line(text: str, limit: int = LONG) -> str:
+    """Return `text` on one line, without control characters, at most `limit` long."""
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Return rows as lines, two spaces between columns; `right` has the columns that end alike."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = [str.rjust if i in right else str.ljust for i in range(len(widths))]
+    return ["  ".join(pad[i](row[i], widths[i]) for i in range(len(widths))).rstrip() for row in rows]
+
+
+def redacted(url: str) -> str:
+    """Return a URL without user, password and query; a path as it is."""
+    return "::".join(map(_redacted, url.split("::"))) if "://" in url else url
+
+
+def _redacted(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    if scheme not in ("file", "local"):
+        rest = re.split(r"[?#]", rest)[0]
+    # With a password up to the last "@", since it may hold a "/" that should have been encoded.
+    return f"{scheme}://" + re.sub(r"^([^/@]*:.*|[^/@]*)@", "", rest)

@@ -1,0 +1,91 @@
+"""Threads that do what nobody waits for, and locks in forked children.
+
+The threads of a parent are not there in a child, but the locks that those held still are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Renewed", "Worker", "renew_in_children"]
+
+
+class Worker:
+    """One daemon thread that does tasks in order; started by the first task."""
+
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
+        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Have `task` done after those that were submitted before it.
+
+        RuntimeError where no thread can be started: then nothing is kept either.
+        """
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
+                thread.start()
+                self._thread = thread
+        self._tasks.put(task)
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait for the tasks so far; False where `timeout` seconds were not enough."""
+        if self._thread is None or self._stopped:
+            return True
+        done = threading.Event()
+        self._tasks.put(done.set)
+        return done.wait(timeout)
+
+    def stop(self) -> None:
+        """End the thread after the tasks so far."""
+        self._stopped = True
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception as error:
+                self._on_error(error)
+
+
+class Renewed(Protocol):
+    """What has locks, or waits for threads."""
+
+    def renew(self) -> None:
+        """Make new locks, and wait for none of the threads that were at work: no other thread is there."""
+
+
+_renewed: weakref.WeakSet[Renewed] = weakref.WeakSet()
+
+
+def renew_in_children(each: Renewed) -> None:
+    """Have `each` renewed in every process that is forked from this one, for as long as it lives.
+
+    People fork kernels with models in them (`multiprocessing`, data loaders), and a child that compiles would
+    wait for ever for a lock that a thread of the parent happened to hold.
+    """
+    _renewed.add(each)
+    _watch_forks()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Do so once a process: Python has no way to take such a hook back, and ours then has nothing to do."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_renew)
+
+
+def _renew() -> None:
+    for each in list(_renewed):
+        each.renew()

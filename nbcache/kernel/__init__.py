@@ -1,0 +1,1 @@
+"""What one kernel knows: its session, its tracker, its reports, and what it fetches ahead."""

@@ -1,1 +1,0 @@
-"""What a notebook shows and where it lives."""

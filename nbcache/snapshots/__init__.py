@@ -1,0 +1,1 @@
+"""Snapshots: signed sets of artifacts in files, notebooks, and under names in stores."""

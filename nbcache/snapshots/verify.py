@@ -1,0 +1,250 @@
+"""What was received, and how far it may be used: length, digests, signature, policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nbcache.artifacts.encoding import MAX_RATIO, decode_snapshot, is_bomb, unpack
+from nbcache.artifacts.store import MAX_MANIFEST_ARTIFACTS, union
+from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError, TrustError, UntrustedSigner
+from nbcache.core.key import sha256
+from nbcache.core.model import MAX_CONTENT_BYTES, Snapshot
+from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, spelled
+from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
+
+__all__ = [
+    "Received",
+    "announced",
+    "is_own",
+    "is_vouched",
+    "judged",
+    "judged_file",
+    "receive",
+    "told",
+    "without",
+]
+
+
+_MAX_MANIFEST_BYTES = 64 << 20
+
+
+_MAX_STRANGERS_BYTES = 8 << 20
+"""Of all manifests of a file: reading them takes time and memory that nobody has agreed to yet."""
+
+
+_MAX_ENVIRONMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A snapshot whose lengths, digests and signature are right. Whose it is, the policy judges."""
+
+    snapshot: Snapshot
+    where: str
+    """What it was read from, in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
+    signer: str = ""
+    """Fingerprint of the key that signed it; empty where nobody did."""
+    standing: Standing | None = None
+    """Who the signer is to this user; None where nobody signed."""
+    version: str = ""
+    """Digest of its manifest and signature: what tells it from other versions."""
+    _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What to call it in a line: the file's name without its folders, or where in a store it is."""
+        return self.where if "#" in self.where else Path(self.where).name
+
+    def unlock(self, policy: Policy) -> Mapping[str, bytes]:
+        """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
+        try:
+            admit(policy, self.standing, self.signer)
+        except NbcacheError as error:
+            error.where = self.where
+            raise
+        return self._packed
+
+    def unpack_all(self, policy: Policy) -> None:
+        """As `unlock`, and check every content against its digest: CorruptSnapshot where one is another."""
+        packed = self.unlock(policy)
+        for digest, each in self.snapshot.contents.items():
+            try:
+                unpack(packed[digest], size=each.size, digest=digest)
+            except CorruptEntry as error:
+                raise refused(error.what, self.where) from error
+
+
+def receive(data: bytes, keyring: Keyring, *, where: str) -> list[Received]:
+    """Return the versions of a snapshot that `data` holds, checked; nothing is decompressed or believed yet.
+
+    Raises CorruptSnapshot, UnsupportedVersion or a TrustError, whatever the bytes are, where none is whole.
+    """
+    found, problems = judged_file(data, keyring, where=where)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def judged_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the same, and what is wrong with the other versions; CorruptSnapshot where it is no snapshot."""
+    with told(where):
+        file = decode_file(data)
+    return judged(file, keyring, where=where)
+
+
+def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the versions in a file that are whole, and what is wrong with the others.
+
+    CorruptSnapshot where it holds what no version names.
+    """
+    found: list[Received] = []
+    problems: list[NbcacheError] = []
+    with told(where):
+        sound = {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
+    left = _MAX_STRANGERS_BYTES
+    named: set[str] = set()
+    for version in file.versions:
+        standing = None
+        try:
+            with told(where):
+                signer, standing = _signer(version, keyring)
+                most = left
+                if not is_vouched(standing) and len(version.manifest) <= left:
+                    left -= len(version.manifest)  # whether it turns out to be one or not
+                received = _read(version, where, signer, standing, most)
+                packed = _frames(received.snapshot, sound)
+        except NbcacheError as error:
+            error.of_trusted = is_vouched(standing)
+            problems.append(error)
+        else:
+            named |= {each.packed_digest for each in received.snapshot.contents.values()}
+            found.append(replace(received, _packed=packed))
+    if not problems and named != file.packed.keys():
+        raise refused("it holds other artifacts than its manifests name", where)
+    return found, problems
+
+
+def announced(data: bytes, keyring: Keyring, *, where: str) -> Received:
+    """Return what a snapshot file without its artifacts says, checked as `receive` does, signature and all.
+
+    It unlocks nothing: its artifacts are elsewhere.
+    """
+    with told(where):
+        file = decode_file(data)
+        if file.packed or len(file.versions) != 1:
+            raise refused("it holds artifacts or versions where only a manifest belongs")
+        version = file.versions[0]
+        return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
+
+
+def without(received: Received, gone: Collection[str]) -> Received:
+    """Return `received` as if it had never named the contents `gone`, by their digests."""
+    snapshot = received.snapshot
+    manifests = []
+    for manifest in snapshot.manifests:
+        refs = tuple(ref for ref in manifest.artifacts if ref.digest not in gone)
+        if refs:
+            manifests.append(union(manifest.environment, "", [replace(manifest, artifacts=refs)]))
+    contents = {digest: each for digest, each in snapshot.contents.items() if digest not in gone}
+    return replace(received, snapshot=replace(snapshot, manifests=tuple(manifests), contents=contents))
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Have what is wrong with a snapshot say where it is."""
+    try:
+        yield
+    except CorruptEntry as error:
+        raise refused(error.what, where) from error
+    except NbcacheError as error:
+        error.where = where
+        raise
+
+
+def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
+    """Return who signed a version, and who they are to this user; raises what is wrong with the signature."""
+    if version.signature is None:
+        return "", None
+    signature = Signature.decode(version.signature)
+    signature.verify(Purpose.SNAPSHOT, version.manifest)
+    return signature.fingerprint, keyring.standing(signature.fingerprint)
+
+
+def _read(
+    version: Signed, where: str, signer: str, standing: Standing | None, most_of_strangers: int
+) -> Received:
+    """Return what a version's manifest says, without artifacts; raises what is wrong with it."""
+    size = len(version.manifest)
+    if is_vouched(standing):
+        if size > _MAX_MANIFEST_BYTES:
+            raise refused(f"its manifest has {size:,} bytes")
+    elif size > most_of_strangers:
+        raise UntrustedSigner(
+            f"its manifest has {size:,} bytes, and of signers who are not trusted here "
+            f"{_MAX_STRANGERS_BYTES:,} are read of one file",
+            next_step=f"if you know whose it is: %nbcache trust add {spelled(signer)}"
+            if signer
+            else "have it signed by who made it",
+        )
+    snapshot = decode_snapshot(version.manifest)
+    _check(snapshot)
+    return Received(snapshot, where, signer, standing, version.digest)
+
+
+def is_own(version: Signed, keyring: Keyring) -> bool:
+    """Tell whether the user has signed a version, whatever else is wrong with it."""
+    try:
+        signature = Signature.decode(version.signature or b"")
+        signature.verify(Purpose.SNAPSHOT, version.manifest)
+        return keyring.standing(signature.fingerprint) is Standing.OWN
+    except (TrustError, FormatError):
+        return False
+
+
+def is_vouched(standing: Standing | None) -> bool:
+    """Tell whether a signer is the user, or trusted."""
+    return standing in (Standing.OWN, Standing.TRUSTED)
+
+
+def _check(snapshot: Snapshot) -> None:
+    """Raise CorruptSnapshot unless what the manifest says is within bounds."""
+    if len(snapshot.manifests) > _MAX_ENVIRONMENTS or any(
+        max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
+    ):
+        raise refused("it names more artifacts than a snapshot may")
+    if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
+        raise refused("its artifacts are longer than a snapshot's may be")
+    for digest, expected in snapshot.contents.items():
+        if is_bomb(expected.size, expected.packed_size):
+            raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
+
+
+def _check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
+    """Raise CorruptSnapshot unless `packed`, by digest of the content, is what the manifest says."""
+    if snapshot.contents.keys() != packed.keys():
+        raise refused("it holds other artifacts than its manifest names")
+    for digest, expected in snapshot.contents.items():
+        if len(packed[digest]) != expected.packed_size:
+            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
+    for digest, expected in snapshot.contents.items():
+        if sha256(packed[digest]) != expected.packed_digest:
+            raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
+
+
+def _frames(snapshot: Snapshot, packed: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the frames that a version names, by digest of their content, of those of its file.
+
+    CorruptSnapshot where one is not there. Their digests were checked.
+    """
+    found = {}
+    for digest, expected in snapshot.contents.items():
+        frame = packed.get(expected.packed_digest)
+        if frame is None:
+            raise refused(f"the artifact {digest[:16]} is not there, or not what the manifest says")
+        if len(frame) != expected.packed_size:
+            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
+        found[digest] = frame
+    return found

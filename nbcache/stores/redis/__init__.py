@@ -1,0 +1,1 @@
+"""The Redis store: its address, its client, its values and its leases."""

@@ -1,0 +1,163 @@
+"""Graphs: the entries of the FX graph cache and of AOTAutograd's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.core.model import Artifact
+from nbcache.kernel.events import SpanEnded, SpanStarted
+from nbcache.torch_bridge.events import is_restoring_only, stamp
+from nbcache.torch_bridge.providers.autotune import _populate_tuning
+from nbcache.torch_bridge.recording import loaded, write_for_torch
+
+if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
+
+__all__ = ["being_loaded", "populate", "populate_graph", "provide_graphs", "was_provided"]
+
+
+_PROVIDED = "nbcache_graphs"
+"""Folder in torch's cache folder for the keys of graphs that nbcache has put there."""
+
+
+_GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
+
+
+def provide_graphs(
+    codecache: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
+) -> None:
+    """Write what the levels beyond hold for a key into torch's folder before torch looks there.
+
+    `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
+    ask. torch's remote-cache interface would do for one entry a key only, while torch keeps a
+    variant for each set of guards, and what it finds remotely it does not write to its folder.
+    The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
+    either, whether another kernel is compiling it just now.
+    """
+    tuned: set[str] = set()
+
+    def make_present(cls: Any, type: str, key: str) -> bool:
+        if not serving():
+            return False
+        if (folder := codecache.cache_dir()) not in tuned:
+            tuned.add(folder)
+            session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
+        loaded.asked = (type, key)
+        populate_graph(codecache, session, cls, type, key)
+        return True
+
+    def shared(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
+        """Write what the shared level has beyond what was tried into torch's folder, and return it."""
+        return written(cls, type, key, tried, session.provide_shared(type, key))
+
+    def awaited(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
+        """Wait while another kernel compiles the graph, and do the same with what it made."""
+        if type != "inductor" or is_restoring_only():
+            return []
+        session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
+        try:
+            found = session.await_other(key, tried)
+        finally:
+            session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
+        return written(cls, type, key, tried, found)
+
+    def written(cls: Any, type: str, key: str, tried: set[bytes], found: Sequence[Artifact]) -> list[bytes]:
+        contents = [each.content for each in found if each.content not in tried]
+        populate(codecache, session, cls, type, key, contents)
+        return contents
+
+    def iterate_over_candidates(
+        original: Any, cls: Any, local: bool, remote_cache: Any, key: str, *args: Any, **kwargs: Any
+    ) -> Iterator[Any]:
+        type = _GRAPH_TYPES.get(cls.__name__)
+        serves, tried = False, set()
+        loaded.asked = None
+        if local and type:
+            present = partial(make_present, cls, type, key)
+            serves = bool(session.attempt("making a stored graph present", present))
+        for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
+            tried.add(candidate[1])
+            loaded.content, loaded.local = candidate[1], candidate[2]
+            yield candidate
+        if not (serves and type):
+            return
+        for ask in (shared, awaited):
+            for content in session.attempt("asking others", partial(ask, cls, type, key, tried)) or ():
+                tried.add(content)
+                try:
+                    candidate = (pickle.loads(content), content, True)
+                except Exception as error:  # torch does the same with what it cannot read
+                    session.rejected(type, key, error)
+                    continue
+                loaded.content, loaded.local = content, True
+                yield candidate
+
+    takes = "cls local remote_cache key"
+    patches.hook(codecache.GuardedCache, "iterate_over_candidates", iterate_over_candidates, takes=takes)
+
+
+def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
+    """Write those variants of a graph into the folder of `cache`, a class of torch's, that it lacks."""
+    present = _names(cache._get_tmp_dir_for_key(key))
+    absent = [
+        artifact.content
+        for artifact in session.provide_near(type, key)
+        if not present or codecache.sha256_hash(artifact.content) not in present
+    ]
+    if absent and present:  # what torch has of it already may be what it hits
+        _write(codecache, session, cache, type, key, absent)
+    else:
+        populate(codecache, session, cache, type, key, absent)
+
+
+def populate(
+    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
+) -> None:
+    """Write graphs that torch does not have into the folder of `cache`, a class of torch's."""
+    _write(codecache, session, cache, type, key, contents)
+    if contents:
+        session.populated(type, key)
+
+
+def _write(
+    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
+) -> None:
+    if contents and type == "inductor":
+        write_for_torch(session, type, key, partial(_note_provided, codecache, key))
+    for content in contents:
+        write_for_torch(session, type, key, partial(cache._write_to_local_cache, key, content))
+
+
+def was_provided(codecache: ModuleType, key: str) -> bool:
+    """Tell whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
+    return os.path.exists(_provided(codecache, key))
+
+
+def being_loaded() -> bytes:
+    """Return the content of the graph that torch loads on this thread."""
+    content: bytes = getattr(loaded, "content", b"")
+    return content
+
+
+def _note_provided(codecache: ModuleType, key: str) -> None:
+    path = _provided(codecache, key)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb"):
+        pass
+
+
+def _provided(codecache: ModuleType, key: str) -> str:
+    return os.path.join(codecache.cache_dir(), _PROVIDED, key)
+
+
+def _names(folder: str) -> set[str]:
+    try:
+        return {name for name in os.listdir(folder) if not name.startswith(".")}
+    except OSError:
+        return set()

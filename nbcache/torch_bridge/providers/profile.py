@@ -1,0 +1,41 @@
+"""Profile-guided shapes (PGO): what torch learned of a function in earlier runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.torch_bridge.recording import loaded, write_for_torch
+
+if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.patches import Patches
+
+__all__ = ["provide_profile"]
+
+
+def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]) -> None:
+    """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
+
+    def look_for(key: str) -> None:
+        loaded.asked = None
+        if not serving():
+            return
+        path = pgo.code_state_path(key)
+        if path is not None and not os.path.exists(path):
+            loaded.asked = ("pgo", key)
+            for artifact in session.provide("pgo", key)[:1]:
+                write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
+
+    def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
+        session.attempt("making a stored profile present", partial(look_for, cache_key))
+        loaded.profile = True
+        try:
+            return original(cache_key, *args, **kwargs)
+        finally:
+            loaded.profile = False
+
+    patches.hook(pgo, "get_local_code_state", get_local_code_state, takes="cache_key")

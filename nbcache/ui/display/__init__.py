@@ -1,0 +1,1 @@
+"""Reports, status, settings, checks and snapshots as rows, text and HTML."""

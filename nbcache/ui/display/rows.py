@@ -1,0 +1,195 @@
+"""What reports, status, settings and checks show, before it becomes text or HTML."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbcache.core.model import Activity, CellReport
+from nbcache.core.text import counted, duration, one_line, percent, size
+from nbcache.kernel.prewarming import Prewarming
+from nbcache.shared.level import SharedFigures
+from nbcache.ui.display.words import totals
+
+__all__ = [
+    "DOING",
+    "JSON_LIMIT",
+    "SHORT",
+    "TORCH_SETTINGS",
+    "WIDTH",
+    "Check",
+    "CheckState",
+    "SettingRow",
+    "StoreFigures",
+    "activity_parts",
+    "check_totals",
+    "graph_label",
+    "notices_of",
+    "prewarming_parts",
+    "report_title",
+    "session_totals",
+    "shared_parts",
+    "store_parts",
+]
+
+
+WIDTH = 110
+"""Columns that a line of text may have."""
+
+
+JSON_LIMIT = 16_384
+"""Bytes of JSON above which a report is displayed without it, to keep notebooks small."""
+
+
+SHORT = 100
+"""Characters of a reason that the HTML table shows; the rest is one click away."""
+
+
+DOING = {
+    "dynamo": "tracing",
+    "aot": "AOTAutograd",
+    "inductor": "generating code",
+    "build": "building kernels",
+    "wait": "waiting for another kernel",
+    "load": "looking in the cache",
+}
+"""The phases of `Activity.phase`, as the live line says them."""
+
+
+TORCH_SETTINGS = "torch's caches"
+"""What stands above torch's cache settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """What a store holds: one line of the status."""
+
+    name: str
+    """As people know it: `local store`, `redis://host/0`; free of secrets."""
+    entries: int
+    bytes: int
+    limit: int | None = None
+    """Bytes that it may hold; None where it is unbounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting as `%nbcache config` shows it."""
+
+    name: str
+    value: str
+    """As text, free of secrets."""
+    origin: str
+    """Where the value comes from: `default`, `%config`, an environment variable's name, …"""
+    help: str
+    note: str = ""
+    """What to know about this value: that torch ignores it, that it takes effect after a restart."""
+
+
+class CheckState(enum.StrEnum):
+    """What a check of `%nbcache doctor` found."""
+
+    OK = "ok"
+    NOTE = "note"
+    """nbcache works, but not in full, or not as one may think."""
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that nbcache needs, and how it is here: a row of `%nbcache doctor`."""
+
+    name: str
+    state: CheckState
+    found: str
+    next_step: str = ""
+    """What to do; empty where the state is `ok`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as JSON values, by the names that docs/json.md documents."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "found": self.found,
+            "next_step": self.next_step or None,
+        }
+
+
+def store_parts(store: StoreFigures) -> list[str]:
+    """Return a store in words: its name, entries, bytes."""
+    held = size(store.bytes)
+    if store.limit is not None:
+        held += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"
+    return [store.name, counted(store.entries, "entry", "entries"), held]
+
+
+def shared_parts(shared: SharedFigures | None) -> list[str]:
+    """Return in words what was shared; nothing where this kernel is not connected."""
+    if shared is None:
+        return []
+    parts = [shared.name, f"{shared.found} found", f"{shared.published} published"]
+    if shared.waiting:
+        parts.append(f"{size(shared.waiting)} to be written")
+    return parts + ([f"off for now: {one_line(shared.off)}"] if shared.off else [])
+
+
+def prewarming_parts(prewarming: Prewarming) -> list[str]:
+    """Return in words how far prewarming is; nothing where it has not begun."""
+    if not prewarming.slices:
+        return []
+    done = sum(each.seconds for each in prewarming.slices)
+    longest = max(prewarming.slices, key=lambda each: each.seconds)
+    return [
+        "prewarmed" if prewarming.state == "done" else f"prewarming ({prewarming.state})",
+        f"{duration(done)} of idle time in {counted(len(prewarming.slices), 'slice')}",
+        f"longest {duration(longest.seconds)} ({longest.name})",
+    ]
+
+
+def session_totals(reports: Sequence[CellReport]) -> list[str]:
+    first, *rest = totals([graph for report in reports for graph in report.graphs])
+    runs = sum(bool(report.graphs) for report in reports)
+    return [f"{first} in {counted(runs, 'cell run')}" if runs else first, *rest]
+
+
+def notices_of(reports: Sequence[CellReport]) -> list[str]:
+    return list(dict.fromkeys(notice for report in reports for notice in report.notices))
+
+
+def check_totals(checks: Sequence[Check]) -> list[str]:
+    states = Counter(check.state for check in checks)
+    wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
+    said = [counted(states[state], state.value) for state in wrong] or ["all in order"]
+    return [counted(len(checks), "check"), *said]
+
+
+def graph_label(report: CellReport) -> str:
+    label = report.cell.label if report.cell else "outside cells"
+    return f"{label} {one_line(report.name)}" if report.name else label
+
+
+def report_title(report: CellReport) -> str:
+    return f"nbcache {one_line(report.name)}" if report.name else "nbcache"
+
+
+def activity_parts(now: Activity) -> list[str]:
+    # Whole seconds from 10 s on: fewer updates of a line that stands for long.
+    clock = f"{now.seconds:.1f} s" if now.seconds < 9.95 else duration(now.seconds)
+    if 9.95 <= now.seconds < 59.5:
+        clock = f"{now.seconds:.0f} s"
+    if now.phase == "restoring":
+        parts = ["restoring " + one_line(now.function or "artifacts", 60), clock]
+    else:
+        what = f"compiling {one_line(now.function, 60)} {now.compile_id}".rstrip()
+        parts = [what, one_line(DOING.get(now.phase, now.phase), 30), clock]
+        if now.compiled_by:
+            since = duration(max(0.0, round(time.time() - now.compiled_since)))
+            what = f"waiting for {one_line(now.function, 60)} {now.compile_id}".rstrip()
+            parts = [what, f"{one_line(now.compiled_by, 60)} is compiling this, {since}"]
+    if now.graphs_done:
+        parts.append(f"{counted(now.graphs_done, 'graph')} done")
+    return parts

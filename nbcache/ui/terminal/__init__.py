@@ -1,0 +1,1 @@
+"""The `nbcache` command: its parser, and its commands by subject."""

@@ -1,0 +1,151 @@
+"""Commands on notebooks: attach, detach, extract, warm, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nbcache.core.errors import SnapshotError
+from nbcache.core.files import read, update
+from nbcache.core.settings import Settings
+from nbcache.core.text import NOTHING, counted, one_line, size
+from nbcache.core.trust import Keyring
+from nbcache.snapshots import in_notebook
+from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
+from nbcache.snapshots.verify import receive
+from nbcache.snapshots.versions import united
+from nbcache.torch_bridge.portable import chosen
+from nbcache.ui.locate import opened_by
+from nbcache.ui.terminal import headless
+from nbcache.ui.terminal.shown import Shown, is_snapshot, say
+
+__all__ = ["attach", "detach", "extract", "run", "warm"]
+
+
+_LONGEST_NOTICE = 600
+"""Characters: what to do next is at its end."""
+
+
+def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
+    """Put a snapshot, by default the one beside the notebook, into a notebook that is not open."""
+    source = snapshot or beside(notebook)
+    keyring = Keyring(settings.trust_dir)
+    data = read(source, max_bytes=MAX_SNAPSHOT_BYTES)
+    receive(data, keyring, where=str(source))  # what is broken is not attached
+
+    def change(opened: Any) -> bool:
+        nonlocal data
+        there = [each for each in in_notebook.attached(opened) if is_snapshot(each, keyring)]
+        data = united([*there, data], keyring)
+        in_notebook.attach(opened, data)
+        return True
+
+    _change(notebook, change)
+    return Shown(
+        [f"{notebook}: carries {source.name} now ({size(len(data))})"],
+        {"notebook": str(notebook), "snapshot": str(source), "bytes": len(data)},
+    )
+
+
+def detach(notebook: Path) -> Shown:
+    """Take attached snapshots out of a notebook that is not open."""
+    taken = 0
+
+    def change(opened: Any) -> bool:
+        nonlocal taken
+        taken = in_notebook.detach(opened)
+        return taken > 0
+
+    _change(notebook, change)
+    return Shown(
+        [f"{notebook}: {counted(taken, 'snapshot')} taken out"],
+        {"notebook": str(notebook), "snapshots": taken},
+        ok=taken > 0,
+    )
+
+
+def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
+    """Write the snapshot that a notebook carries into a file, by default the one beside the notebook."""
+    found, _ = in_notebook.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
+    if not found:
+        raise SnapshotError(
+            "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
+        )
+    keyring = Keyring(settings.trust_dir)
+    target = target or beside(notebook)
+    sound = [each for each in found if is_snapshot(each, keyring)]
+    if not sound:
+        receive(found[0], keyring, where=str(notebook))  # says what is wrong with it
+    data = b""
+
+    def change(before: bytes | None) -> bytes:
+        nonlocal data
+        if before is not None:
+            receive(before, keyring, where=str(target))
+        data = united([*([] if before is None else [before]), *sound], keyring)
+        return data
+
+    update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    return Shown([f"{target}: {size(len(data))}"], {"path": str(target), "bytes": len(data)})
+
+
+def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
+    """Run a notebook without a person, and write the snapshot beside it; `portable` is the CPUs it is for."""
+    if portable is not None:
+        chosen(portable)  # else the kernel would compile for this CPU
+        settings = settings.with_value("portable", portable, origin="--portable")
+    target = beside(notebook)
+    done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=say)
+    lines = [done.error] if done.error is not None else [f"{done.snapshot}".strip()]
+    lines += _warned(done)
+    data = {"snapshot": str(target), "error": done.error, "graphs": done.graphs, "notices": done.notices}
+    return Shown(lines, data, ok=done.error is None)
+
+
+def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
+    """Run a notebook without a person, and show what hit; with `require_hit`, any miss is a failure."""
+    done = headless.run(notebook, settings.to_env(), say=say)
+    missed = [graph for graph in done.graphs if graph["outcome"] != "hit"]
+    lines = [f"{notebook}: {len(done.graphs) - len(missed)} of {counted(len(done.graphs), 'graph')} hit"]
+    for graph in missed:
+        cell = graph["cell"] and graph["cell"]["execution_count"]
+        where = f"In[{cell}] " if cell is not None else ""
+        lines.append(
+            f"  {where}{graph['function']} {graph['compile_id']} {graph['direction']}: "
+            f"{graph['outcome']}, {one_line(graph['reason'] or NOTHING)}"
+        )
+    lines += _warned(done)
+    if done.error is not None:
+        lines.append(done.error)
+    data = {
+        "hits": len(done.graphs) - len(missed),
+        "error": done.error,
+        "graphs": done.graphs,
+        "notices": done.notices,
+    }
+    return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
+
+
+def _warned(done: headless.Run) -> list[str]:
+    return [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
+
+
+def _change(notebook: Path, change: Callable[[Any], bool]) -> None:
+    """Write a notebook that is not open as `change` leaves it; as it was where that returns False."""
+    if (server := opened_by(notebook)) is not None:
+        raise SnapshotError(
+            f"this notebook is open, and what is on screen would be saved over it ({server})",
+            where=str(notebook),
+            next_step="close it and shut its kernel down, or run `%nbcache snapshot notebook` in it",
+        )
+
+    def changed(before: bytes | None) -> bytes:
+        opened = in_notebook.decode_notebook(before or b"", str(notebook))
+        changed = change(opened)
+        return in_notebook.encode_notebook(opened) if changed or before is None else before
+
+    if not notebook.exists():
+        raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
+    update(notebook, changed, max_bytes=MAX_NOTEBOOK_BYTES)

@@ -1,0 +1,112 @@
+"""What every command answers with and asks for."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from nbcache.artifacts.provenance import Judge
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.cpu_levels import Baseline
+from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
+from nbcache.core.model import ArtifactRef, Environment
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring
+from nbcache.snapshots.sources import versions
+from nbcache.snapshots.verify import Received, receive
+from nbcache.stores.base import Store
+
+__all__ = [
+    "Shown",
+    "agree",
+    "is_snapshot",
+    "judge_of",
+    "needed_environment",
+    "received_from",
+    "say",
+    "this_environment",
+    "usable_artifacts",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a verb has to say: to people and to programs."""
+
+    lines: list[str]
+    data: Any
+    """JSON values."""
+    ok: bool = True
+    """False where the answer is no: the command then exits with 1."""
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def judge_of(settings: Settings) -> Judge:
+    return Judge(lambda: Keyring(settings.trust_dir), lambda: settings.trust)
+
+
+def usable_artifacts(store: Store, settings: Settings) -> ArtifactStore:
+    """Return what is stored here, as far as it may be used."""
+    judge = judge_of(settings)
+
+    def admits(ref: ArtifactRef) -> bool:
+        try:
+            judge.admit_stored(ref)
+            return True
+        except TrustError:
+            return False
+
+    return ArtifactStore(store, admits=admits)
+
+
+def received_from(source: str, settings: Settings) -> list[Received]:
+    """Return the versions of the snapshots at `source` that are whole; NbcacheError where none is."""
+    found, problems = versions(source, Keyring(settings.trust_dir))
+    if not found:
+        raise problems[0]
+    return found
+
+
+def is_snapshot(data: bytes, keyring: Keyring) -> bool:
+    try:
+        return bool(receive(data, keyring, where=""))
+    except NbcacheError:
+        return False
+
+
+def this_environment(baseline: Baseline | None = None) -> Environment | None:
+    """Return this environment, where kernels compile for `baseline`; None where there is no torch to ask."""
+    try:
+        from nbcache.torch_bridge import environment
+
+        return environment.current(baseline)
+    except ImportError:
+        return None
+
+
+def needed_environment(what: str, baseline: Baseline | None = None) -> Environment:
+    """Return the same; SnapshotError without torch. `what` is for one environment."""
+    here = this_environment(baseline)
+    if here is None:
+        raise SnapshotError(
+            f"{what} is for one environment, and torch, which tells it, is not installed here",
+            next_step="run this where the notebook's kernel runs",
+        )
+    return here
+
+
+def agree(question: str) -> None:
+    """Ask on the terminal; SnapshotError where the answer is not yes, or nobody is there to give one."""
+    if not sys.stdin.isatty():
+        raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
+    print(question, end="", file=sys.stderr, flush=True)
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SnapshotError("nothing was stored")

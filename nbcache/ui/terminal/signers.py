@@ -1,0 +1,82 @@
+"""`nbcache trust`: who is trusted."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from nbcache.core.errors import SnapshotError
+from nbcache.core.settings import Settings
+from nbcache.core.text import NOTHING, aligned, one_line
+from nbcache.core.trust import Keyring, Standing, TrustedSigner, is_fingerprint, spelled
+from nbcache.ui.terminal.shown import Shown, received_from
+
+__all__ = ["signers", "trust"]
+
+
+def signers(settings: Settings) -> Shown:
+    """Show one's own key, which is made where there is none, and who is trusted."""
+    keyring = Keyring(settings.trust_dir)
+    own, trusted = keyring.fingerprint(), keyring.trusted()
+    rows = [(spelled(own), "you: what to tell others")]
+    rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
+    data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
+    return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
+
+
+def trust(action: str, signer: str, name: str, settings: Settings) -> Shown:
+    """Add, remove or show one signer; `signer` is a fingerprint, or to add the source of a snapshot."""
+    keyring = Keyring(settings.trust_dir)
+    if action == "add":
+        offered = ""
+        if _is_source(signer):
+            signer, offered = _signer_of(signer, settings)
+        found = keyring.add(signer, name or offered)
+        said = f"trusted from now on: {spelled(found.fingerprint)}"
+    elif action == "remove":
+        found = keyring.remove(signer)
+        said = (
+            f"not trusted any more: {spelled(found.fingerprint)}; kernels that start from now on use nothing "
+            "that they compiled, whoever passed it on. Restart those that run"
+        )
+    else:
+        found = keyring.find(signer)
+        since = time.strftime("%Y-%m-%d", time.gmtime(found.added))
+        said = f"{spelled(found.fingerprint)}  trusted since {since}"
+    return Shown([said + (f" ({found.name})" if found.name else "")], _signer_json(found))
+
+
+def _is_source(text: str) -> bool:
+    """Tell a place from a fingerprint; what could be one is one, whatever files there are."""
+    return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
+
+
+def _signer_of(source: str, settings: Settings) -> tuple[str, str]:
+    """Return who signed what is at `source`, and the name that they give themselves.
+
+    Of several, who is not trusted yet; SnapshotError where that is nobody, or not one.
+    """
+    signers = {
+        each.signer: each
+        for each in received_from(source, settings)
+        if each.standing not in (None, Standing.OWN)
+    }
+    strangers = [each.signer for each in signers.values() if each.standing is Standing.UNKNOWN]
+    if len(found := strangers or [*signers]) == 1:
+        return found[0], signers[found[0]].snapshot.user
+    who = [f"{spelled(signer)} {one_line(signers[signer].snapshot.user)}".strip() for signer in found]
+    raise SnapshotError(
+        f"several have signed what is there: {', '.join(who)}" if found else "nobody else signed this",
+        where=source,
+        next_step="name one by the fingerprint" if found else "nbcache inspect says whose it is",
+    )
+
+
+def _signer_json(signer: TrustedSigner) -> dict[str, Any]:
+    return {
+        "fingerprint": signer.fingerprint,
+        "name": signer.name,
+        "added": signer.added,
+        "standing": Standing.TRUSTED.name.lower(),
+    }
