@@ -14,7 +14,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
 from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.model import CellReport, Direction, GraphRecord, Outcome
@@ -22,6 +21,7 @@ from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
 from nbcache.ui.display.rows import Check, CheckState, SettingRow
+from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,9 +6,8 @@ import importlib
 import json
 import pkgutil
 
-from conftest import RunPython
-
 import nbcache
+from support.front_door import RunPython
 
 LOW = {"artifacts", "core", "kernel", "shared", "snapshots", "stores"}
 """Packages below the bridge."""

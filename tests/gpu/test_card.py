@@ -8,11 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LOAD, REPORTS, RunCells, RunPython, errors, graphs, outcomes, printed, run_interpreter
-from doctored import made_on
-from gpu_machines import Card
 
 from nbcache.core.trust import Keyring
+from support.doctored import made_on
+from support.front_door import (
+    LOAD,
+    REPORTS,
+    RunCells,
+    RunPython,
+    errors,
+    graphs,
+    outcomes,
+    printed,
+    run_interpreter,
+)
+from support.gpu_machines import Card
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("card")]
 

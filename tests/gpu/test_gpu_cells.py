@@ -12,8 +12,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import LOAD, printed
-from gpu_machines import Card, Machines
+
+from support.front_door import LOAD, printed
+from support.gpu_machines import Card, Machines
 
 pytestmark = pytest.mark.gpu
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from conftest import LOAD, REPORTS, graphs
-from gpu_machines import Machines
 from test_gpu_cells import told
+
+from support.front_door import LOAD, REPORTS, graphs
+from support.gpu_machines import Machines
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import LOAD, SESSION, Environ, Kernel
-from gpu_machines import Machines
 from test_gpu_cells import SAMPLES, TELL, cells
+
+from support.front_door import LOAD, SESSION, Environ, Kernel
+from support.gpu_machines import Machines
 
 pytestmark = pytest.mark.gpu
 

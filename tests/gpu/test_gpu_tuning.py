@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SESSION, Environ
-from gpu_machines import Machine, Machines
-from redis_servers import RedisServer
 from test_gpu_cells import SAMPLES, TELL, cells, graphs_of, told
+
+from support.front_door import SESSION, Environ
+from support.gpu_machines import Machine, Machines
+from support.redis_servers import RedisServer
 
 pytestmark = pytest.mark.gpu
 

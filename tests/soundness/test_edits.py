@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import environ_below
 from soundness.restarts import Restarts
 from soundness.subjects import COLD, SUBJECTS, Edit
+
+from support.front_door import environ_below
 
 pytestmark = pytest.mark.compile
 

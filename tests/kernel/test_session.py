@@ -1,0 +1,281 @@
+"""The session, with a bridge that stands in for torch: recording, providing, reporting, and faults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from nbcache.core.errors import StoreFull, StoreUnavailable
+from nbcache.core.key import components
+from nbcache.core.model import Cell, Environment, Level, Outcome
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy
+from nbcache.kernel.session import Session
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
+from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
+from nbcache.stores.memory import MemoryStore
+from support.testing import FailingStore, FakeBridge
+
+HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))
+ELSEWHERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2 avx512f"}))
+
+
+class Kernel:
+    """One kernel's session with a compiler that stands in for torch."""
+
+    def __init__(self, store: Store, *, notebook: str = "n.ipynb", environment: Environment = HERE) -> None:
+        self.bridge = FakeBridge(environment)
+        self.session = Session(Settings(), self.bridge, store, locate_notebook=lambda: notebook)
+        self.session.start()
+
+    def run(self, source: str, *keys: str) -> list[Outcome]:
+        """Run a cell that compiles the graphs `keys`; return their outcomes."""
+        self.session.begin_cell(Cell.of(source, 1))
+        for key in keys:
+            self.bridge.compile(key)
+        return [graph.outcome for graph in self.session.end_cell().graphs]
+
+    def restart(self, store: Store, **changes: object) -> Kernel:
+        self.session.close()
+        return Kernel(store, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DirectoryStore]:
+    with closing(DirectoryStore(tmp_path / "store")) as store:
+        yield store
+
+
+def test_notices_are_not_without_end(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    for number in range(10_000):
+        kernel.session.notice(f"{number} " + "x" * 100_000)
+    kernel.run("a")
+    shown = kernel.session.reports[-1].notices
+    assert list(shown) == kernel.session.notices
+    assert len(shown) <= 101 and sum(map(len, shown)) < 300_000
+    assert "the rest is not shown" in shown[-1]
+    kernel.session.notice("another")
+    assert kernel.session.notices == list(shown)
+
+
+def test_a_notice_is_one_line_that_steers_no_terminal(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.session.notice("one\nnbcache: \x1b[31mtwo\u202e \t three")
+    kernel.run("a")
+    assert kernel.session.notices == ["one nbcache: ?[31mtwo? three"]
+    assert kernel.session.reports[-1].notices == ("one nbcache: ?[31mtwo? three",)
+
+
+def test_what_a_failing_store_says_marks_reports_as_one_line(store: DirectoryStore, tmp_path: Path) -> None:
+    peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
+    kernel = Kernel(store)
+    gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it says\n\x1b[31mred\u202e"))
+    kernel.session.join(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.provide_shared("inductor", "k")
+    for name in ("a", "b"):
+        kernel.run(name, f"k-{name}")
+    told = [notice for report in kernel.session.reports for notice in report.notices]
+    assert told[-1] == "redis://host/0 is off for now: it says ?[31mred?"
+    assert all(notice.isprintable() for notice in told)
+
+
+def test_what_one_kernel_compiled_the_next_one_hits(store: DirectoryStore) -> None:
+    first = Kernel(store)
+    assert first.run("a", "k1", "k2") == [Outcome.MISS, Outcome.MISS]
+
+    second = first.restart(store)
+
+    assert second.run("a", "k1", "k2") == [Outcome.HIT, Outcome.HIT]
+    assert [graph.level for graph in second.session.graphs] == [Level.L1, Level.L1]
+    assert {graph.source for graph in second.session.graphs} == {"local store"}
+
+
+def test_another_notebook_hits_on_demand(store: DirectoryStore) -> None:
+    first = Kernel(store, notebook="one.ipynb")
+    first.run("a", "k")
+
+    second = first.restart(store, notebook="two.ipynb")
+
+    assert second.run("b", "k") == [Outcome.HIT]
+
+
+def test_nothing_crosses_environments(store: DirectoryStore) -> None:
+    first = Kernel(store)
+    first.run("a", "k")
+
+    second = first.restart(store, environment=ELSEWHERE)
+
+    assert second.run("a", "k") == [Outcome.MISS]
+
+
+def test_the_manifest_is_the_union_of_restored_and_new(store: DirectoryStore) -> None:
+    first = Kernel(store)
+    first.run("a", "k1")
+    second = first.restart(store)
+    second.run("b", "k2")
+    third = second.restart(store)
+    third.session.close()
+
+    manifest = third.session.artifacts.load_manifest(HERE, "n.ipynb")
+
+    assert manifest is not None
+    assert {ref.key for ref in manifest.artifacts} == {"k1", "k2"}
+
+
+def test_two_kernels_of_one_notebook_merge(store: DirectoryStore) -> None:
+    kernels = [Kernel(store), Kernel(store)]
+    threads = [
+        threading.Thread(target=lambda kernel=kernel, n=n: [kernel.run("a", f"k{n}-{i}") for i in range(20)])
+        for n, kernel in enumerate(kernels)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for kernel in kernels:
+        kernel.session.close()
+
+    manifest = kernels[0].session.artifacts.load_manifest(HERE, "n.ipynb")
+
+    assert manifest is not None
+    assert {ref.key for ref in manifest.artifacts} == {f"k{n}-{i}" for n in range(2) for i in range(20)}
+
+
+def test_a_cell_that_is_not_to_be_saved_records_nothing(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.session.begin_cell(Cell.of("a", 1))
+    kernel.session.save_cell(False)
+    kernel.bridge.compile("k")
+    kernel.session.end_cell()
+    assert kernel.session.flush(5)
+    assert list(store.keys("artifact/")) == []
+
+    kernel.run("b", "k2")
+    assert kernel.session.flush(5)
+    assert len(list(store.keys("artifact/"))) == 1
+
+
+@pytest.mark.parametrize("error", [StoreFull("the disk is full"), StoreUnavailable("gone")])
+def test_a_store_that_fails_is_a_miss_with_one_notice(error: Exception) -> None:
+    kernel = Kernel(FailingStore(MemoryStore(), error))
+
+    assert kernel.run("a", "k1", "k2", "k3") == [Outcome.MISS] * 3
+    kernel.session.flush(5)
+    kernel.run("b", "k4")
+    kernel.session.flush(5)
+    kernel.run("c")
+
+    notices = [notice for report in kernel.session.reports for notice in report.notices]
+    assert len(notices) == len(set(notices))
+    assert 1 <= len(notices) <= 3
+    assert str(error) in notices[0]
+
+
+def test_of_a_shared_store_that_fails_each_report_says_it_once(store: DirectoryStore, tmp_path: Path) -> None:
+    peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
+    gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it cannot be reached"))
+    kernel = Kernel(store)
+    kernel.session.join(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.provide_shared("inductor", "k")
+
+    for number in range(3):
+        kernel.run("a", f"k{number}")
+
+    told = [
+        [each for each in report.notices if "cannot be reached" in each] for report in kernel.session.reports
+    ]
+    assert [len(each) for each in told] == [1, 1, 1]
+    assert "it is not asked until it answers again" in told[0][0]
+    assert told[1] == told[2] == ["redis://host/0 is off for now: it cannot be reached"]
+    kernel.session.close()
+
+
+def test_a_full_store_is_still_read(store: DirectoryStore) -> None:
+    first = Kernel(store)
+    first.run("a", "k")
+
+    second = first.restart(FailingStore(store, StoreFull("the disk is full"), operations=("put",)))
+
+    assert second.run("a", "k", "new") == [Outcome.HIT, Outcome.MISS]
+
+
+def test_a_corrupt_artifact_is_a_miss_and_is_stored_anew(store: DirectoryStore, tmp_path: Path) -> None:
+    first = Kernel(store)
+    first.run("a", "k")
+    first.session.close()
+    (file,) = [path for path in (tmp_path / "store").rglob("artifact/*") if path.is_file()]
+    file.write_bytes(file.read_bytes()[:-1])
+
+    second = Kernel(store)
+    assert second.run("a", "k") == [Outcome.MISS]
+    notices = second.session.reports[0].notices
+    assert len(notices) == 1 and "set aside" in notices[0]
+    third = second.restart(store)
+    assert third.run("a", "k") == [Outcome.HIT]
+    assert third.session.reports[0].notices == ()
+
+
+def test_clearing_removes_all_and_the_next_compile_misses(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.run("a", "k")
+
+    assert kernel.session.clear() > 0
+    assert list(store.keys()) == []
+    assert kernel.restart(store).run("a", "k") == [Outcome.MISS]
+
+
+def test_a_process_that_can_start_no_thread_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    kernel = Kernel(MemoryStore())
+
+    kernel.run("a", "k")
+
+    assert kernel.session.flush(5)
+    assert [graph.outcome for graph in kernel.session.graphs] == [Outcome.MISS]
+    kernel.session.close()
+
+
+def test_what_was_only_hit_is_not_taken_into_the_store(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.bridge.folder["k"] = b"made by who knows whom"
+
+    assert kernel.run("a", "k") == [Outcome.HIT]
+    kernel.session.close()
+
+    assert list(store.keys("artifact/")) == []
+
+
+def test_reports_are_found_by_cell_number(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    for number in (1, 2):
+        kernel.session.begin_cell(Cell.of(f"cell {number}", number))
+        kernel.bridge.compile(f"k{number}")
+        kernel.session.end_cell()
+
+    report = kernel.session.report(1)
+
+    assert report is not None and [graph.key for graph in report.graphs] == ["k1"]
+    assert kernel.session.report() == kernel.session.reports[-1]
+    assert kernel.session.report(99) is None
+
+
+def test_the_artifacts_used_last_are_the_ones_that_stay(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    kernel = Kernel(store)
+    kernel.session.settings = Settings().with_value("max_bytes", "1MB", origin="test")
+    kernel.bridge.size = 300_000
+    for number in range(12):
+        kernel.run("a", f"k{number}")
+        kernel.session.flush(5)
+
+    assert store.size("artifact/") <= 1_000_000 + 300_000 + 1_000

@@ -1,0 +1,571 @@
+"""Whole sessions that share what they compile by one real Redis: hits, trust, and what is said."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nbcache.artifacts.provenance import Statement
+from nbcache.core.key import components, sha256
+from nbcache.core.model import FAILED, Artifact, Environment, Level
+from nbcache.core.trust import Keyring, Policy, Purpose, spelled
+from nbcache.shared import client as exchange_module
+from nbcache.shared.keys import LIVE, slot_of
+from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.stores.redis.store import RedisStore
+from support.live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
+from support.redis_servers import HOST, RedisServer, wait_until
+
+Make = Callable[..., Kernel]
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Make]:
+    patient = {"shared_timeout": SECONDS, "shared_connect_timeout": SECONDS}  # nothing fails here
+    with kernels(tmp_path) as make:
+        yield lambda *args, **options: make(*args, **{**patient, **options})
+
+
+def stored(server: RedisServer, key: str, type: str = "inductor") -> list[Variant]:
+    value = RedisStore(server.url).get(slot_of(HERE, type, key))
+    return [] if value is None else decode_shared(value)
+
+
+def put(server: RedisServer, key: str, variants: list[Variant]) -> None:
+    RedisStore(server.url).put(slot_of(HERE, "inductor", key), encode_shared(variants))
+
+
+# --- what is shared -------------------------------------------------------------------------------
+
+
+def test_what_one_kernel_compiled_another_hits_at_l3_and_then_has_itself(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    kernel(redis_server.url).publish("one", "two")
+    other = kernel(redis_server.url, notebook="another.ipynb")
+
+    assert other.run("one", "two", "three") == [HIT, HIT, MISS]
+    assert other.levels == [Level.L3, Level.L3, None]
+    assert other.session.graphs[0].source == f"redis://{HOST}:{redis_server.port}/0"
+    assert other.session.notices == []
+    assert other.session.flush(SECONDS)
+    other.session.close()
+
+    again = kernel("", store=other.store, notebook="another.ipynb")
+    assert again.run("one", "two", "three") == [HIT, HIT, HIT]
+    assert again.levels == [Level.L1] * 3
+    manifest = again.session.manifest()
+    assert manifest is not None and {ref.key for ref in manifest.artifacts} == {"one", "two", "three"}
+
+
+def test_a_folder_shares_as_well(tmp_path: Path, kernel: Make) -> None:
+    kernel(str(tmp_path / "team")).publish("one")
+    other = kernel(str(tmp_path / "team"))
+
+    assert other.run("one", "two") == [HIT, MISS]
+    assert other.levels[0] is Level.L3
+
+
+def test_a_notebook_is_read_ahead_and_what_is_here_is_published_on_connecting(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    early = kernel("")
+    early.run("one")
+    early.session.flush(SECONDS)
+    late = kernel(redis_server.url, store=early.store)
+    assert late.session.flush(SECONDS)
+    assert len(stored(redis_server, "one")) == 1
+
+    reader = kernel(redis_server.url)
+    with redis_server.client() as client:
+        client.flushall()
+    assert reader.run("one") == [HIT]
+    assert reader.levels == [Level.L3]
+    reader.session.close()
+    assert kernel("", store=reader.store).run("one") == [HIT]
+
+
+def test_without_prefetch_nothing_is_read_ahead(redis_server: RedisServer, kernel: Make) -> None:
+    kernel(redis_server.url).publish("one")
+    reader = kernel(redis_server.url, prefetch=False)
+
+    assert reader.session._supply._brought == []
+    assert reader.run("one") == [HIT]
+
+
+def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kernel: Make) -> None:
+    bob = kernel(redis_server.url, "bob")
+    ada = kernel(redis_server.url, "ada")
+    bob.keyring.add(ada.keyring.fingerprint())
+    wait_until(lambda: bob.shared._listener and bob.shared._listener.connected, "it listens")
+    ada.publish("one")
+
+    wait_until(lambda: bob.session._supply._brought, "it was read ahead")
+    with redis_server.client() as client:
+        client.flushall()
+    assert bob.run("one") == [HIT]
+
+
+def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisServer, kernel: Make) -> None:
+    bob = kernel(redis_server.url, "bob", environment=ELSEWHERE)
+    ada = kernel(redis_server.url, "ada")
+    bob.keyring.add(ada.keyring.fingerprint())
+    bob.session.environment_ready(HERE)
+    bob.settle()
+    wait_until(lambda: bob.shared._listener and bob.shared._listener.connected, "it listens")
+    ada.publish("one")
+
+    wait_until(lambda: bob.session._supply._brought, "it was read ahead")
+
+
+def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    early = kernel("", environment=ELSEWHERE)
+    early.run("one")
+    assert early.session.flush(SECONDS)
+    late = kernel(redis_server.url, store=early.store, environment=ELSEWHERE)
+    exchange = late.session.exchange
+    assert exchange is not None
+    exchange.begin(HERE)  # as a thread does that began before the environment changed
+
+    assert late.session.flush(SECONDS)
+    assert stored(redis_server, "one") == []
+
+
+def test_who_only_hits_is_heard_by_nobody(redis_server: RedisServer, kernel: Make) -> None:
+    def announced() -> int:
+        with redis_server.client() as client:
+            return int(client.info("commandstats").get("cmdstat_publish", {}).get("calls", 0))
+
+    with redis_server.client() as client:
+        client.config_resetstat()
+    kernel(redis_server.url).publish("one")
+    assert announced() == 1
+    reader = kernel(redis_server.url)
+    reader.publish("one")
+    reader.publish("one")
+    assert announced() == 1
+    assert reader.shared.figures().published == 0
+    reader.publish("two")
+    assert announced() == 2
+
+
+def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) -> None:
+    reader, writer = kernel(redis_server.url), kernel(redis_server.url)
+    wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
+    asked: list[str] = []
+    get_many = reader.shared.store.get_many
+
+    def noting(keys: Iterable[str]) -> dict[str, bytes]:
+        listed = list(keys)
+        asked.extend(key for key in listed if key.startswith(LIVE))
+        return get_many(listed)
+
+    reader.shared.store.get_many = noting  # type: ignore[method-assign]
+    for number in range(3):
+        writer.publish(f"graph {number}")
+        wait_until(lambda count=number + 1: len(reader.session._supply._brought) == count, "it was read")  # type: ignore[misc]
+
+    assert sorted(asked) == sorted(slot_of(HERE, "inductor", f"graph {number}") for number in range(3))
+
+
+def test_reading_ahead_is_bounded_in_all(
+    redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "_MOST_AHEAD", 1500)  # a graph has 1,000 bytes
+    reader, writer = kernel(redis_server.url), kernel(redis_server.url)
+    wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
+    for number in range(4):
+        writer.publish(f"graph {number}")
+        wait_until(lambda: reader.shared.publications("model.ipynb"), "it was published")
+    assert reader.session.exchange is not None
+    reader.session.exchange.begin(HERE)
+
+    assert len(reader.session._supply._packed) == 2
+    assert reader.run(*(f"graph {number}" for number in range(4))) == [HIT] * 4
+
+
+def test_a_thread_that_is_late_listens_to_no_store_that_was_left(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    left = kernel(redis_server.url)
+    exchange = left.session.exchange
+    assert exchange is not None
+    left.session.disconnect()
+    exchange.shared.listen("another.ipynb", lambda slot: None)
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "nbcache-listen"]
+
+
+def test_of_many_strangers_a_few_are_named(redis_server: RedisServer, kernel: Make) -> None:
+    for number in range(5):
+        kernel(redis_server.url, f"stranger {number}").publish("one")
+    ada = kernel(redis_server.url, "ada")
+
+    assert ada.run("one") == [MISS]
+    named = [notice for notice in ada.session.notices if "nbcache trust add" in notice]
+    assert (len(named), len(ada.session.notices)) == (3, 4)
+
+
+def test_nothing_crosses_environments(redis_server: RedisServer, kernel: Make) -> None:
+    kernel(redis_server.url).publish("one")
+    elsewhere = kernel(redis_server.url, environment=ELSEWHERE)
+
+    assert elsewhere.run("one") == [MISS]
+    assert elsewhere.session.notices == []
+
+
+def test_beside_a_gpu_no_graph_crosses_cpus(redis_server: RedisServer, kernel: Make) -> None:
+    """It may be for the CPU there, too, of which torch's key says nothing."""
+    values = {"torch.version": "2.13.0", "device": "NVIDIA H200"}
+    here, there = (
+        Environment(components({**values, "cpu.features": each})) for each in ("avx2", "avx2 avx512f")
+    )
+    kernel(redis_server.url, environment=here).publish("one")
+
+    assert kernel(redis_server.url, environment=there).run("one") == [MISS]
+
+
+def test_that_something_failed_here_is_nobody_elses(redis_server: RedisServer, kernel: Make) -> None:
+    """The reason may pass, as where memory was short; and nobody would try it again."""
+    ada = kernel(redis_server.url)
+    ada.session.record(FAILED, "a sample", b"1", made=True)
+    ada.run("one")
+    assert ada.session.flush(SECONDS)
+
+    assert len(ada.session.provide(FAILED, "a sample")) == 1
+    assert stored(redis_server, "a sample", FAILED) == []
+
+
+def test_a_cell_that_is_not_saved_shares_nothing_and_has_nobody_wait(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    ada = kernel(redis_server.url, save=False)
+    assert ada.run("one") == [MISS]
+    assert ada.session.flush(SECONDS)
+    assert stored(redis_server, "one") == []
+    with redis_server.client() as client:
+        assert client.keys("*:lease:*") == []
+
+
+def test_what_was_read_from_elsewhere_claims_no_time_to_come(redis_server: RedisServer, kernel: Make) -> None:
+    ada = kernel(redis_server.url)
+    ref = ada.session.artifacts.put(HERE.digest, Artifact("inductor", "one", b"a graph"))
+    ada.shared.publish(HERE, replace(ref, used=ref.used + 1e6), lambda: ada.session.artifacts.packed(ref))
+    assert ada.session.flush(SECONDS)
+    bob = kernel(redis_server.url, notebook="another.ipynb")
+    assert bob.run("one") == [HIT]
+    assert bob.session.flush(SECONDS)
+
+    manifest = bob.session.stored()
+    assert manifest is not None
+    assert max(each.used for each in manifest.artifacts) <= time.time()
+
+
+# --- variants -------------------------------------------------------------------------------------
+
+
+def record(one: Kernel, type: str, key: str, *contents: bytes) -> None:
+    for content in contents:
+        one.session.record(type, key, content, made=True)
+        assert one.session.flush(SECONDS)
+
+
+def test_variants_for_other_guards_stand_side_by_side_and_the_newest_are_kept(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    contents = [b"variant %d" % number for number in range(MAX_VARIANTS + 2)]
+    record(kernel(redis_server.url), "inductor", "one", *contents[:5])
+    record(kernel(redis_server.url), "inductor", "one", *contents[5:])
+    reader = kernel(redis_server.url, prefetch=False)
+
+    found = reader.session.provide("inductor", "one")
+    assert [each.content for each in found] == contents[:1:-1]
+
+
+def test_what_is_there_already_is_not_written_again(redis_server: RedisServer, kernel: Make) -> None:
+    record(kernel(redis_server.url), "inductor", "one", b"a graph")
+    (before,) = stored(redis_server, "one")
+    record(kernel(redis_server.url, prefetch=False), "inductor", "one", b"a graph")
+    assert stored(redis_server, "one") == [before]
+
+
+def test_of_a_profile_only_the_newest_is_kept(redis_server: RedisServer, kernel: Make) -> None:
+    record(kernel(redis_server.url), "pgo", "one", b"old")
+    record(kernel(redis_server.url), "pgo", "one", b"new")
+    reader = kernel(redis_server.url, prefetch=False)
+    assert [each.content for each in reader.session.provide("pgo", "one")] == [b"new"]
+
+
+def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_all(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    record(kernel(redis_server.url), "inductor", "one", b"other guards")
+    first, second = (kernel(redis_server.url, prefetch=False) for _ in range(2))
+    tried = [each.content for each in first.session.provide("inductor", "one")]
+    assert tried == [b"other guards"]
+    assert not first.session.await_other("one", tried)
+
+    def compile() -> None:
+        wait_until(lambda: second.session.exchange and second.session.exchange.holder, "it waits")
+        record(first, "inductor", "one", b"these guards")
+
+    (found, _) = at_once([lambda: second.session.await_other("one", tried), compile])
+    assert [each.content for each in found] == [b"these guards"]
+
+
+# --- trust ----------------------------------------------------------------------------------------
+
+
+def test_a_stranger_gets_misses_one_notice_and_hits_once_the_signer_is_trusted(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    ada = kernel(redis_server.url, "ada")
+    ada.publish("one", "two")
+    stranger = kernel(redis_server.url, "bob", notebook="another.ipynb")
+
+    assert stranger.run("one", "two") == [MISS, MISS]
+    fingerprint = ada.keyring.own()
+    (notice,) = stranger.session.notices
+    assert f"%nbcache trust add {spelled(fingerprint)}, in a terminal without %" in notice
+
+    stranger.keyring.add(fingerprint or "")
+    stranger.bridge.clear()
+    friend = kernel(redis_server.url, "bob", notebook="another.ipynb")
+    assert friend.run("one", "two") == [HIT, HIT]
+    assert friend.session.notices == []
+
+
+def test_what_a_stranger_has_published_is_kept_beside_ones_own(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    kernel(redis_server.url, "ada").publish("one")
+    bob = kernel(redis_server.url, "bob")
+    bob.bridge.size = 2000
+    bob.publish("one")
+    assert len(stored(redis_server, "one")) == 2
+
+    assert kernel(redis_server.url, "ada", prefetch=False).run("one") == [HIT]
+    assert kernel(redis_server.url, "bob", prefetch=False).run("one") == [HIT]
+
+
+@pytest.mark.parametrize("other", ["stranger's", "the stranger's, another key", "forged", "garbage"])
+def test_what_others_have_there_keeps_nobody_from_publishing_theirs_on_connecting(
+    redis_server: RedisServer, kernel: Make, other: str
+) -> None:
+    """Ada has compiled it before she connects; carol trusts ada, and nobody trusts bob, who was first."""
+    bob = kernel(redis_server.url, "bob")
+    bob.publish("one", "two")
+    early = kernel("", "ada")
+    early.run("one")
+    assert early.session.flush(SECONDS)
+    one, two = (f"nbcache:v1:{slot_of(HERE, 'inductor', key)}" for key in ("one", "two"))
+    with redis_server.client() as client:
+        if "another" in other:
+            client.set(one, client.get(two))
+        elif other == "forged":  # in ada's name
+            hers = Keyring(early.session.settings.trust_dir).sign(Purpose.ARTIFACT, b"else").encode()
+            (variant,) = decode_shared(client.get(one))
+            client.set(one, encode_shared([replace(variant, signature=hers)]))
+        elif other == "garbage":
+            client.set(one, b"garbage")
+
+    ada = kernel(redis_server.url, "ada", store=early.store)
+    assert ada.session.flush(SECONDS)
+    carol = kernel(redis_server.url, "carol", prefetch=False)
+    carol.keyring.add(ada.keyring.fingerprint())
+    assert carol.run("one") == [HIT]
+    if other == "stranger's":
+        dora = kernel(redis_server.url, "dora", prefetch=False)
+        dora.keyring.add(bob.keyring.fingerprint())
+        assert dora.run("one") == [HIT]
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [(Policy.ASK, MISS), (Policy.OFF, HIT)])
+def test_the_policy_counts_for_what_is_shared(
+    redis_server: RedisServer, kernel: Make, policy: Policy, outcome: object
+) -> None:
+    kernel(redis_server.url, "ada").publish("one")
+    stranger = kernel(redis_server.url, "bob", notebook="another.ipynb", trust=policy)
+    assert stranger.run("one") == [outcome]
+    assert len(stranger.session.notices) == (policy is Policy.ASK)
+
+
+def changed(variant: Variant, **parts: bytes) -> Variant:
+    return replace(variant, **parts)
+
+
+def forged_statement(variant: Variant) -> Variant:
+    statement = Statement.decode(variant.statement)
+    return changed(variant, statement=replace(statement, user="mallory").encode())
+
+
+def forged_payload(variant: Variant) -> Variant:
+    return changed(variant, packed=variant.packed[:-1] + bytes([variant.packed[-1] ^ 1]))
+
+
+def shorter(variant: Variant) -> Variant:
+    return changed(variant, packed=variant.packed[:-1])
+
+
+def unsigned(variant: Variant) -> Variant:
+    return changed(variant, signature=b"")
+
+
+def not_a_statement(variant: Variant) -> Variant:
+    return changed(variant, statement=b"[]")
+
+
+@pytest.mark.parametrize("forge", [forged_statement, forged_payload, shorter, unsigned, not_a_statement])
+@pytest.mark.parametrize("policy", [Policy.STRICT, Policy.OFF])
+def test_what_was_changed_after_it_was_signed_is_a_miss_said_once_and_replaced(
+    redis_server: RedisServer, kernel: Make, forge: Callable[[Variant], Variant], policy: Policy
+) -> None:
+    kernel(redis_server.url).publish("one", "two")
+    for key in ("one", "two"):
+        put(redis_server, key, [forge(each) for each in stored(redis_server, key)])
+    reader = kernel(redis_server.url, notebook="another.ipynb", trust=policy)
+
+    assert reader.run("one", "two") == [MISS, MISS]
+    (notice,) = reader.session.notices
+    assert "refused" in notice
+    assert reader.session.flush(SECONDS)
+    assert len(stored(redis_server, "one")) == 1
+    assert kernel(redis_server.url, prefetch=False).run("one", "two") == [HIT, HIT]
+
+
+def test_a_valid_entry_under_another_key_or_of_another_environment_is_refused(
+    redis_server: RedisServer, kernel: Make
+) -> None:
+    kernel(redis_server.url).publish("one")
+    kernel(redis_server.url, environment=ELSEWHERE).publish("three")
+    put(redis_server, "two", stored(redis_server, "one"))
+    value = RedisStore(redis_server.url).get(slot_of(ELSEWHERE, "inductor", "three"))
+    assert value is not None
+    RedisStore(redis_server.url).put(slot_of(HERE, "inductor", "three"), value)
+    reader = kernel(redis_server.url, notebook="another.ipynb")
+
+    assert reader.run("one", "two", "three") == [HIT, MISS, MISS]
+    (notice,) = reader.session.notices
+    assert "signed for another key was refused" in notice
+
+
+def test_content_that_is_not_what_was_signed_is_refused(redis_server: RedisServer, kernel: Make) -> None:
+    ada = kernel(redis_server.url)
+    ref = ada.session.artifacts.put(HERE.digest, Artifact("inductor", "one", b"a graph"))
+    lying = replace(ref, digest=sha256(b"another graph"))
+    ada.shared.publish(HERE, lying, lambda: ada.session.artifacts.packed(ref))
+    assert ada.session.flush(SECONDS)
+    reader = kernel(redis_server.url, notebook="another.ipynb")
+
+    assert reader.run("one") == [MISS]
+    (notice,) = reader.session.notices
+    assert "refused" in notice
+
+
+SAID = "click here"
+
+
+def said_by_nobody(statement: bytes) -> Variant:
+    return Variant(statement, b"{}", b"")
+
+
+def said_by_a_stranger(tmp_path: Path, statement: bytes) -> Variant:
+    return Variant(statement, Keyring(tmp_path / "mallory").sign(Purpose.ARTIFACT, statement).encode(), b"")
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_nothing_that_a_stranger_writes_is_said(
+    redis_server: RedisServer, kernel: Make, tmp_path: Path, signed: bool
+) -> None:
+    reader = kernel(redis_server.url)
+    keys = [f"graph-{number}" for number in range(40)]
+    for number, key in enumerate(keys):
+        statement = (
+            f'{{"format": "nbcache.shared{SAID}{number}", "version": {number * 1000}, "{SAID}": "{SAID}"}}'
+        )
+        if number % 2:
+            statement = statement.replace(f"{SAID}{number}", "")
+        variant = said_by_a_stranger(tmp_path, statement.encode()) if signed else said_by_nobody(b"[]")
+        put(redis_server, key, [variant])
+        RedisStore(redis_server.url).put(slot_of(HERE, "pgo", key), f"NBCS {SAID}{number}".encode())
+        reader.session.provide("pgo", key)
+
+    assert reader.run(*keys) == [MISS] * len(keys)
+    assert 1 <= len(reader.session.notices) <= 3
+    assert SAID not in "\n".join(reader.session.notices)
+
+
+def test_what_a_newer_nbcache_has_written_is_left_alone(redis_server: RedisServer, kernel: Make) -> None:
+    RedisStore(redis_server.url).put(slot_of(HERE, "inductor", "one"), b"NBCS\x02 what is not known yet")
+    ada = kernel(redis_server.url)
+    assert ada.run("one") == [MISS]
+    assert ada.session.flush(SECONDS)
+    assert (
+        RedisStore(redis_server.url).get(slot_of(HERE, "inductor", "one"))
+        == b"NBCS\x02 what is not known yet"
+    )
+    (notice,) = ada.session.notices
+    assert "version 2" in notice
+
+
+def test_keys_that_cannot_be_used_cost_hits_and_say_what_to_do(
+    redis_server: RedisServer, kernel: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "ada").mkdir(mode=0o755)
+    ada = kernel(redis_server.url)
+    assert ada.run("one", "two") == [MISS, MISS]
+    ada.session.flush(SECONDS)
+    (notice,) = ada.session.notices
+    assert "chmod 700" in notice and "unexpectedly" not in notice
+    assert stored(redis_server, "one") == []
+
+
+def test_a_statement_too_long_to_be_read_is_not_written(redis_server: RedisServer, kernel: Make) -> None:
+    ada = kernel(redis_server.url)
+    ada.bridge.compile("one", function="f" * 70_000)
+    assert ada.session.flush(SECONDS)
+    assert stored(redis_server, "one") == []
+    (notice,) = ada.session.notices
+    assert "the most is 65,536" in notice
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def test_a_password_is_shown_nowhere(tmp_path: Path, kernel: Make) -> None:
+    with RedisServer(tmp_path / "redis", password="hunter2") as server:
+        url = f"redis://:hunter2@{HOST}:{server.port}/0?ttl=86400"
+        ada = kernel(url)
+        ada.publish("one")
+        bob = kernel(url, "bob")
+        report = bob.cell("one")
+        server.kill()
+        dead = bob.cell("two")
+    session, shared = bob.session, bob.shared
+    said = [
+        *session.notices,
+        *map(repr, (session, session.settings, shared, shared.store, session.exchange, report, dead)),
+        *map(repr, (shared.failure, session.activity(), *session.graphs)),
+        json.dumps([each.to_json() for each in (report, dead)]),
+        *(session.settings.text(name) for name in session.settings.names()),
+        shared.name,
+    ]
+    assert any("is not asked" in each for each in said)
+    assert not [each for each in said if "hunter" in each]
+
+
+def test_another_keyring_is_asked_at_each_lookup(redis_server: RedisServer, kernel: Make) -> None:
+    ada = kernel(redis_server.url, "ada")
+    ada.publish("one", "two")
+    bob = kernel(redis_server.url, "bob", notebook="another.ipynb")
+    assert bob.run("one") == [MISS]
+    Keyring(bob.session.settings.trust_dir).add(ada.keyring.own() or "")
+    assert bob.run("two") == [HIT]

@@ -1,0 +1,331 @@
+"""The front door: real kernels and fresh interpreters in folders of their own, and what cells show."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import chdir, closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager, KernelManager
+from nbclient import NotebookClient
+
+import nbcache
+
+if TYPE_CHECKING:
+    from nbcache.stores.base import Store
+
+
+Environ = Mapping[str, str]
+
+
+RunCells = Callable[..., nbformat.NotebookNode]
+
+
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+TIMEOUT = 600
+"""Seconds that one cell or one fresh interpreter may take."""
+
+
+KERNEL = "nbcache-test"
+
+
+SESSION = "__import__('nbcache').session()"
+
+
+_FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "TORCH", "TRITON_", "VSCODE_")
+"""Beginnings of environment variables that would make a test depend on where it is run."""
+
+
+def environ_below(folder: Path) -> dict[str, str]:
+    """Return an environment for kernels and interpreters whose every folder is below `folder`; make them."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    jupyter = {
+        "IPYTHONDIR": folder / "ipython",
+        "JUPYTER_CONFIG_DIR": folder / "jupyter" / "config",
+        "JUPYTER_DATA_DIR": folder / "jupyter" / "data",
+        "JUPYTER_RUNTIME_DIR": folder / "jupyter" / "runtime",
+    }
+    folders = {"HOME": folder / "home", "NBCACHE_DIR": folder / "store", "TMPDIR": folder / "tmp"}
+    for each in (*jupyter.values(), folders["HOME"], folders["TMPDIR"]):
+        each.mkdir(parents=True)
+    return {
+        **environ,
+        **{name: str(each) for name, each in (jupyter | folders).items()},
+        "JUPYTER_PLATFORM_DIRS": "1",
+        "NBCACHE_PREWARM": "off",  # or what a test finds would depend on how long cells let it wait
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
+        "PYTHONPATH": str(Path(nbcache.__file__).parents[1]),  # what is tested, installed or not
+    }
+
+
+def give_to_client(environ: Environ, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the client that starts kernels, which runs in this process, use Jupyter's folders in `environ`."""
+    for name, value in environ.items():
+        if name.startswith("JUPYTER_"):
+            monkeypatch.setenv(name, value)
+
+
+def kernel_specs(folder: Path, python: str) -> KernelSpecManager:
+    """Return what finds KERNEL, a kernel of the interpreter `python`; its specification is below `folder`."""
+    spec_folder = folder / "kernels" / KERNEL
+    spec_folder.mkdir(parents=True, exist_ok=True)
+    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    spec = {"argv": command, "display_name": KERNEL, "language": "python"}
+    (spec_folder / "kernel.json").write_text(json.dumps(spec))
+    return KernelSpecManager(kernel_dirs=[str(folder / "kernels")])
+
+
+def client_for(
+    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
+) -> NotebookClient:
+    """Return a client that runs cells in a fresh kernel of this interpreter, with files below `folder`."""
+    cwd = folder / "notebooks"
+    cwd.mkdir(exist_ok=True)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    return NotebookClient(
+        notebook,
+        km=AsyncKernelManager(
+            kernel_name=KERNEL,
+            kernel_spec_manager=kernel_specs(folder, environ.get("TEST_PYTHON", sys.executable)),
+        ),
+        timeout=TIMEOUT,
+        allow_errors=allow_errors,
+        resources={"metadata": {"path": str(cwd)}},
+    )
+
+
+def execute(
+    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
+) -> nbformat.NotebookNode:
+    """Run cells in a fresh kernel, shut it down, and return the notebook."""
+    client = client_for(cells, environ, folder, allow_errors=allow_errors)
+    # The kernel is not the client's own, so it must be told to clean it up.
+    return client.execute(cleanup_kc=True, env=dict(environ))
+
+
+def run_interpreter(
+    arguments: Iterable[str], environ: Environ, folder: Path, *, user: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with these arguments in `folder`, without input, and return what it printed.
+
+    `user` is the id of another user to run it as, who has a group of that id and no other. The TEST_PYTHON
+    of `environ` is another interpreter.
+    """
+    other: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+    return subprocess.run(
+        [environ.get("TEST_PYTHON", sys.executable), *arguments],
+        **other,
+        env=dict(environ),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+@contextmanager
+def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[ThreadingHTTPServer]:
+    """Run a server on this machine whose GET requests `respond` handles."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(ConnectionError):
+                respond(self)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = True
+        http.block_on_close = False
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield http
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def in_child(action: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Return what `action` returns in a forked child; TimeoutError where it does not end in `seconds`."""
+    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if action() else 1))
+    child.start()
+    child.join(seconds)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise TimeoutError("the child hangs")
+    with closing(child):
+        return child.exitcode == 0
+
+
+def files(path: Path) -> list[str]:
+    """Return the files below a folder, as paths relative to it, sorted."""
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def special_files(root: Path, store: Store) -> None:
+    """Check that a store with files below `root` takes nothing for a value that is no regular file of its."""
+    store.put("artifact/a", b"one")
+    (root.parent / "elsewhere").mkdir()
+    (root.parent / "elsewhere/a").write_bytes(b"theirs")
+    os.mkfifo(root / "artifact/pipe")
+    (root / "artifact/zeros").symlink_to("/dev/zero")
+    (root / "artifact/link").symlink_to(root / "artifact/a")
+    (root / "artifact/nowhere").symlink_to(root / "absent")
+    (root / "linked").symlink_to(root.parent / "elsewhere")
+    (root / "artifact/folder").mkdir()
+    with closing(socket.socket(socket.AF_UNIX)) as listener, chdir(root / "artifact"):
+        listener.bind("socket")  # a short path: it must be one
+    strange = ["artifact/pipe", "artifact/zeros", "artifact/link", "artifact/nowhere", "linked/a"]
+    strange += ["artifact/folder", "artifact/socket"]
+    began = time.monotonic()
+    assert store.get_many(["artifact/a", *strange]) == {"artifact/a": b"one"}
+    assert store.present(["artifact/a", *strange]) == {"artifact/a"}
+    assert list(store.keys()) == ["artifact/a"]
+    assert [store.get(key) for key in strange] == [None] * len(strange)
+    assert time.monotonic() - began < 5
+
+
+class Kernel:
+    """A kernel that is left idle between cells, as people leave theirs."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self._manager = manager
+        self._client = client
+
+    def end(self) -> None:
+        """Shut the kernel down, and wait until it has ended."""
+        self._manager.shutdown_kernel()
+
+    def run(self, cell: str) -> str:
+        """Run a cell; return what it printed, or fail with its traceback."""
+        printed: list[str] = []
+
+        def hook(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
+                printed.append(message["content"]["text"])
+            assert message["msg_type"] != "error", "\n".join(message["content"]["traceback"])
+
+        self._client.execute_interactive(cell, output_hook=hook, timeout=TIMEOUT)
+        return "".join(printed)
+
+    def begin(self, cell: str) -> None:
+        """Have a cell run after those that were sent before it; what `run` is given comes after it, too."""
+        self._client.execute(cell)
+
+    def ask(self, expression: str) -> Any:
+        """Return the value of an expression, without running a cell for it."""
+        reply = self._client.execute("", silent=True, user_expressions={"asked": expression}, reply=True)
+        answer = reply["content"]["user_expressions"]["asked"]
+        assert answer["status"] == "ok", answer
+        return ast.literal_eval(answer["data"]["text/plain"])
+
+    def wait_until(self, expression: str, seconds: float = 120) -> None:
+        """Leave the kernel idle until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.ask(expression):
+            assert time.monotonic() < end, f"never came true: {expression}"
+            time.sleep(0.2)
+
+    def idle(self) -> None:
+        """Leave the kernel idle until prewarming is done."""
+        self.wait_until(f"{SESSION}.prewarm.state not in ('off', 'running')")
+
+
+def with_old_compiler(environ: Environ, folder: Path) -> dict[str, str]:
+    """Return `environ` with a compiler that does not know the best vector instructions of this CPU."""
+    best = "-mavx512*|*-mamx*" if "avx512f" in Path("/proc/cpuinfo").read_text() else "-mavx*"
+    old = folder / "old-compiler"
+    old.mkdir()
+    wrapper = old / "g++"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *{best}) echo "unrecognized option" >&2; exit 1;; esac\n'
+        f'exec {shutil.which("g++")} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return {**environ, "PATH": f"{old}{os.pathsep}{environ['PATH']}"}
+
+
+LOAD = "%load_ext nbcache"
+
+
+SET_UP = """\
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+x = torch.linspace(-1, 1, 48).reshape(3, 16)
+"""
+
+
+DEFINE = """\
+%%compile_cached loss_of
+def loss_of(x):
+    y = model(x)
+    print("between two graphs")
+    return y.softmax(-1).square().mean()
+"""
+
+
+CALL = """\
+loss = loss_of(x)
+loss.backward()
+print(f"{loss.item():.7f} {model[0].weight.grad.abs().sum().item():.5f}")
+"""
+
+
+EAGER = CALL.replace("loss_of(x)", "model(x).softmax(-1).square().mean()").replace("x)\n", "x)\n", 1)
+
+
+REPORTS = "import json, nbcache; print(json.dumps([r.to_json() for r in nbcache.session().reports]))"
+
+
+def printed(notebook: nbformat.NotebookNode, index: int) -> str:
+    """Return what cell `index` wrote to its standard output."""
+    outputs = notebook.cells[index].outputs
+    return "".join(each.text for each in outputs if each.output_type == "stream" and each.name == "stdout")
+
+
+def shown(notebook: nbformat.NotebookNode, index: int) -> str:
+    """Return the text of the displays of cell `index`, the report among them."""
+    outputs = notebook.cells[index].outputs
+    return "\n".join(each.data.get("text/plain", "") for each in outputs if "data" in each)
+
+
+def errors(notebook: nbformat.NotebookNode, index: int) -> list[Any]:
+    return [each for each in notebook.cells[index].outputs if each.output_type == "error"]
+
+
+def reports(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    """Return the reports that the last cell, REPORTS, printed."""
+    return json.loads(printed(notebook, -1))  # type: ignore[no-any-return]
+
+
+def graphs(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    return [graph for report in reports(notebook) for graph in report["graphs"]]
+
+
+def outcomes(notebook: nbformat.NotebookNode) -> list[str]:
+    return [graph["outcome"] for graph in graphs(notebook)]

@@ -1,0 +1,147 @@
+"""Kernels that share what they compile, live: sessions with a compiler that stands in for torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nbcache.core.key import components
+from nbcache.core.model import Cell, CellReport, Environment, Level, Outcome
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring
+from nbcache.kernel.session import Session
+from nbcache.shared import circuit_breaker
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Peer
+from nbcache.stores.base import Store
+from nbcache.stores.memory import MemoryStore
+from nbcache.stores.open import open_shared
+from nbcache.stores.redis import leases
+from support.testing import FakeBridge
+
+HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))
+ELSEWHERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx512f"}))
+HIT, MISS = Outcome.HIT, Outcome.MISS
+TIMEOUT = 0.3
+"""Seconds that the shared store may take."""
+SECONDS = 20.0
+"""How long a busy machine may take for what needs no time."""
+
+
+class Kernel:
+    """One kernel of somebody whose keys are in `keys`, with a store of its own unless one is given."""
+
+    def __init__(
+        self,
+        keys: Path,
+        url: str,
+        *,
+        store: Store | None = None,
+        environment: Environment = HERE,
+        notebook: str = "model.ipynb",
+        user: str = "ada",
+        **settings: Any,
+    ) -> None:
+        given = {"shared_timeout": TIMEOUT, "trust_dir": keys, "shared_url": url, **settings}
+        self.user = user
+        self.store = MemoryStore("local store") if store is None else store
+        self.bridge = FakeBridge(environment)
+        self.session = Session(
+            replace(Settings(), **given), self.bridge, self.store, locate_notebook=lambda: f"/home/{notebook}"
+        )
+        self.session.start()
+        self.session.named("inductor", SECONDS)
+        if url:
+            self.connect()
+
+    @property
+    def keyring(self) -> Keyring:
+        return Keyring(self.session.settings.trust_dir)
+
+    @property
+    def shared(self) -> SharedLevel:
+        exchange = self.session.exchange
+        assert exchange is not None
+        return exchange.shared
+
+    @property
+    def levels(self) -> list[Level | None]:
+        return [graph.level for graph in self.session.graphs]
+
+    def connect(self) -> None:
+        session = self.session
+        peer = Peer(lambda: self.keyring, lambda: session.settings.trust, self.user, "engine")
+        seconds = session.settings.shared_timeout
+        shared = SharedLevel(open_shared(session.settings), peer, wait_seconds=seconds, say=session.notice)
+        session.join(shared)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until what was begun on connecting is done: what is here published, what is there read."""
+        for thread in threading.enumerate():
+            if thread.name == "nbcache-prefetch":
+                thread.join(SECONDS)
+
+    def run(self, *keys: str) -> list[Outcome]:
+        """Run a cell that compiles these graphs; return their outcomes."""
+        return [graph.outcome for graph in self.cell(*keys).graphs]
+
+    def cell(self, *keys: str) -> CellReport:
+        """Run a cell that compiles these graphs; return its report."""
+        self.session.begin_cell(Cell.of("a cell", 1))
+        for key in keys:
+            self.bridge.compile(key)
+        return self.session.end_cell()
+
+    def publish(self, *keys: str) -> None:
+        """Run a cell, and wait until all of it is shared."""
+        self.run(*keys)
+        assert self.session.flush(SECONDS)
+
+
+@contextmanager
+def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
+    """Yield a function that makes a kernel, of one person unless another is named: `make(url, "bob")`."""
+    made: list[Kernel] = []
+    poll, leases._POLL_SECONDS = leases._POLL_SECONDS, 0.01  # closing takes as long
+
+    def make(url: str, keys: str = "ada", **options: Any) -> Kernel:
+        made.append(Kernel(folder / keys, url, user=keys, **options))
+        return made[-1]
+
+    yield make
+    at_once([lambda kernel=kernel: kernel.session.close(SECONDS) for kernel in made])  # type: ignore[misc]
+    leases._POLL_SECONDS = poll
+
+
+def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> list[Any]:
+    """Do all of these at the same time, in so many seconds; return what they return."""
+    listed = list(actions)
+    results: list[Any] = [None] * len(listed)
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(max(1, len(listed)))
+
+    def do(number: int) -> None:
+        barrier.wait(seconds)
+        try:
+            results[number] = listed[number]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=do, args=(number,)) for number in range(len(listed))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not errors and not any(thread.is_alive() for thread in threads), errors
+    return results
+
+
+def impatient(monkeypatch: Any, seconds: float = 0.05) -> None:
+    """Have a store that was left alone asked again after this time."""
+    monkeypatch.setattr(circuit_breaker, "_FIRST_PAUSE", seconds)
+    monkeypatch.setattr(circuit_breaker, "_LONGEST_PAUSE", 2 * seconds)

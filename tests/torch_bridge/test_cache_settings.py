@@ -1,0 +1,391 @@
+"""torch's cache settings: shown as they are in force, switched where torch allows it, and taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.front_door import (
+    CALL,
+    DEFINE,
+    LOAD,
+    REPORTS,
+    SET_UP,
+    RunCells,
+    RunPython,
+    errors,
+    files,
+    graphs,
+    outcomes,
+    printed,
+    shown,
+)
+
+FX, AUTOGRAD = "TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE"
+FX_REMOTE, AUTOGRAD_REMOTE = "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE"
+AUTOTUNE_REMOTE, FORCE = "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE", "TORCHINDUCTOR_FORCE_DISABLE_CACHES"
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+UNDECIDED = "off (torch decides)"
+
+
+# --- before torch is imported -------------------------------------------------------------------
+
+SHOWN = """\
+import json, os, sys
+from nbcache.torch_bridge.cache_settings import CacheSettings
+found = []
+for variables in {cases}:
+    os.environ.update(variables)
+    rows = CacheSettings().rows(shares={shares})
+    found.append({{row.name: (row.value, row.origin, row.note) for row in rows}})
+    for name in variables:
+        del os.environ[name]
+assert "torch" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def rows_with(run_python: RunPython) -> Any:
+    """Return a function: the rows for each set of variables, by name, in an interpreter without torch."""
+
+    def rows_with(*cases: dict[str, str], shares: bool = False) -> Any:
+        return json.loads(run_python(SHOWN.format(cases=list(cases), shares=shares)).stdout)
+
+    return rows_with
+
+
+def test_the_environment_decides_and_is_named_and_what_is_not_set_is_a_default(rows_with: Any) -> None:
+    nothing, some = rows_with({}, {FX: "0", "TORCH_COMPILE_FORCE_DISABLE_CACHES": "0", FX_REMOTE: "1"})
+
+    assert {name: value for name, (value, _, _) in nothing.items()} == {
+        FX: "on",
+        AUTOGRAD: "on",
+        FX_REMOTE: UNDECIDED,
+        AUTOGRAD_REMOTE: UNDECIDED,
+        AUTOTUNE_REMOTE: UNDECIDED,
+        FORCE: "off",
+    }
+    assert {(origin, note) for _, origin, note in nothing.values()} == {("default", "")}
+    assert some[FX] == ["off", f"environment, {FX}", ""]
+    assert some[FORCE] == ["off", "environment, TORCH_COMPILE_FORCE_DISABLE_CACHES", ""]
+    assert some[FX_REMOTE][:2] == ["on", f"environment, {FX_REMOTE}"]
+
+
+def test_a_value_that_torch_does_not_know_is_shown_as_torch_takes_it(rows_with: Any) -> None:
+    ((fx, autograd, remote),) = [
+        [row[name] for name in (FX, AUTOGRAD, FX_REMOTE)]
+        for row in rows_with({FX: "off", AUTOGRAD: "", FX_REMOTE: "on"})
+    ]
+
+    assert (fx[0], fx[2]) == ("on", f"torch knows 1 and 0 only: {FX}=off counts as on")
+    assert (autograd[0], autograd[2]) == ("off", f"torch knows 1 and 0 only: {AUTOGRAD}= counts as off")
+    assert remote == [UNDECIDED, "default", f"torch knows 1 and 0 only: {FX_REMOTE}=on counts as not set"]
+
+
+def test_what_makes_a_setting_ineffective_is_noted(rows_with: Any) -> None:
+    without_graphs, remote_graphs, forced = rows_with(
+        {FX: "0", AUTOGRAD_REMOTE: "1"}, {FX: "0", FX_REMOTE: "1"}, {FORCE: "1", FX_REMOTE: "1"}
+    )
+
+    needs = f"without effect: it needs {FX}"
+    assert without_graphs[AUTOGRAD][2] == needs
+    assert without_graphs[AUTOGRAD_REMOTE][2].startswith(needs)
+    assert remote_graphs[AUTOGRAD][2] == ""  # either cache of graphs will do
+    assert "outcome is disabled" in forced[FORCE][2]
+    overridden = f"without effect: {FORCE} is on"
+    assert {name for name, row in forced.items() if row[2] == overridden} == {FX, AUTOGRAD, FX_REMOTE}
+
+
+def test_a_remote_cache_says_which_redis_is_asked_and_no_password(rows_with: Any) -> None:
+    url = {"TORCHINDUCTOR_REDIS_URL": "redis://ada:secret@host/0"}
+    here, named, alone = rows_with({FX_REMOTE: "1"}, {FX_REMOTE: "1", **url}, {AUTOGRAD_REMOTE: "1"})
+
+    assert "the Redis at localhost:6379" in here[FX_REMOTE][2]
+    assert named[FX_REMOTE][2] == "torch asks the Redis of TORCHINDUCTOR_REDIS_URL"
+    assert "secret" not in json.dumps(named)
+    assert f"{FX_REMOTE} shares them, too" in alone[AUTOGRAD_REMOTE][2]
+    assert "keys" in alone[AUTOGRAD_REMOTE][2]
+
+
+def test_while_nbcache_shares_torchs_remote_caches_name_no_redis(rows_with: Any) -> None:
+    (shared,) = rows_with({FX_REMOTE: "1"}, shares=True)
+
+    assert shared[FX_REMOTE][2].startswith("nbcache answers it")
+    assert "6379" not in json.dumps(shared)
+
+
+# --- switching ----------------------------------------------------------------------------------
+
+TOOLS = """\
+import os, sys
+from nbcache.core.errors import ConfigError
+from nbcache.torch_bridge.cache_settings import CacheSettings, switched_off
+settings = CacheSettings()
+NAMES = [row.name for row in settings.rows()]
+
+def values():
+    return {row.name: row.value.split()[0] for row in settings.rows()}
+
+def origins():
+    return {row.origin for row in settings.rows()}
+
+def switch_all():
+    for name, value in values().items():
+        settings.switch(name, "off" if value == "on" else "on")
+"""
+IMPORT = "import torch, torch._inductor.config, torch._functorch.config\n"
+ATTRIBUTES = """\
+def attributes():
+    inductor, functorch = torch._inductor.config, torch._functorch.config
+    return [
+        inductor.fx_graph_cache, functorch.enable_autograd_cache, inductor.fx_graph_remote_cache,
+        functorch.enable_remote_autograd_cache, inductor.autotune_remote_cache,
+        torch.compiler.config.force_disable_caches,
+    ]
+DEFAULTS = [True, True, None, None, None, False]
+SWITCHED = [False, False, True, True, True, True]
+"""
+
+
+@pytest.mark.compile
+def test_once_torch_is_imported_a_switch_is_an_assignment_and_is_taken_back(run_python: RunPython) -> None:
+    code = """\
+environ = dict(os.environ)
+switch_all()
+assert attributes() == SWITCHED, attributes()
+assert origins() == {"%nbcache config"} and dict(os.environ) == environ
+switch_all()
+assert attributes() == DEFAULTS, attributes()
+switch_all()
+torch._inductor.config.fx_graph_cache = True  # the user's own, since
+torch._functorch.config.enable_autograd_cache = True
+torch._functorch.config.enable_autograd_cache = False
+print([off.remedy for off in switched_off(settings.switched)])
+settings.restore()
+assert attributes() == DEFAULTS, attributes()
+assert origins() == {"default"}
+torch.compiler.config.force_disable_caches = True
+print(next(row.origin for row in settings.rows() if row.name.endswith("DISABLE_CACHES")))
+print(settings.why_disabled())
+"""
+    done = run_python(IMPORT + TOOLS + ATTRIBUTES + code)
+
+    assert done.stdout.splitlines() == [
+        f"['%nbcache config {AUTOGRAD}=on', '%nbcache config {FORCE}=off']",
+        "set in this kernel",
+        f"torch's caches are off: {FORCE} is on (set in this kernel)",
+    ]
+
+
+@pytest.mark.compile
+def test_before_torch_is_imported_a_switch_counts_at_its_import_and_can_still_be_taken_back(
+    run_python: RunPython, isolated: dict[str, str]
+) -> None:
+    code = """\
+environ = dict(os.environ)
+switch_all()
+assert "torch" not in sys.modules and origins() == {"%nbcache config"}
+settings.restore()
+assert dict(os.environ) == environ
+switch_all()
+"""
+    after = """\
+assert attributes() == SWITCHED, attributes()
+switch_all()  # though torch took them from the environment
+assert attributes() == DEFAULTS, attributes()
+switch_all()
+settings.restore()
+assert attributes() == DEFAULTS, attributes()
+assert {name: os.environ.get(name) for name in NAMES} == {name: environ.get(name) for name in NAMES}
+print("as found")
+"""
+    given = isolated | {FX: "1"}
+
+    assert run_python(TOOLS + code + IMPORT + ATTRIBUTES + after, given).stdout == "as found\n"
+
+
+@pytest.mark.compile
+def test_what_torch_would_ignore_is_refused_and_changes_nothing(
+    run_python: RunPython, isolated: dict[str, str]
+) -> None:
+    code = """\
+before = attributes()
+for name in NAMES:
+    try:
+        settings.switch(name, {"on": "off", "off": "on"}[values()[name]])
+    except ConfigError as error:
+        print(error.what, "|", error.next_step)
+settings.restore()
+assert attributes() == before == [False, True, True, None, None, False], attributes()
+"""
+    variables = {FX: "0", AUTOGRAD: "1", "TORCH_COMPILE_FORCE_DISABLE_CACHES": "0", FX_REMOTE: "1"}
+
+    done = run_python(IMPORT + TOOLS + ATTRIBUTES + code, isolated | variables)
+
+    first, second, third = done.stdout.splitlines()  # the remote ones can be assigned to in any case
+    assert first == (
+        f"torch ignores {FX}=on, since {FX}=0 was in the environment when it was imported: nothing is changed"
+        f" | unset {FX}, and restart the kernel"
+    )
+    assert second.startswith(f"torch ignores {AUTOGRAD}=off")
+    assert third.endswith("unset TORCH_COMPILE_FORCE_DISABLE_CACHES, and restart the kernel")
+
+
+# --- %nbcache config ----------------------------------------------------------------------------
+
+
+def config(notebook: Any, index: int) -> dict[str, dict[str, str]]:
+    """Return what `%nbcache config --json` said of torch's settings, by name."""
+    return {row["name"]: row for row in json.loads(printed(notebook, index))["torch"]}
+
+
+@pytest.mark.compile
+def test_config_shows_torchs_settings_in_a_block_of_their_own_and_switches_them(
+    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    asked = "import os, sys; print('torch' in sys.modules, sorted(n for n in os.environ if 'INDUCTOR' in n))"
+    cells = [
+        LOAD,
+        "%nbcache config",
+        f"%nbcache config {FX}=off {FOLDER}={own} live=off",
+        "%nbcache config --json",
+        f"%nbcache config {FOLDER}=",
+        f"%nbcache config {FORCE}=on",
+        "%nbcache config --json",
+        asked,
+        "%unload_ext nbcache",
+        asked,
+    ]
+
+    done = run_cells(cells, isolated)
+
+    block = shown(done, 1).partition("\ntorch's caches\n")[2]
+    assert [line.split()[0] for line in block.splitlines() if line.startswith("TORCH")] == [
+        *(FX, AUTOGRAD, FX_REMOTE, AUTOGRAD_REMOTE, AUTOTUNE_REMOTE, FORCE, FOLDER)
+    ]
+    (output,) = done.cells[1].outputs
+    assert output.data["text/html"].count("<table") == 2
+    rows = config(done, 3)
+    assert (rows[FX]["value"], rows[FX]["origin"]) == ("off", "%nbcache config")
+    assert rows[AUTOGRAD]["note"] == f"without effect: it needs {FX}"
+    assert (rows[FOLDER]["value"], rows[FOLDER]["origin"]) == (str(own), "%nbcache config")
+    assert own.is_dir()
+    assert f"{FORCE} is on: every graph is compiled anew" in printed(done, 5)
+    assert config(done, 6)[FOLDER]["origin"] == "not known before torch is imported"
+    assert printed(done, 7) == f"False {[FORCE, FX]}\n"
+    assert printed(done, 9) == "False []\n"
+
+
+def test_a_change_that_makes_no_sense_is_one_clean_message(
+    run_python: RunPython, isolated: dict[str, str]
+) -> None:
+    cases = [
+        ("TORCHINDUCTOR_FX_GRAPH_CACH=off", f"did you mean '{FX}'?"),
+        ("force_disable_caches=on", f"did you mean '{FORCE}'?"),
+        ("nothing_like_it=1", f"shared_timeout, shared_connect_timeout, notebook, {FX}"),
+        (f"{FX}=perhaps", "on or off is needed"),
+        (f"{FOLDER}='/tmp/a b'", "torch cannot compile where a name has a space"),
+        (f"{FOLDER}=/proc/nowhere", f"{FOLDER}=/proc/nowhere cannot be used"),
+        (f"{FOLDER}={isolated['TMPDIR']}/nbcache_{os.getuid()}/0123", "that is nbcache's own"),
+    ]
+    code = f"""\
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "nbcache")
+for change, _ in {cases!r}:
+    print("@@")
+    shell.run_cell("%nbcache config " + change)
+"""
+    said_to_each = run_python(code).stdout.split("@@")[1:]
+    for (_, said), told in zip(cases, said_to_each, strict=True):
+        assert "".join(said.split()) in "".join(told.split())
+        assert "ConfigError" in told and "Traceback" not in told
+
+
+# --- in kernels that compile --------------------------------------------------------------------
+
+
+@pytest.mark.compile
+def test_a_folder_that_is_chosen_at_run_time_is_served_as_the_users_own(
+    warm: dict[str, str], run_cells: RunCells, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    where = "import os; print(os.environ.get('TORCHINDUCTOR_CACHE_DIR'))"
+    cells = [
+        LOAD,
+        SET_UP,
+        f"%nbcache config {FOLDER}={own}",
+        DEFINE,
+        CALL,
+        "%nbcache config --json",
+        "%nbcache doctor --json",
+        REPORTS,
+        f"%nbcache config {FOLDER}=",
+        where,
+        f"%nbcache config {FOLDER}={own}",
+        "%unload_ext nbcache",
+        where,
+    ]
+
+    done = run_cells(cells, warm)
+
+    row = config(done, 5)[FOLDER]
+    assert (row["value"], row["origin"], row["note"]) == (str(own), "%nbcache config", "")
+    doctor = {row["name"]: row for row in json.loads(printed(done, 6))["checks"]}
+    assert doctor["torch's folder"]["found"] == f"{own} (%nbcache config)"
+    found = [graph for report in json.loads(printed(done, 7)) for graph in report["graphs"]]
+    assert [(graph["outcome"], graph["level"]) for graph in found] == [("hit", "L1")] * 4
+    assert any(file.startswith("fxgraph") for file in files(own))
+    assert f"{warm['TMPDIR']}/nbcache_" in printed(done, 9)
+    assert printed(done, 12) == "None\n"
+
+
+@pytest.mark.compile
+def test_with_caches_off_every_graph_is_disabled_and_names_the_setting(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    define = "def f(x):\n    return (x * 2).sin().sum()\nw = x.clone().requires_grad_()"
+    call = "torch.compile(f)(w).backward()\nwith torch.no_grad():\n    torch.compile(lambda x: x + 1)(x)"
+    attribute = "torch._inductor.config.fx_graph_cache"
+    again = "torch._dynamo.reset()\n"
+    cells = [
+        LOAD,
+        SET_UP + define,
+        f"%nbcache config {FORCE}=on\n{call}",
+        f"%nbcache config {FORCE}=off {FX}=off\n{again}{call}",
+        f"%nbcache config {FX}=on\n{attribute} = False\n{again}torch.compile(f)(x)",
+        f"{attribute} = True\n{again}torch.compile(f)(x)",
+        REPORTS,
+    ]
+
+    done = run_cells(cells, with_headers)
+
+    assert outcomes(done) == ["disabled"] * 7 + ["miss"]
+    off = "torch's caches are off: {} ({})".format
+    assert [graph["reason"] for graph in graphs(done)[:7]] == [
+        *[off(f"{FORCE} is on", "%nbcache config")] * 3,
+        *[off(f"{FX} is off", "%nbcache config")] * 3,
+        off(f"{FX} is off", "set in this kernel"),
+    ]
+    assert {graph["direction"] for graph in graphs(done)[:3]} == {"forward", "backward", "inference"}
+    assert off(f"{FORCE} is on", "%nbcache config") in shown(done, 2)
+
+
+@pytest.mark.compile
+def test_with_caches_off_by_the_environment_every_graph_is_disabled_and_that_cannot_be_switched(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    cells = [LOAD, SET_UP + "torch.compile(lambda x: x.sin())(x)", f"%nbcache config {FORCE}=off", REPORTS]
+
+    done = run_cells(cells, with_headers | {FORCE: "1"}, allow_errors=True)
+
+    assert outcomes(done) == ["disabled"]
+    assert graphs(done)[0]["reason"] == f"torch's caches are off: {FORCE} is on (environment)"
+    (error,) = errors(done, 2)
+    assert f"unset {FORCE}, and restart the kernel" in error.traceback[-1]

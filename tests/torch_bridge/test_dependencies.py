@@ -1,0 +1,244 @@
+"""What torch's keys leave out: plain graphs keep torch's keys; what cannot be told bypasses the caches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.front_door import Environ, RunPython
+
+pytestmark = pytest.mark.compile
+
+PROGRAM = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+LOAD = {load!r}
+if LOAD == "first":
+    shell.run_line_magic("load_ext", "nbcache")
+shell.run_cell({before!r}).raise_error()
+if LOAD == "then":
+    shell.run_line_magic("load_ext", "nbcache")
+shell.run_cell({call!r}).raise_error()
+keys = {{}}
+if LOAD:
+    import nbcache
+    session = nbcache.session()
+    session.flush(60)
+    keys = {{graph.key: [str(graph.outcome), graph.reason or ""] for graph in session.graphs}}
+    keys["notices"] = session.notices
+import glob, os
+folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+paths = glob.glob(folder + "/fxgraph/*/*") + glob.glob(folder + "/aotautograd/*")
+keys["entries"] = sorted(path.rsplit("/", 1)[1] for path in paths)
+print(json.dumps(keys))
+"""
+FIRST = """
+import torch
+def op_of(f, w):
+    return lambda x: f(x).mm(w)
+W = torch.ones(4, 4)
+"""
+
+
+def run(
+    run_python: RunPython, before: str, call: str, *, load: str = "first", env: Any = None
+) -> dict[str, Any]:
+    """Return the outcome and reason of each graph, by its key."""
+    report = "import os; os.environ |= {'NBCACHE_REPORT': 'never', 'NBCACHE_LIVE': 'off'}\n"
+    done = run_python(report + PROGRAM.format(load=load, before=FIRST + before, call=call), env)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def graphs(found: dict[str, Any]) -> list[list[str]]:
+    return [value for key, value in found.items() if key not in ("entries", "notices")]
+
+
+CALL = "torch.compile(f, mode='lite')(torch.ones(4, 4, requires_grad=True)).sum().backward()"
+
+
+def test_graphs_without_any_of_this_have_torchs_own_keys(
+    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    first = "torch.compile(lambda x: (x @ W).sin())(torch.ones(4, 4))\n"
+    before = "def f(x):\n    return (x @ x).relu() @ W\n" + first
+    mine, torchs = (
+        {**isolated, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)} for name in ("mine", "torchs")
+    )
+
+    call = CALL.replace("mode='lite'", "mode='default'")  # which registers all of torch's patterns
+    with_nbcache = run(run_python, before, call, env=mine)
+    without = run(run_python, before, call, load="", env=torchs)
+
+    # Two forward and a backward graph, and what AOTAutograd makes of them.
+    assert [name[0] for name in without["entries"]] == ["a", "a", "f", "f", "f"]
+    assert with_nbcache["entries"] == without["entries"]
+
+
+CUSTOM = """
+lib = torch.library.Library("mylib", "DEF")
+lib.define("op(Tensor x) -> Tensor")
+lib.impl("op", lambda x: x * 2, "CPU")
+{more}
+def f(x):
+    return torch.ops.mylib.op(x.detach()).mm(W) + x
+"""
+
+
+@pytest.mark.parametrize("load", ["first", "then"])
+def test_what_was_registered_before_nbcache_was_loaded_bypasses_the_caches_and_says_why(
+    run_python: RunPython, load: str
+) -> None:
+    meta = CUSTOM.format(more='lib.impl("op", lambda x: torch.empty_like(x), "Meta")')
+
+    found = graphs(run(run_python, meta, CALL, load=load))
+
+    if load == "first":
+        assert {outcome for outcome, _ in found} == {"miss"}
+    else:
+        assert {outcome for outcome, _ in found} == {"bypass"}
+        assert "`mylib::op`" in found[0][1] and "before nbcache was loaded" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'torch.library.register_fake("mylib::op", lambda x: torch.empty_like(x))',
+        (
+            '@torch.library.custom_op("mylib::other", mutates_args=())\n'
+            "def other(x: torch.Tensor) -> torch.Tensor:\n    return x * 2\n"
+            "other.register_fake(lambda x: torch.empty_like(x))\n"
+            'torch.library.register_fake("mylib::op", lambda x: torch.ops.mylib.other(x))'
+        ),
+    ],
+)
+def test_what_torch_keeps_itself_is_told_though_it_was_registered_before(
+    run_python: RunPython, more: str
+) -> None:
+    found = graphs(run(run_python, CUSTOM.format(more=more), CALL, load="then"))
+
+    assert {outcome for outcome, _ in found} == {"miss"}
+
+
+def test_an_operator_of_torchs_that_was_replaced_before_bypasses_every_graph(run_python: RunPython) -> None:
+    replaced = 'lib = torch.library.Library("aten", "IMPL")\nlib.impl("asinh", lambda x: x * 2, "Autograd")\n'
+
+    found = graphs(run(run_python, replaced + "def f(x):\n    return x @ W\n", CALL, load="then"))
+
+    assert {outcome for outcome, _ in found} == {"bypass"}
+    assert "`aten::asinh`" in found[0][1]
+
+
+def test_a_fault_of_ours_costs_a_hit_and_says_so_and_the_cell_goes_on(run_python: RunPython) -> None:
+    broken = """
+from nbcache.torch_bridge.dependencies import Dependencies
+def of(*arguments):
+    raise ZeroDivisionError("ours")
+Dependencies.of = of
+def f(x):
+    return x @ W
+"""
+
+    found = run(run_python, broken, CALL)
+
+    assert {outcome for outcome, _ in graphs(found)} == {"bypass"}
+    assert any("please report it" in notice and "ours" in notice for notice in found["notices"])
+
+
+OPERATOR = """
+#include <Python.h>
+#include <ATen/ATen.h>
+#include <torch/library.h>
+static at::Tensor twice(const at::Tensor& x) { return x * 2; }
+static at::Tensor shape(const at::Tensor& x) { return at::empty_like(x); }
+TORCH_LIBRARY(compiled_test, m) { m.def("twice(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL(compiled_test, CPU, m) { m.impl("twice", &twice); }
+TORCH_LIBRARY_IMPL(compiled_test, Meta, m) { m.impl("twice", &shape); }
+"""
+
+
+def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
+    run_python: RunPython, isolated: Environ, tmp_path: Path
+) -> None:
+    source, library = tmp_path / "operator.cpp", tmp_path / "first" / "operator.so"
+    source.write_text(OPERATOR)
+    library.parent.mkdir()
+    where = run_python("import torch; print(torch.__path__[0])").stdout.strip()
+    includes = [f"-I{where}/include", f"-I{where}/include/torch/csrc/api/include"]
+    command = [
+        "g++",
+        "-O0",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        *includes,
+        f"-I{sysconfig.get_path('include')}",
+    ]
+    links = [f"-L{where}/lib", "-lc10", "-ltorch_cpu", "-ltorch"]
+    subprocess.run([*command, str(source), "-o", str(library), *links], check=True, timeout=600)
+    moved, other = tmp_path / "second" / "moved.so", tmp_path / "third.so"
+    moved.parent.mkdir()
+    shutil.copy(library, moved)
+    other.write_bytes(library.read_bytes() + b"another build")
+
+    outcomes = []
+    for path in (library, moved, other):
+        load = f"torch.ops.load_library({str(path)!r})\n"
+        body = "def f(x):\n    return torch.ops.compiled_test.twice(x.detach()) @ W + x\n"
+        outcomes.append({outcome for outcome, _ in graphs(run(run_python, load + body, CALL))})
+
+    assert outcomes == [{"miss"}, {"hit"}, {"miss"}]
+
+
+EACH_PLACE = """
+import importlib, sys, types
+import torch
+from nbcache.torch_bridge import dependencies
+for name in (*dependencies.TABLES, *dependencies._SETTINGS):
+    importlib.import_module(name)
+found = dependencies.Dependencies(torch, late=False)
+for name in dependencies.TABLES:
+    found.note_tables(sys.modules[name], None, None)
+graph = torch.fx.symbolic_trace(lambda x: x)
+config = types.SimpleNamespace(decompositions={})
+exec("def one(*arguments):\\n    return 1\\ndef two(*arguments):\\n    return 2")
+
+def count(what, put, take):
+    digests = []
+    for function in (one, two):
+        put(function)
+        digests.append(found.of(graph, [], config))
+        take()
+    print(what, len({*digests, None}), found.of(graph, [], config))
+
+for name, table in dependencies._all_tables():
+    if isinstance(table, list):
+        count(name, lambda function: table.append((1, function)), table.pop)
+    else:
+        count(name, lambda function: table.update(mine=function), lambda: table.pop("mine"))
+for module, names in dependencies._SETTINGS.items():
+    module = sys.modules[module]
+    for name in names:
+        before = getattr(module, name, None)
+        if name in module._config:
+            value = (lambda function: [function]) if isinstance(before, list) else (lambda function: function)
+            count(
+                name,
+                lambda function: setattr(module, name, value(function)),
+                lambda: setattr(module, name, before),
+            )
+"""
+
+
+def test_code_in_each_of_torchs_tables_and_settings_counts_while_it_is_there(run_python: RunPython) -> None:
+    lines = [line.split() for line in run_python(EACH_PLACE).stdout.splitlines()]
+
+    assert len(lines) > 25
+    assert [line for line in lines if line[-2:] != ["3", "None"]] == []

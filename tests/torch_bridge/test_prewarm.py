@@ -1,0 +1,326 @@
+"""Prewarming, through real kernels that are left idle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from support.front_door import CALL, DEFINE, LOAD, REPORTS, SESSION, SET_UP, Kernel, RunPython
+
+pytestmark = pytest.mark.compile
+
+StartKernel = Callable[..., Kernel]
+
+COUNT = """\
+import sys
+started = []
+def hook(event, arguments):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.system"):
+        if arguments[:1] != ("/sbin/ldconfig",):  # by which a torch for CUDA looks for its libraries
+            started.append((event, repr(arguments)[:200]))
+sys.addaudithook(hook)
+"""
+STARTED = "print(started)"
+THREAD = """\
+import threading
+go = threading.Event()
+threading.Thread(target=go.wait, daemon=True).start()
+"""
+TORCH_KNOWS = """\
+import torch._dynamo.utils as utils, torch._dynamo.convert_frame as convert_frame, torch._dynamo.pgo as pgo
+print([
+    dict(utils.counters), len(utils.get_compilation_metrics()), utils.graph_break_reasons,
+    convert_frame.FRAME_COUNTER, dict(convert_frame.FRAME_COMPILE_COUNTER), utils.curr_frame,
+    pgo._CODE_STATE, torch.compiler.save_cache_artifacts() is None,
+    torch.is_grad_enabled(), torch._dynamo.config.automatic_dynamic_shapes, torch.initial_seed(),
+])
+"""
+
+
+@pytest.fixture(scope="session")
+def sampled(cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with what `cold` compiled and the sample, which a process of its own compiled."""
+    folder = tmp_path_factory.mktemp("sampled")
+    shutil.copytree(cold[0] / "store", folder / "store")
+    environ = {
+        **os.environ,
+        "NBCACHE_DIR": str(folder / "store"),
+        "TMPDIR": str(cold[0] / "tmp"),  # with the precompiled headers
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    command = [sys.executable, "-P", "-m", "nbcache.torch_bridge", "cpu"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "store"
+
+
+@pytest.fixture
+def prewarming(sampled: Path, isolated: dict[str, str]) -> dict[str, str]:
+    """Return an isolated environment with prewarming on, and the store that `sampled` left."""
+    shutil.copytree(sampled, isolated["NBCACHE_DIR"])
+    del isolated["NBCACHE_PREWARM"]
+    return isolated
+
+
+def graphs(kernel: Kernel) -> list[dict[str, object]]:
+    return [graph for report in json.loads(kernel.run(REPORTS)) for graph in report["graphs"]]
+
+
+def slices(kernel: Kernel) -> list[str]:
+    return kernel.ask(f"[each.name for each in {SESSION}.prewarm.slices]")  # type: ignore[no-any-return]
+
+
+def test_an_idle_kernel_sets_the_compiler_up_and_starts_no_process(
+    prewarming: dict[str, str], start_kernel: StartKernel, cold: tuple[Path, nbformat.NotebookNode]
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(COUNT)
+    kernel.run(LOAD)
+    kernel.idle()
+
+    assert kernel.ask("'torch._inductor.compile_fx' in __import__('sys').modules")
+    *_, first, second, third, last = [name for name in slices(kernel) if not name.startswith("read torch.")]
+    assert (first, second, third) == ("trace a sample", *["restore a sample for cpu"] * 2)
+    assert last == "vector instruction sets"
+    read = kernel.ask("[*__import__('torch')._dynamo.funcname_cache.cache]")
+    assert {"conv.py", "normalization.py"} <= {Path(file).name for file in read}
+    assert kernel.ask(f"{SESSION}.graphs") == []
+    for cell in (SET_UP, DEFINE):
+        kernel.run(cell)
+    said = kernel.run(CALL)
+    assert said.splitlines()[-1] == last_line(cold[1])
+    found = graphs(kernel)
+    assert [graph["outcome"] for graph in found] == ["hit"] * 4
+    assert {graph["level"] for graph in found} == {"L1"}
+    assert {graph["compile_id"] for graph in found} == {"0/0", "1/0"}
+    assert kernel.run(STARTED) == "[]\n"
+    assert not list(Path(prewarming["TMPDIR"]).rglob("*.gch"))
+
+
+def last_line(notebook: nbformat.NotebookNode) -> str:
+    return "".join(
+        each.text for each in notebook.cells[3].outputs if each.output_type == "stream"
+    ).splitlines()[-1]
+
+
+def test_no_compiler_is_needed_where_every_kernel_is_restored(
+    prewarming: dict[str, str], start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    """Not even for the choice of vector instructions, which hits do not ask for."""
+    (tmp_path / "empty").mkdir()
+    prewarming["PATH"] = str(tmp_path / "empty")
+    kernel = start_kernel(prewarming)
+    for cell in (COUNT, LOAD, SET_UP, DEFINE, CALL):
+        kernel.run(cell)
+
+    assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
+    assert kernel.run(STARTED) == "[]\n"
+
+
+def test_the_sample_leaves_no_trace_in_torch_or_in_random_numbers(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    state = "import torch; torch.manual_seed(3)"
+    told = []
+    for prewarm in ("off", "on"):
+        kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": prewarm})
+        kernel.run(state)
+        kernel.run(LOAD)
+        if prewarm == "on":
+            kernel.idle()
+            assert slices(kernel).count("restore a sample for cpu") == 2
+        told.append((kernel.run("print(torch.rand(4))"), kernel.run(TORCH_KNOWS)))
+    assert told[0] == told[1]
+
+
+def test_a_store_without_the_sample_gets_it_from_a_process_of_its_own(
+    with_headers: dict[str, str], start_kernel: StartKernel
+) -> None:
+    del with_headers["NBCACHE_PREWARM"]
+    kernel = start_kernel(with_headers)
+    kernel.run(COUNT)
+    kernel.run(LOAD)
+    kernel.idle()
+
+    assert kernel.run(STARTED).count("nbcache.torch_bridge") == 1
+    assert "restore a sample for cpu" in slices(kernel)
+    second = start_kernel(with_headers)
+    second.run(COUNT)
+    second.run(LOAD)
+    second.idle()
+    assert second.run(STARTED) == "[]\n"
+
+
+def test_an_incomplete_sample_is_compiled_nowhere(
+    prewarming: dict[str, str], start_kernel: StartKernel, run_python: RunPython
+) -> None:
+    """Graphs and kernels are gone from the store, and what says that they are there is not."""
+    forget = """\
+import os
+from nbcache.stores.directory import DirectoryStore
+from nbcache.artifacts.encoding import decode_entry, decode_ref
+store = DirectoryStore(os.environ["NBCACHE_DIR"])
+for key in list(store.keys("ref/")):
+    if decode_ref(decode_entry(store.get(key), max_bytes=1 << 20)).type != "probe":
+        store.delete(key)
+"""
+    run_python(forget, prewarming)
+    kernel = start_kernel(prewarming)
+    kernel.run(COUNT)
+    kernel.run(LOAD)
+    kernel.idle()
+
+    assert kernel.run(STARTED) == "[]\n"
+    assert "restore a sample for cpu" in slices(kernel)
+    assert "vector instruction sets" not in slices(kernel)  # what comes after a sample that was a hit
+    assert kernel.ask(f"{SESSION}.prewarm.state") == "done"
+
+
+def test_where_the_sample_cannot_be_compiled_that_is_tried_once(
+    isolated: dict[str, str], start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    del isolated["NBCACHE_PREWARM"]
+    (tmp_path / "bin").mkdir()
+    isolated["PATH"] = str(tmp_path / "bin")  # no compiler
+    tried = []
+    for _ in range(2):
+        kernel = start_kernel(isolated)
+        kernel.run(COUNT)
+        kernel.run(LOAD)
+        kernel.idle()
+        kernel.run("%nbcache flush")
+        tried.append(kernel.run(STARTED).count("nbcache.torch_bridge"))
+        assert kernel.ask(f"{SESSION}.prewarm.state") == "done"
+    assert tried == [1, 0]
+
+
+def test_cells_that_run_and_await_are_left_alone_and_off_is_off(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(LOAD + "\nimport asyncio, nbcache\nwarm = nbcache.session().prewarm")
+    kernel.run("before = len(warm.slices)\nawait asyncio.sleep(1.5)\nprint(len(warm.slices) - before)")
+    assert kernel.run("print(len(warm.slices) - before)") == "0\n"
+    kernel.wait_until("len(warm.slices) > before")
+    kernel.run("%nbcache config prewarm=off")
+    done = kernel.ask("len(warm.slices)")
+    kernel.run("import time; time.sleep(0.01)")
+    with pytest.raises(AssertionError, match="never came true"):
+        kernel.wait_until(f"len(warm.slices) > {done}", seconds=1)
+    kernel.run("%nbcache config prewarm=on")
+    kernel.idle()
+    assert kernel.ask("warm.state") == "done"
+
+
+def test_a_variable_that_torch_has_read_already_is_warned_of(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(LOAD)
+    kernel.wait_until("'torch' in __import__('sys').modules")  # amid the imports
+    kernel.run("import os; os.environ['OMP_NUM_THREADS'] = '1'; os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
+    kernel.wait_until(f"{SESSION}.notices")
+    kernel.run("1")
+
+    (notice,) = kernel.ask(f"{SESSION}.reports[-1].notices")
+    assert notice.startswith("OMP_NUM_THREADS changed after nbcache had imported torch ahead")
+    kernel.run("import torch; os.environ['OMP_NUM_THREADS'] = '2'")  # now it is the user's own import
+
+
+def test_unloading_ends_it(with_headers: dict[str, str], start_kernel: StartKernel) -> None:
+    del with_headers["NBCACHE_PREWARM"]
+    kernel = start_kernel(with_headers)
+    kernel.run("import psutil")
+    kernel.run(LOAD)
+    kernel.wait_until("len(psutil.Process().children())")
+    kernel.run("%unload_ext nbcache")
+    assert kernel.run("print([child.status() for child in psutil.Process().children()])") == "[]\n"
+
+
+def test_what_was_imported_before_torch_changes_no_key(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    """Torch's keys hold the name of the first module that knows torch: here it would be `__mp_main__`."""
+    kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": "off"})
+    kernel.run("import multiprocessing")
+    for cell in (LOAD, SET_UP, DEFINE, CALL):
+        kernel.run(cell)
+    assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
+
+
+def test_no_import_of_ours_runs_beside_a_thread_of_the_users(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    kernel = start_kernel(prewarming)
+    kernel.run(
+        "import threading; go = threading.Event(); threading.Thread(target=go.wait, daemon=True).start()"
+    )
+    kernel.run(LOAD)
+    kernel.run("go.set()")
+    kernel.idle()
+    beside = start_kernel(prewarming)
+    beside.run(LOAD)
+    beside.run(
+        "import threading; go = threading.Event(); threading.Thread(target=go.wait, daemon=True).start()"
+    )
+    done = beside.ask(f"len({SESSION}.prewarm.slices)")
+    with pytest.raises(AssertionError, match="never came true"):
+        beside.wait_until(f"len({SESSION}.prewarm.slices) > {done}", seconds=1.5)
+    beside.run("go.set()")
+    beside.idle()
+
+
+def test_a_hot_call_passes_through_nothing_of_ours(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    profile = """\
+import os, sys
+import nbcache
+ours, folder = set(), os.path.dirname(nbcache.__file__)
+def note(frame, event, argument):
+    if frame.f_code.co_filename.startswith(folder):
+        ours.add(frame.f_code.co_qualname)
+sys.setprofile(note)
+loss = loss_of(x); loss.backward()
+sys.setprofile(None)
+print(ours)
+"""
+    # The function prints, and a live line has to know of what is printed.
+    kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": "off", "NBCACHE_LIVE": "off"})
+    for cell in (LOAD, SET_UP, DEFINE, CALL, CALL):
+        kernel.run(cell)
+    assert kernel.run(profile).splitlines()[-1] == "set()"
+
+
+def test_the_samples_backward_stays_on_its_thread(run_python: RunPython) -> None:
+    """On a GPU another thread of autograd's would wait for the lock that the sample's compile holds."""
+    run_python("""\
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from nbcache.kernel.session import Session
+from nbcache.core.settings import Settings
+from nbcache.stores.memory import MemoryStore
+from nbcache.torch_bridge import TorchBridge, prewarm
+
+multithreaded = []
+def compile_backward(graph, inputs):
+    multithreaded.append(torch.autograd.is_multithreading_enabled())
+    return make_boxed_func(graph.forward)
+forward = lambda graph, inputs: make_boxed_func(graph.forward)
+backend = aot_autograd(fw_compiler=forward, bw_compiler=compile_backward)
+torch._dynamo.register_backend(backend, name="watched")
+session = Session(Settings(), TorchBridge(), MemoryStore("store"))
+session.start()
+prewarm._compile_sample(session, "cpu", training=True, backend="watched")
+assert multithreaded == [False], multithreaded
+assert torch.autograd.is_multithreading_enabled()
+""")

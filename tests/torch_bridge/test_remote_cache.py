@@ -1,0 +1,500 @@
+"""torch's remote caches while a shared level is connected: nbcache answers them, and no Redis does.
+
+Tuning needs a GPU. Here torch's own classes for its results are used as torch uses them, with a made-up
+backend, and torch's workers compile kernels that are none.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.front_door import (
+    CALL,
+    DEFINE,
+    LOAD,
+    REPORTS,
+    SESSION,
+    SET_UP,
+    Environ,
+    RunCells,
+    graphs,
+    printed,
+    shown,
+)
+from support.redis_servers import RedisServer
+
+pytestmark = pytest.mark.compile
+
+CONNECT = "get_ipython().run_line_magic('nbcache', 'connect memory://shared')"
+DISCONNECT = "get_ipython().run_line_magic('nbcache', 'disconnect')"
+APART = f"session = {SESSION}; import torch"
+SHARE = f"session = {SESSION}; {CONNECT}; import torch"
+TUNE = """\
+import json, os, pickle
+import torch
+from torch._inductor import codecache, remote_cache
+from torch._inductor.runtime import autotune_cache
+from torch._inductor.runtime.autotune_cache import AutotuneCache, AutotuneCacheBundler
+
+class Config:  # triton.Config, which is not there
+    def __init__(self, kwargs, **more):
+        self.kwargs = kwargs
+        self.__dict__.update(more)
+
+autotune_cache.Config = Config
+configs = [Config({"XBLOCK": size}, num_warps=4, num_stages=1) for size in (64, 128)]
+
+def kernel(source="source of a kernel"):
+    return codecache.get_path(codecache.get_hash(source), "py")[2]
+
+def cache(file=None, configs_hash="configs", **meta):
+    meta = {"autotune_local_cache": False, "autotune_remote_cache": True, "backend_hash": "backend", **meta}
+    return AutotuneCache.create(meta, file or kernel(), configs_hash)
+
+def best(cache, **meta):
+    found = cache.read_best(meta, [Config(dict(each.kwargs), num_warps=4, num_stages=1) for each in configs])
+    return found and [found.kwargs, found.num_warps, getattr(found, "found_by_coordesc", False)]
+"""
+
+
+def told(value: Any) -> Any:
+    return json.loads(value.splitlines()[-1])
+
+
+def tell(expression: str) -> str:
+    return f"print(json.dumps({expression}))"
+
+
+def test_tuning_results_follow_the_rules_of_torch(
+    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], redis_server: RedisServer
+) -> None:
+    env = {**isolated, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    save = """\
+cache().save(configs[1], 5_000_000)
+descended = Config({"XBLOCK": 96}, num_warps=2, num_stages=1)
+cache(kernel("another")).save(descended, 5_000_000, found_by_coordesc=True)
+cache(kernel("found anew")).save(configs[0], 1)
+cache(kernel("found anew")).save(configs[1], 2)
+"""
+    run_cells([LOAD, SHARE, TUNE, save], env)
+    wipe(env)
+    read = """\
+found = {
+    "same": best(cache()),
+    "pickled": best(pickle.loads(pickle.dumps(cache()))),
+    "coordinate descent": best(cache(kernel("another")), coordinate_descent_tuning=True),
+    "newest": best(cache(kernel("found anew"))),
+    "other kernel": best(cache(kernel("not tuned"))),
+    "other backend": best(cache(backend_hash="another")),
+    "other configs": best(cache(configs_hash="others")),
+}
+with torch.compiler.config.patch(cache_key_tag="tagged"):
+    found["other tag"] = best(cache())
+torch_key, codecache.torch_key = codecache.torch_key, lambda: b"another version of torch"
+found["other torch"] = best(cache())
+codecache.torch_key = torch_key
+found["again"] = best(cache())
+"""
+    backends = "sorted({type(each.remote_cache[0].backend).__name__ for each in (cache(), kept)})"
+
+    notebook = run_cells(
+        [
+            LOAD,
+            SHARE,
+            TUNE,
+            read,
+            tell("found"),
+            "kept = pickle.loads(pickle.dumps(cache()))",
+            tell(backends),
+            tell("list(remote_cache.cache_stats._stats)"),
+            tell("session.notices"),
+        ],
+        env,
+    )
+
+    tuned = [{"XBLOCK": 128}, 4, False]
+    assert told(printed(notebook, 4)) == {
+        "same": tuned,
+        "pickled": tuned,
+        "coordinate descent": [{"XBLOCK": 96}, 2, True],
+        "newest": tuned,
+        "other kernel": None,
+        "other backend": None,
+        "other configs": None,
+        "other tag": None,
+        "other torch": None,
+        "again": tuned,
+    }
+    assert told(printed(notebook, 6)) == ["Backend"]
+    assert "backend:RedisRemoteCacheBackend" not in told(printed(notebook, 7))
+    assert told(printed(notebook, 8)) == []
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+
+
+def test_the_bundle_of_a_file_is_read_when_its_compile_begins_and_written_when_it_ends(
+    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
+) -> None:
+    begin = """\
+from torch._guards import CompileContext, CompileId, compile_context
+meta = {"autotune_local_cache": True, "bundled_autotune_remote_cache": True, "backend_hash": "backend"}
+def local(source):
+    return cache(kernel(source), autotune_local_cache=True, autotune_remote_cache=False)
+def compiling(code, then):
+    with compile_context(CompileContext(CompileId(frame_id=0, frame_compile_id=0))):
+        AutotuneCacheBundler.begin_compile(meta, code=code)
+        found = then()
+        AutotuneCacheBundler.end_compile()
+    return found
+"""
+    tune = """\
+def tune():
+    local("first").save(configs[1], 5_000_000)
+    local("second").save(configs[0], 5_000_000)
+compiling("generated # with a comment", tune)
+"""
+    # What is bundled is stored singly as well: without that only the bundle can bring it back.
+    forget = """\
+assert session.flush()
+for each in ("first", "second"):
+    key = "/".join(local(each).local_cache[1].split("/")[-2:])
+    session.artifacts.forget(session.environment.digest, "autotune", key)
+for key in list(session.artifacts.store.keys("manifest/")):
+    session.artifacts.store.delete(key)
+"""
+    run_cells([LOAD, SHARE, TUNE, begin, tune, forget], isolated)
+    wipe(isolated)
+    read = """\
+def read():
+    return [best(local("first")), best(local("second"))]
+other = compiling("generated otherwise", read)
+same = compiling("generated # otherwise commented", read)
+"""
+
+    notebook = run_cells([LOAD, SHARE, TUNE, begin, read, tell("[other, same, session.notices]")], isolated)
+
+    other, same, notices = told(printed(notebook, 5))
+    assert other == [None, None]
+    assert same == [[{"XBLOCK": 128}, 4, False], [{"XBLOCK": 64}, 4, False]]
+    assert notices == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "fx.fx_graph_remote_cache, fx.fx_graph_cache, aot.enable_autograd_cache = True, False, False",
+        "aot.enable_remote_autograd_cache, aot.enable_autograd_cache = True, False",
+    ],
+    ids=["FX graphs", "AOTAutograd"],
+)
+def test_graphs_hit_where_torch_looks_remotely_only(
+    warm: dict[str, str], run_cells: RunCells, redis_server: RedisServer, settings: str
+) -> None:
+    env = {**warm, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    imports = "import torch._functorch.config as aot, torch._inductor.config as fx\n"
+
+    notebook = run_cells([LOAD, SHARE, SET_UP, imports + settings, DEFINE, CALL, REPORTS], env)
+
+    found = graphs(notebook)
+    assert [(each["outcome"], each["level"]) for each in found] == [("hit", "L1")] * 4
+    assert {each["source"] for each in found} == {"local store"}
+    assert "failed" not in shown(notebook, 5)
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+
+
+def test_profiles_of_shapes_pass_through_nbcache_also_under_an_extra_key(
+    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], redis_server: RedisServer
+) -> None:
+    env = {**isolated, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    settings = """\
+import json, torch._dynamo.config, torch.compiler.config
+torch._dynamo.config.automatic_dynamic_local_pgo = False
+torch._dynamo.config.automatic_dynamic_remote_pgo = True
+"""
+    run = """\
+@torch.compile(backend="eager", dynamic=None)
+def f(x):
+    return x + 1
+f(torch.ones(3)), f(torch.ones(4))
+"""
+    known = tell(
+        "sorted(len(each.automatic_dynamic) for each in torch._dynamo.pgo.get_code_state().values())"
+    )
+    write = "torch.compiler.config.pgo_extra_write_key = 'team'"
+    run_cells([LOAD, SHARE, settings + write, run], env)
+    wipe(env)
+    read = "torch.compiler.config.job_id, torch.compiler.config.pgo_extra_read_key = 'another', 'team'"
+
+    own = run_cells([LOAD, SHARE, settings, "import torch._dynamo.pgo", known], env)
+    extra = run_cells([LOAD, SHARE, settings + read, "import torch._dynamo.pgo", known], env)
+
+    assert told(printed(own, 4)) == told(printed(extra, 4)) == [1]
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+
+
+def test_whatever_happens_in_a_backend_torch_finds_nothing_and_goes_on(
+    isolated: dict[str, str], run_cells: RunCells
+) -> None:
+    spoil = """\
+caches = {each: cache(kernel(each)) for each in ("not JSON", "no object", "raises")}
+full = {each: of.remote_cache[0]._get_key(of.remote_cache[1]) for each, of in caches.items()}
+session.record("remote_autotune", full["not JSON"], b"\\xff{", made=True)
+session.record("remote_autotune", full["no object"], b"[1]", made=True)
+assert session.flush()
+found = [best(caches["not JSON"]), best(caches["no object"])]
+def fail(*args, **kwargs):
+    raise OSError("no route to host")
+session.provide = session.record = fail
+found += [best(caches["raises"]), caches["raises"].remote_cache[0].put("key", {"XBLOCK": 1})]
+"""
+    notebook = run_cells([LOAD, SHARE, TUNE, spoil, tell("found"), tell("session.notices")], isolated)
+
+    assert told(printed(notebook, 4)) == [None] * 4
+    notices = told(printed(notebook, 5))
+    assert len(notices) == 2 and all("no route to host" in notice for notice in notices)
+
+
+def test_torch_keeps_its_own_caches_while_nothing_is_shared_and_after_unloading(
+    isolated: dict[str, str], run_cells: RunCells, redis_server: RedisServer
+) -> None:
+    env = {**isolated, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    before = """\
+import json, torch, torch._inductor.async_compile
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+from torch._inductor import async_compile, remote_cache
+def hooks():
+    return [
+        vars(remote_cache.RedisRemoteCache).get("backend_override_cls"),
+        vars(remote_cache.RemoteAutotuneCache).get("_get"),
+        AOTAutogradCache.get_remote_cache,
+        async_compile.AsyncCompile.triton,
+        async_compile._worker_compile_triton,
+    ]
+def backends():
+    return [
+        type(each.backend).__name__
+        for each in (remote_cache.RemoteFxGraphCache("fx-graph-v1"), AOTAutogradCache.get_remote_cache())
+    ]
+found = hooks()
+"""
+    cells = [
+        before,
+        LOAD,
+        f"session = {SESSION}",
+        tell("backends()"),
+        CONNECT,
+        tell("backends()"),
+        DISCONNECT,
+        tell("backends()"),
+        CONNECT,
+        "%unload_ext nbcache",
+        tell("[backends(), hooks() == found]"),
+    ]
+    notebook = run_cells(cells, env)
+
+    own = ["RedisRemoteCacheBackend"] * 2
+    assert told(printed(notebook, 3)) == own
+    assert told(printed(notebook, 5)) == ["Backend"] * 2
+    assert told(printed(notebook, 7)) == own
+    assert told(printed(notebook, 10)) == [own, True]
+
+
+def test_what_nobody_signed_is_not_stored_as_if_it_had_been_made_here(
+    isolated: dict[str, str], run_cells: RunCells, redis_server: RedisServer
+) -> None:
+    env = {**isolated, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    profile = {"data": base64.b64encode(pickle.dumps(defaultdict(None, profile="a stranger's"))).decode()}
+    with redis_server.client() as client:
+        client.set("pt2:dynamo-pgo::job:None::c1", json.dumps(profile))
+    poison = """\
+import redis
+from torch._dynamo import pgo
+torch._dynamo.config.automatic_dynamic_remote_pgo = True
+torch.compiler.config.job_id = "job"
+poisoned = cache()
+key = poisoned.remote_cache[0]._get_key(poisoned.remote_cache[1])
+value = {"XBLOCK": 64, "num_warps": 4, "num_stages": 1, "configs_hash": "configs"}
+redis.Redis.from_url(os.environ["TORCHINDUCTOR_REDIS_URL"]).set(key, json.dumps(value));
+"""
+    hit = "found = [best(poisoned), dict(pgo.get_code_state())]; assert session.flush()"
+    stored = tell(
+        "[found, [ref.type for ref in session.manifest().artifacts if ref.type in ('autotune', 'pgo')]]"
+    )
+
+    alone = run_cells([LOAD, APART, TUNE, poison, hit, stored], env)
+    sharing = run_cells([LOAD, SHARE, TUNE, poison, hit, stored], env)
+
+    assert told(printed(alone, 5)) == [[[{"XBLOCK": 64}, 4, False], {"profile": "a stranger's"}], []]
+    assert told(printed(sharing, 5)) == [[None, {}], []]
+
+
+def test_a_snapshot_restores_what_was_tuned_last(
+    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
+) -> None:
+    """`max-autotune` tunes a kernel twice: what its own configurations are worth, then coordinate descent."""
+    there = str(tmp_path / "tuned.nbcache")
+    local = "local = dict(autotune_local_cache=True, autotune_remote_cache=False)"
+    save = """\
+cache(**local).save(configs[1], 5_000_000)
+cache(**local).save(Config({"XBLOCK": 96}, num_warps=2, num_stages=1), 9_000_000, found_by_coordesc=True)
+"""
+    run_cells([LOAD, APART, TUNE, local, save, f"session.snapshot({there!r})"], isolated)
+    wipe(isolated)
+
+    notebook = run_cells(
+        [
+            LOAD,
+            f"%nbcache restore {there}",
+            APART,
+            TUNE,
+            local,
+            tell("best(cache(**local), coordinate_descent_tuning=True)"),
+        ],
+        {**isolated, "NBCACHE_DIR": str(tmp_path / "another")},
+    )
+
+    assert told(printed(notebook, 5)) == [{"XBLOCK": 96}, 2, True]
+
+
+FAKE = '''\
+"""Stands for a Triton kernel: what torch's worker and its parent do with one, it takes."""
+
+import os
+from torch._inductor.runtime.autotune_cache import AutotuneCache
+
+META = {"autotune_remote_cache": True, "backend_hash": "backend"}
+
+
+class Kernel:
+    def __init__(self, file):
+        self.cache = AutotuneCache.create(META, file, "configs")
+        self.worker = os.getpid()
+        self.read = self.cache._read()
+
+    def nothing(self, *args, **kwargs):
+        pass
+
+    precompile = prepare_for_pickle = set_compile_info = restore_after_unpickle = nothing
+    autotune_cache_info = None
+'''
+SOURCE = "from fake_kernel import Kernel\nfake = Kernel(__file__)\n"
+WORK = f"""\
+import json, time, torch, torch._inductor.config
+torch._inductor.config.compile_threads = 2
+from torch._inductor import async_compile
+async_compile._emit_triton_kernel_compile_metric = lambda *args: None  # it asks for what Triton kernels have
+SOURCE = {SOURCE!r}
+def compile():
+    while not async_compile.AsyncCompile.use_process_pool():
+        time.sleep(0.05)
+    kernel = async_compile.AsyncCompile().triton("fake", SOURCE).result()
+    assert kernel.worker != os.getpid()
+    return kernel
+"""
+
+
+@pytest.fixture
+def with_fake(isolated: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which workers can compile `SOURCE`."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "fake_kernel.py").write_text(FAKE)
+    return {**isolated, "PYTHONPATH": f"{isolated['PYTHONPATH']}:{folder}"}
+
+
+def test_workers_read_from_no_redis_while_nbcache_shares(
+    with_fake: dict[str, str], run_cells: RunCells, redis_server: RedisServer
+) -> None:
+    env = {**with_fake, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    poison = f"""\
+import redis
+of = cache(kernel(SOURCE.strip())).remote_cache
+value = json.dumps({{"XBLOCK": 7, "num_warps": 1, "num_stages": 1, "configs_hash": "configs"}})
+redis.Redis.from_url(os.environ["TORCHINDUCTOR_REDIS_URL"]).set(of[0]._get_key(of[1]), value)
+found = [compile().read]
+{CONNECT}
+tuned = compile()
+found += [tuned.read, type(tuned.cache.remote_cache[0].backend).__name__]
+{DISCONNECT}
+found += [compile().read]
+"""
+    notebook = run_cells([LOAD, APART, TUNE, WORK, poison, tell("found")], env)
+
+    without, sharing, backend, after = told(printed(notebook, 5))
+    assert without["XBLOCK"] == after["XBLOCK"] == 7  # as torch does on its own
+    assert sharing is None
+    assert backend == "Backend"
+
+
+def test_workers_find_what_another_notebook_tuned(
+    with_fake: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
+) -> None:
+    tune = "tuned = compile(); tuned.cache.save(configs[1], 5_000_000); assert session.flush()"
+    run_cells([LOAD, SHARE, TUNE, WORK, tune], {**with_fake, "NBCACHE_NOTEBOOK": "/one.ipynb"})
+    wipe(with_fake)
+
+    notebook = run_cells(
+        [LOAD, SHARE, TUNE, WORK, tell("compile().read")], {**with_fake, "NBCACHE_NOTEBOOK": "/two.ipynb"}
+    )
+
+    assert told(printed(notebook, 4))["XBLOCK"] == 128
+
+
+def test_a_hit_that_was_tuned_again_says_so(isolated: dict[str, str], run_cells: RunCells) -> None:
+    """The spans are torch's own; what hits and what is tuned is made up."""
+    hit = """\
+import types
+from torch._guards import CompileContext, CompileId, compile_context
+from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
+from torch._inductor.codecache import StaticAutotunerFuture
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from nbcache.torch_bridge.events import stamp
+from nbcache.kernel.events import GraphLookup, LookupStarted, SpanEnded, SpanStarted
+
+class Tuner(types.SimpleNamespace):
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+def tuner(name):  # of another process, where it was compiled as part of another graph
+    before = CompileId(frame_id=9, frame_compile_id=9)
+    return Tuner(compile_id=before, is_backward=False, inductor_meta={"kernel_name": name}, launchers=[])
+
+torch._inductor.config.compile_threads = 1
+tuners = {name: tuner(name) for name in ("triton_a", "triton_b")}
+with compile_context(CompileContext(CompileId(frame_id=3, frame_compile_id=1))):
+    session.emit(SpanStarted(**stamp(), name="dynamo", function="f"))
+    session.emit(LookupStarted(**stamp(), key="key", backward=False))
+    for name, each in tuners.items():
+        source = f"def {name[:6]}(): {{'kernel_name': '{name}'}}"
+        CompiledTritonKernels.save(source, StaticAutotunerFuture(each))
+        AsyncCompile().triton(name[:6], source)  # as a user's function is called, if it is one
+    candidate = "inductor_meta={'kernel_name': 'Placeholder.DESCRIPTIVE_NAME'}"
+    CompiledTritonKernels.save(candidate, StaticAutotunerFuture(tuner("triton_mm")))
+    AsyncCompile().triton("triton_mm", candidate)
+    session.emit(GraphLookup(**stamp(), key="key", backward=False, hit=True))
+    session.emit(SpanEnded(**stamp(), name="dynamo"))
+"""
+    reason = tell("session.graphs[0].reason")
+    kernels = tell("session.graphs[0].kernels")
+    one = "CachingAutotuner.benchmark_all_configs(tuners['triton_a'])"
+    other = """\
+CachingAutotuner.benchmark_all_configs(tuners["triton_b"])
+CachingAutotuner.coordinate_descent_tuning(tuners["triton_b"], None)
+"""
+    imports = SHARE + ", torch._inductor.config, json"
+    notebook = run_cells([LOAD, imports, hit, reason, one, reason, other, reason, kernels], isolated)
+
+    assert told(printed(notebook, 3)) is None
+    assert told(printed(notebook, 5)) == "re-tuned: 1 kernel was benchmarked again"
+    assert told(printed(notebook, 7)) == "re-tuned: 2 kernels were benchmarked again"
+    assert told(printed(notebook, 8)) == 2

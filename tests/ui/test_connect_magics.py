@@ -1,0 +1,254 @@
+"""`%nbcache connect` and what belongs to it, in a real shell of a fresh interpreter; nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_magics import SHELL
+
+from support.front_door import RunPython
+from support.redis_servers import HOST, RedisServer, free_port
+
+pytestmark = pytest.mark.faults
+
+MORE = """
+import os, signal, time, nbcache
+from nbcache.core.key import components
+from nbcache.core.model import Environment
+session = nbcache.session()
+here = Environment(components({"torch.version": "2.13.0", "device": "cpu"}))
+"""
+
+
+@pytest.fixture
+def in_shell(run_python: RunPython, isolated: dict[str, str]) -> Any:
+    """Return a function that runs code after `SHELL` and returns what it has put into `value`."""
+
+    def in_shell(code: str, **environ: str) -> Any:
+        done = run_python(
+            f"{SHELL}\n{MORE}\n{code}\nsys.__stdout__.write('@@' + json.dumps(value))",
+            {**isolated, **environ},
+        )
+        assert "hunter2" not in done.stdout + done.stderr
+        return json.loads(done.stdout.rpartition("@@")[2])
+
+    return in_shell
+
+
+def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell: Any) -> None:
+    dead = f"redis://:hunter2@{HOST}:{free_port()}"
+    lines = [
+        f"connect {dead}",
+        "connect",
+        "connect one two",
+        "connect --json",
+        "connect redis://hunter2@host:port",
+        "connect nothing://hunter2@host",
+        "disconnect now",
+        "disconnect",
+    ]
+    ran, connected = in_shell(
+        f"value = [[run('%nbcache ' + line) for line in {lines!r}], session.exchange is not None]"
+    )
+    for each in ran[:-1]:
+        assert not each["success"] and "Traceback" not in each["text"], each
+    texts = [each["text"] for each in ran]
+    assert "cannot be reached" in texts[0] and "next: check that the server runs" in texts[0]
+    assert "NBCACHE_SHARED_URL" in texts[1]
+    assert "takes one URL" in texts[2] and "takes one URL" in texts[3]
+    assert "port that is no number" in texts[4]
+    assert "no store is known by the scheme 'nothing'" in texts[5]
+    assert "takes nothing more" in texts[6]
+    assert ran[-1]["success"] and "not connected" in texts[-1]
+    assert not connected
+
+
+def test_connecting_shows_who_is_there_and_config_shows_no_secret(in_shell: Any, tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", password="hunter2") as server:
+        url = f"redis://:hunter2@{HOST}:{server.port}/0"
+        shared = f"redis://{HOST}:{server.port}/0"
+        texts = in_shell(
+            f"""
+session.environment_ready(here)
+session.begin_cell(None)
+session.record('inductor', 'one', b'a graph', made=True)
+session.end_cell()
+value = []
+for line in (
+    'connect {url}', 'flush', 'connect', 'config', 'config --json', 'config shared_timeout=0.5',
+    'config shared_timeout=never', 'doctor', 'status', 'disconnect', 'flush',
+):
+    value.append(run('%nbcache ' + line)['text'])
+    [thread.join() for thread in threading.enumerate() if thread.name == 'nbcache-prefetch']
+value.append(session.settings.to_env()['NBCACHE_SHARED_URL'] == '{url}')
+value.append(repr([session.settings, session.notices]))
+"""
+        )
+    assert texts[0].startswith(f"nbcache: connected to {shared}")
+    assert texts[1].startswith("nbcache: all is stored and shared")
+    assert "saves about" in texts[2] and "just now" in texts[2]
+    (line,) = [line for line in texts[3].splitlines() if line.startswith("shared_url")]
+    assert shared in line and "%nbcache connect" in line
+    rows = {row["name"]: row["value"] for row in json.loads(texts[4])["settings"]}
+    assert (rows["shared_url"], rows["shared_timeout"], rows["shared_connect_timeout"]) == (
+        shared,
+        "2",
+        "0.25",
+    )
+    assert "seconds from 0.01 to 600 are needed" in texts[6]
+    assert texts[9] == f"nbcache: disconnected from {shared}\n"
+    assert texts[10].startswith("nbcache: all is stored (")
+    assert texts[11] is True
+
+
+def test_connecting_again_takes_the_settings_that_were_changed_since(in_shell: Any, tmp_path: Path) -> None:
+    lines = [
+        f"connect {tmp_path}/one",
+        f"config shared_url={tmp_path}/two",
+        "connect",
+        "connect",
+        "disconnect",
+    ]
+    texts = in_shell(f"value = [run('%nbcache ' + line)['text'] for line in {lines!r}]")
+    assert f"connected to {tmp_path}/one\n" in texts[0]
+    assert texts[2] == texts[3] and f"connected to {tmp_path}/two\n" in texts[2]
+    assert f"disconnected from {tmp_path}/two\n" in texts[4]
+
+
+def test_what_is_shared_goes_where_this_kernel_is_connected_to(in_shell: Any, tmp_path: Path) -> None:
+    """The line that a colleague pastes holds the whole place, as one word."""
+    texts = in_shell(
+        f"""
+os.chdir({str(tmp_path)!r})
+session.environment_ready(here)
+session.begin_cell(None)
+session.record('inductor', 'one', b'a graph', made=True)
+session.record('inductor', 'two', b'a graph', made=True)
+session.end_cell()
+value = []
+for line in (
+    'connect ./one', 'config shared_url=./two', 'share team/gpt', 'share "my model"', 'clear',
+    'restore {tmp_path}/one#team/gpt', "restore '{tmp_path}/one#my model'",
+):
+    value.append(run('%nbcache ' + line)['text'])
+"""
+    )
+    assert "1 artifact." in texts[2]
+    assert f"\n%nbcache restore {tmp_path}/one#team/gpt\n" in texts[2]
+    assert f"\n%nbcache restore '{tmp_path}/one#my model'\n" in texts[3]
+    assert texts[4].endswith(f"\n  what is shared stays on {tmp_path}/one\n")
+    assert "1 artifact," in texts[5] and "1 artifact," in texts[6]  # one content, under two keys
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_host_without_a_scheme_is_no_folder(in_shell: Any, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    ran = in_shell(
+        f"os.chdir({str(tmp_path)!r})\n"
+        "value = [run('%nbcache connect ' + url)['text'] for url in "
+        "('ada:hunter2@host/0', 'cache.example.org', 'there', './new')]"
+    )
+    assert "no folder that is there" in ran[0] and "redis://host" in ran[0]
+    assert "no folder that is there" in ran[1]
+    assert f"connected to {tmp_path}/there\n" in ran[2] and f"connected to {tmp_path}/new\n" in ran[3]
+
+
+def test_asking_who_is_there_says_where_the_store_is_off(in_shell: Any) -> None:
+    dead = f"redis://:hunter2@{HOST}:{free_port()}"
+    text = in_shell(
+        "session.environment_ready(here)\nvalue = run('%nbcache connect')['text']", NBCACHE_SHARED_URL=dead
+    )
+    assert "off for now: Redis cannot be reached" in text and "next: check that the server runs" in text
+    assert "nobody" not in text
+
+
+def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell: Any) -> None:
+    dead = f"redis://:hunter2@{HOST}:{free_port()}"
+    reports = in_shell(
+        "session.environment_ready(here)\n"
+        "[t.join() for t in threading.enumerate() if t.name == 'nbcache-prefetch']\n"
+        "value = [run('1 + 1'), run('2'), session.notices, list(session.provide('inductor', 'one')), "
+        "session.await_other('one') or []]",
+        NBCACHE_SHARED_URL=dead,
+    )
+    assert reports[0]["success"] and reports[0]["text"].count("cannot be reached") == 1
+    assert "cannot be reached" not in reports[1]["text"]
+    assert len(reports[2]) == 1 and reports[3:] == [[], []]
+
+
+def test_a_url_in_the_environment_that_is_none_is_one_notice(in_shell: Any) -> None:
+    url = "redis://:hunter2@host:port"
+    ran, notices = in_shell("value = [run('1 + 1'), session.notices]", NBCACHE_SHARED_URL=url)
+    assert ran["success"] and "no shared level (environment, NBCACHE_SHARED_URL)" in ran["text"]
+    assert "Next:" in ran["text"]
+    assert len(notices) == 1
+
+
+def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis") as server:
+        assert server._process is not None
+        began = time.monotonic()
+        seconds, flushed = in_shell(
+            "session.environment_ready(here)\n"
+            "session.provide('inductor', 'one')\n"
+            "session.await_other('one')\n"
+            f"os.kill({server._process.pid}, signal.SIGSTOP)\n"
+            "session.record('inductor', 'one', b'a graph', made=True)\n"
+            "flushed = run('%nbcache flush')['text']\n"
+            "began = time.monotonic()\n"
+            "run('%unload_ext nbcache')\n"
+            "value = [time.monotonic() - began, flushed]",
+            NBCACHE_SHARED_URL=server.url,
+            NBCACHE_SHARED_TIMEOUT="0.3",
+        )
+        assert seconds < 5.0
+        assert "not all is shared with redis://" in flushed and "off for now: Redis did not" in flushed
+        assert time.monotonic() - began < 60.0
+
+
+def test_python_connects_as_the_magic_does(in_shell: Any, redis_server: RedisServer) -> None:
+    connected, name, left, error = in_shell(
+        "session.connect(os.environ['URL'])\n"
+        "value = [session.shares, session.exchange.shared.name]\n"
+        "session.disconnect()\n"
+        "value.append(session.shares)\n"
+        "try:\n    session.connect('nothing://host')\n"
+        "except Exception as error:\n    value.append(type(error).__name__)",
+        URL=redis_server.url,
+    )
+    assert (connected, name, left, error) == (True, redis_server.url, False, "ConfigError")
+
+
+def test_an_empty_url_connects_to_none_whatever_torchs_variables_say(
+    in_shell: Any, redis_server: RedisServer
+) -> None:
+    torchs = {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_REDIS_URL": redis_server.url}
+    assert in_shell("value = session.shares", **torchs) is True
+    assert in_shell("value = session.shares", **torchs, NBCACHE_SHARED_URL="") is False
+
+
+def test_what_a_store_says_as_it_fails_is_printed_as_one_line(in_shell: Any, tmp_path: Path) -> None:
+    texts = in_shell(
+        f"""
+from nbcache.core.errors import StoreUnavailable
+run('%nbcache connect {tmp_path}/team')
+shared = session.exchange.shared
+evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')
+shared._reading.failed(evil)
+shared._writing.failed(evil)
+shared.ask = lambda: None
+session.environment_ready(here)
+session.begin_cell(None)
+session.record('inductor', 'one', b'a graph', made=True)
+session.end_cell()
+value = [run('%nbcache ' + line)['text'] for line in ('connect', 'flush')]
+""",
+    )
+    for text in texts:
+        assert "off for now: it says ?[31mred?xxx" in text
+        assert len(text) < 5000
+        assert all(line.isprintable() for line in text.split("\n"))

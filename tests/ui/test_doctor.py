@@ -1,0 +1,664 @@
+"""What the doctor finds: each thing that can be wrong is made wrong, and has its row and its next step."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.compiler.config
+
+from nbcache.core.errors import StoreUnavailable
+from nbcache.core.key import components
+from nbcache.core.model import Environment
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring, Policy, short
+from nbcache.kernel.prewarming import Slice, Steps
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing
+from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
+from nbcache.stores.memory import MemoryStore
+from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.torch_bridge.gpus import Found, Gpu
+from nbcache.ui import doctor
+from nbcache.ui.display.rows import Check, CheckState
+from nbcache.ui.locate import Location
+from support.front_door import LOAD, RunCells, RunPython, printed, run_interpreter, shown
+from support.people import Person, unsigned
+from support.redis_servers import RedisServer
+from support.testing import FailingStore, FakeBridge
+
+OK, NOTE, PROBLEM = CheckState
+
+
+def machine(**changes: str) -> Environment:
+    """Return an environment like those of torch, with some components changed: `_` stands for the dot."""
+    known = environment.without_torch() | {"device": "cpu", "torch.cuda": "none", "torch.version": "2.13.0"}
+    return Environment(components(known | {label.replace("_", "."): each for label, each in changes.items()}))
+
+
+class Kernel:
+    """A kernel in which all is in order, until a test breaks something."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notebook = folder / "model.ipynb"
+        self.notebook.touch()
+        self.settings = replace(Settings(), dir=folder / "store", trust_dir=folder / "keys")
+        self.bridge = FakeBridge(machine())
+        self.store: Store = DirectoryStore(self.settings.dir)
+        self.store_error: StoreUnavailable | None = None
+        self.location = lambda: Location(str(self.notebook), "VS Code")
+        self.session = self.start()
+
+    def start(self) -> Session:
+        self.session = Session(
+            self.settings, self.bridge, self.store, locate_notebook=lambda: str(self.notebook)
+        )
+        self.sharing = Sharing(self.session)
+        self.session.start()
+        self.sharing.look()
+        assert self.sharing.looked(10)
+        return self.session
+
+    def rows(self) -> list[Check]:
+        self.session.settings = self.settings
+        # The bridge is not installed: which folder torch has in this process does not matter.
+        found = doctor.in_kernel(self.session, TorchBridge(), self.sharing, self.location, self.store_error)
+        return [check for check in found if check.name != "torch's folder"]
+
+    def row(self, name: str) -> Check:
+        (found,) = [check for check in self.rows() if check.name == name]
+        return found
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    for name in ("CXX", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(gpus, "found", Found)  # no GPU, whatever this machine has
+    kernel = Kernel(tmp_path)
+    yield kernel
+    kernel.session.close()
+
+
+def test_where_all_is_in_order_there_is_nothing_to_do(kernel: Kernel) -> None:
+    rows = kernel.rows()
+
+    assert {row.state for row in rows} == {OK}, rows
+    assert {row.next_step for row in rows} == {""}
+    assert "model.ipynb, found by VS Code" in kernel.row("notebook").found
+    assert "0 entries" in kernel.row("local store").found
+    assert kernel.row("environment").found == kernel.bridge.environment.digest[:16]
+    assert kernel.row("trust").found == "strict (default)"
+    assert "the temp folder, the local store" in kernel.row("disk").found
+
+
+def test_a_check_that_fails_is_a_problem_and_stops_no_other(kernel: Kernel) -> None:
+    names = [row.name for row in kernel.rows()]
+
+    def location() -> Location:
+        raise RuntimeError("no such luck")
+
+    kernel.location = location
+    row = kernel.row("notebook")
+
+    assert (row.state, "no such luck" in row.found, bool(row.next_step)) == (PROBLEM, True, True)
+    assert [row.name for row in kernel.rows()] == names
+
+
+def test_a_notebook_that_is_not_found_says_what_that_means(kernel: Kernel) -> None:
+    kernel.location = lambda: Location("", "not found: kept for the environment")
+    row = kernel.row("notebook")
+    assert (row.state, row.next_step) == (NOTE, "%nbcache config notebook=PATH")
+    assert row.found.startswith("not found: kept for the environment")
+
+    kernel.location = lambda: Location("/nowhere/model.ipynb", "the setting `notebook`")
+    row = kernel.row("notebook")
+    assert row.state is NOTE
+    assert "found by the setting `notebook`, and there is no such file" in row.found
+
+
+# --- torch and the machine ----------------------------------------------------------------------
+
+
+H200 = Found((Gpu("NVIDIA H200"),), driver="580.95.05", cuda=(13, 0))
+ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13.0"}
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "state", "said"),
+    [
+        (Found(), {}, OK, "no NVIDIA GPU found, no Triton"),
+        (Found(), {"triton_version": "3.6.0"}, OK, "no NVIDIA GPU found, Triton 3.6.0"),
+        (H200, ON_H200, OK, "NVIDIA H200 · driver 580.95.05 · torch for CUDA 13.0 · Triton 3.6.0"),
+        (replace(H200, gpus=H200.gpus * 8), ON_H200, OK, "8 x NVIDIA H200 · driver"),
+        (H200, ON_H200 | {"device": "cpu"}, OK, "hidden by CUDA_VISIBLE_DEVICES=: what compiles is kept for"),
+        (H200, ON_H200 | {"triton_version": "none"}, NOTE, "without Triton"),
+        (H200, ON_H200 | {"torch_cuda": "none"}, NOTE, "torch is built without CUDA"),
+        (replace(H200, cuda=(12, 4)), ON_H200, NOTE, "runs CUDA up to 12.4, and torch is built for 13.0"),
+        (replace(H200, cuda=(12, 4)), ON_H200 | {"torch_cuda": "12.8"}, OK, "torch for CUDA 12.8"),
+        (Found(H200.gpus, failure="versions differ"), ON_H200, NOTE, "cannot be asked: versions differ"),
+    ],
+)
+def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+    found: Found,
+    changes: dict[str, str],
+    state: CheckState,
+    said: str,
+) -> None:
+    monkeypatch.setattr(gpus, "found", lambda: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    kernel.bridge.environment = machine(**({"triton_version": "none"} | changes))
+    kernel.start()
+
+    row = kernel.row("GPU")
+
+    assert (row.state, bool(row.next_step)) == (state, state is not OK)
+    assert said in row.found
+
+
+def test_triton_needs_a_c_compiler_and_the_drivers_library(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpus, "found", lambda: H200)
+    kernel.bridge.environment = machine(**ON_H200)
+    kernel.start()
+
+    (tmp_path / "libcuda.so.1").touch()
+    monkeypatch.setenv("CC", sys.executable)
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(tmp_path))
+    assert kernel.row("C compiler") == Check("C compiler", OK, f"{sys.executable}, for Triton")
+
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(tmp_path / "nowhere"))
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "libcuda.so.1" in row.found and "TRITON_LIBCUDA_PATH" in row.next_step
+
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "include"))
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "without Python's headers: no new graph compiles for the GPU" in row.found
+
+    monkeypatch.setenv("CC", "no-such-compiler")
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "no-such-compiler is not there" in row.found
+
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    row = kernel.row("C compiler")
+    assert row.state is NOTE and "gcc is not there" in row.found
+
+
+def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel: Kernel) -> None:
+    features = "fpu vme avx avx2 avx512f avx512vl fma lahf_lm"
+    changed = {"cpu_features": features, "cpu_machine": "x86_64", "cpu_capability": "AVX512"}
+    kernel.bridge.environment = machine(cpu_requested="default", **changed)
+    kernel.start()
+
+    assert kernel.row("CPU").found == "x86_64 · avx avx2 fma avx512f · torch uses AVX512"
+
+    kernel.bridge.environment = machine(cpu_requested="avx2", **changed)
+    kernel.start()
+    assert kernel.row("CPU").found.endswith("ATEN_CPU_CAPABILITY=avx2")
+
+
+def test_caches_of_torchs_that_are_switched_off_are_a_problem(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # torch is imported: it does nothing
+    assert kernel.row("torch's caches").state is OK
+    monkeypatch.delenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES")
+    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", True)
+
+    row = kernel.row("torch's caches")
+
+    assert row.state is PROBLEM
+    assert row.found == "torch.compiler.config.force_disable_caches = True: no graph can hit"
+    assert row.next_step == "torch.compiler.config.force_disable_caches = False"
+
+
+OFF = (
+    "from nbcache.torch_bridge.cache_settings import switched_off\nprint([o.setting for o in switched_off()])"
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "off"),
+    [
+        ({}, []),
+        ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, ["TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"]),
+        ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"}, []),
+        ({"TORCHINDUCTOR_FX_GRAPH_CACHE": "0"}, ["TORCHINDUCTOR_FX_GRAPH_CACHE=0"]),
+        ({"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT": "0"}, []),
+        ({"TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}, ["TORCHINDUCTOR_AUTOGRAD_CACHE=0"]),
+    ],
+)
+def test_before_torch_is_imported_the_environment_says_which_caches_are_off(
+    run_python: RunPython, isolated: dict[str, str], variables: dict[str, str], off: list[str]
+) -> None:
+    assert run_python(OFF, isolated | variables).stdout.strip() == str(off)
+
+
+IMPORTED = "import torch, torch._inductor.config, torch._functorch.config\n"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TORCH_COMPILE_FORCE_DISABLE_CACHES": "1"},
+        {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"},
+        {"TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT": "0"},
+    ],
+)
+def test_torch_takes_those_variables_as_was_said_before(
+    run_python: RunPython, isolated: dict[str, str], variables: dict[str, str]
+) -> None:
+    before = run_python(OFF, isolated | variables).stdout
+
+    after = run_python(IMPORTED + OFF, isolated | variables).stdout
+
+    assert before == after != "[]\n"
+
+
+@pytest.mark.compile
+def test_once_torch_is_imported_its_attributes_say_which_caches_are_off(run_python: RunPython) -> None:
+    code = """\
+import os
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # too late
+torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
+from nbcache.torch_bridge.cache_settings import switched_off
+for off in switched_off():
+    print(off.hits, off.remedy)
+"""
+
+    done = run_python(IMPORTED + code)
+
+    assert done.stdout.splitlines() == [
+        "False torch._inductor.config.fx_graph_cache = True",
+        "True torch._functorch.config.enable_autograd_cache = True",
+    ]
+
+
+def test_a_compiler_that_is_not_there_is_no_problem_for_what_is_restored(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernel.row("C++ compiler").found == shutil.which("g++")
+
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    row = kernel.row("C++ compiler")
+
+    assert row.state is NOTE
+    assert "no-such-compiler is not there" in row.found and "CXX" in row.next_step
+
+
+def test_without_pythons_headers_a_compiler_is_not_enough(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+
+    row = kernel.row("C++ compiler")
+
+    assert (row.state, "python3-dev" in row.next_step) == (NOTE, True)
+
+
+# --- places -------------------------------------------------------------------------------------
+
+
+def temp_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is looked for once
+
+
+def test_a_temp_folder_with_a_space_is_a_problem(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    temp_folder(monkeypatch, tmp_path / "no-space")
+    assert kernel.row("temp folder").found == str(tmp_path / "no-space")
+
+    temp_folder(monkeypatch, tmp_path / "a space")
+    row = kernel.row("temp folder")
+
+    assert row.state is PROBLEM
+    assert "a space" in row.found and "TMPDIR" in row.next_step
+
+
+def test_a_folder_that_cannot_be_written_to_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
+    settings = replace(Settings(), dir=tmp_path / "store", trust_dir=tmp_path / "keys")
+
+    def row() -> Check:
+        (found,) = [each for each in doctor.in_terminal(settings) if each.name == "torch's folder"]
+        return found
+
+    assert row().state is OK  # torch will make it
+    (tmp_path / "file").touch()
+    assert row().state is PROBLEM
+    assert "Not a directory" in row().found and "TORCHINDUCTOR_CACHE_DIR" in row().next_step
+
+
+def test_a_disk_that_is_nearly_full_is_a_problem(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_LEAST_FREE", 10**18)
+
+    row = kernel.row("disk")
+
+    assert (row.state, "free 1000000.0 TB" in row.next_step) == (PROBLEM, True)
+
+
+def test_a_store_that_is_gone_or_fails_is_a_problem(kernel: Kernel) -> None:
+    shutil.rmtree(kernel.settings.dir)
+    assert kernel.row("local store").state is OK  # it is made anew
+    kernel.settings.dir.touch()
+    row = kernel.row("local store")
+    assert (row.state, "NBCACHE_DIR" in row.next_step) == (PROBLEM, True)
+    assert "Not a directory" in row.found
+
+    kernel.store = FailingStore(MemoryStore(), StoreUnavailable("it is away", next_step="wait"), ["keys"])
+    kernel.start()
+    row = kernel.row("local store")
+    assert (row.state, row.found, row.next_step) == (PROBLEM, "it is away", "wait")
+
+
+def test_a_store_in_memory_says_why(kernel: Kernel) -> None:
+    kernel.store = MemoryStore("memory of this kernel")
+    kernel.store_error = StoreUnavailable("it is refused", where="/store", next_step="remove it")
+    kernel.start()
+
+    row = kernel.row("local store")
+
+    assert (row.state, row.next_step) == (PROBLEM, "remove it")
+    assert row.found.startswith("it is refused (/store); the memory of this kernel serves instead")
+
+
+def test_a_store_that_keeps_nothing_new_is_noted(kernel: Kernel) -> None:
+    kernel.bridge.compile("one")
+    kernel.session.flush()
+    kernel.settings = kernel.settings.with_value("save", "off", origin="environment, NBCACHE_SAVE")
+
+    row = kernel.row("local store")
+
+    assert row.state is NOTE
+    assert "1 entry" in row.found and "save=off (environment, NBCACHE_SAVE)" in row.found
+    kernel.store.read_only = True  # type: ignore[misc]
+    assert "cannot be written to" in kernel.row("local store").found
+
+
+# --- trust and snapshots ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "said"), [("ask", "you are asked"), ("off", "anyone's snapshots run")])
+def test_a_policy_weaker_than_strict_is_noted(kernel: Kernel, policy: str, said: str) -> None:
+    kernel.settings = kernel.settings.with_value("trust", policy, origin="%nbcache config")
+
+    row = kernel.row("trust")
+
+    assert (row.state, "trust=strict" in row.next_step) == (NOTE, True)
+    assert row.found.startswith(f"{policy} (%nbcache config): {said}")
+
+
+def test_keys_are_counted_and_those_that_others_can_read_are_a_problem(kernel: Kernel) -> None:
+    keyring = Keyring(kernel.settings.trust_dir)
+    assert "you have none yet" in kernel.row("keys").found
+    keyring.add("0" * 64)
+    keyring.fingerprint()
+    own = keyring.own() or ""
+    assert kernel.row("keys").found == f"yours is {short(own)} · 1 signer trusted"
+
+    kernel.settings.trust_dir.chmod(0o755)
+    row = kernel.row("keys")
+
+    assert row.state is PROBLEM
+    assert row.next_step == f"if nobody has used it, chmod 700 {kernel.settings.trust_dir}"
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Callable[[str], Person]:
+    return lambda name: Person(tmp_path / name, machine())
+
+
+def test_each_snapshot_that_came_along_says_whether_it_is_used(
+    kernel: Kernel, person: Callable[[str], Person]
+) -> None:
+    ada = person("ada")
+    kernel.notebook.with_suffix(".nbcache").write_bytes(ada.make("one"))
+    kernel.start()
+    row = kernel.row("snapshot")
+    assert (row.state, row.next_step) == (NOTE, "%nbcache trust")
+    assert "model.nbcache: 1 graph of ada" in row.found and "is not trusted here" in row.found
+
+    Keyring(kernel.settings.trust_dir).add(Keyring(ada.keys).own() or "")
+    row = kernel.row("snapshot")
+    assert (row.state, row.found.endswith(" · used")) == (OK, True)
+
+    kernel.bridge.environment = machine(torch_version="2.14.0")
+    kernel.start()
+    row = kernel.row("snapshot")
+    assert (row.state, "nbcache inspect" in row.next_step) == (NOTE, True)
+    assert "torch.version differ · nothing of it can be used here" in row.found
+
+
+def test_an_unsigned_snapshot_is_not_used_and_says_what_to_do(
+    kernel: Kernel, person: Callable[[str], Person]
+) -> None:
+    ada = person("ada")
+    data = unsigned(ada.make("one"))
+    kernel.notebook.with_suffix(".nbcache").write_bytes(data)
+    kernel.start()
+
+    row = kernel.row("snapshot")
+
+    assert (row.state, row.next_step.startswith("have it signed")) == (NOTE, True)
+    assert "not used: it is not signed" in row.found
+
+
+def test_a_broken_snapshot_is_a_problem_beside_a_good_one(
+    kernel: Kernel, person: Callable[[str], Person]
+) -> None:
+    data = person("ada").make("one")
+    kernel.notebook.with_suffix(".nbcache").write_bytes(data[:-100])
+    kernel.start()
+    row = kernel.row("snapshot")
+    assert (row.state, row.next_step) == (PROBLEM, "get the file again from who made it")
+
+    other = kernel.notebook.with_name("other.nbcache")
+    other.write_bytes(data)
+    kernel.sharing.receive(str(other))
+    kernel.settings = replace(kernel.settings, trust=Policy.OFF)
+    assert [row.state for row in kernel.rows() if row.name == "snapshot"] == [PROBLEM, OK]
+
+
+# --- prewarming and notices ---------------------------------------------------------------------
+
+
+class BadlyPrewarmed(FakeBridge):
+    """A bridge whose prewarming fails at its second slice."""
+
+    def prewarm(self) -> Steps:
+        yield Slice("import a thing", lambda: None)
+        yield Slice("divide", lambda: 1 // 0)
+
+
+def test_prewarming_says_how_far_it_is_and_that_a_notice_explains_what_failed(kernel: Kernel) -> None:
+    assert "not begun" in kernel.row("prewarming").found
+    kernel.settings = kernel.settings.with_value("prewarm", "off", origin="%nbcache config")
+    assert kernel.row("prewarming").found == "off (%nbcache config)"
+    kernel.settings = kernel.settings.with_value("prewarm", "on", origin="%nbcache config")
+
+    kernel.bridge = BadlyPrewarmed(machine())
+    kernel.start()
+    kernel.session.prewarm.step()
+    assert "longest" in kernel.row("prewarming").found
+    kernel.session.prewarm.step()
+
+    assert kernel.row("prewarming").state is PROBLEM
+    notice = kernel.row("notice")
+    assert (notice.state, "prewarming (divide) failed" in notice.found) == (NOTE, True)
+
+
+def test_a_notice_that_a_report_has_shown_is_still_there(kernel: Kernel) -> None:
+    kernel.session.notice("the store was away")
+    kernel.session.end_cell()
+    kernel.session.notice("and again")
+
+    notices = [row for row in kernel.rows() if row.name == "notice"]
+
+    assert [row.found for row in notices] == ["the store was away", "and again"]
+    assert {row.state for row in notices} == {NOTE} and all(row.next_step for row in notices)
+
+
+# --- through the front door ---------------------------------------------------------------------
+
+
+def by_name(text: str) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in json.loads(text)["checks"]}
+
+
+@pytest.mark.compile
+def test_in_a_kernel_it_says_how_the_notebook_was_found_and_imports_no_torch(
+    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    notebook = tmp_path / "model.ipynb"
+    notebook.touch()
+    environ = isolated | {"NBCACHE_NOTEBOOK": str(notebook), "CXX": "no-such-compiler"}
+    cells = [LOAD, "%nbcache doctor", "%nbcache doctor --json", "import sys; print('torch' in sys.modules)"]
+
+    done = run_cells(cells, environ)
+
+    text, checks = shown(done, 1), by_name(printed(done, 2))
+    assert checks["notebook"]["found"] == f"{notebook}, found by the setting `notebook`"
+    assert (checks["torch"]["state"], checks["C++ compiler"]["state"]) == ("ok", "note")
+    assert checks["torch"]["found"].endswith("installed and not imported yet")
+    assert checks["notebook"]["next_step"] is None
+    notes = [check for check in checks.values() if check["state"] == "note"]
+    assert text.startswith(f"nbcache doctor · {len(checks)} checks · {len(notes)} note")
+    assert "next: install one (on Debian: apt install g++)" in text
+    (output,) = done.cells[1].outputs
+    assert "<table" in output.data["text/html"]
+    assert {check["name"] for check in output.data["application/vnd.nbcache.checks+json"]["checks"]} == {
+        *checks
+    }
+    assert printed(done, 3) == "False\n"
+
+
+@pytest.mark.compile
+def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcache_only_watches(
+    run_cells: RunCells, isolated: dict[str, str]
+) -> None:
+    show = "%nbcache doctor --json"
+    elsewhere = "import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['TMPDIR'] + '/elsewhere'"
+    environ = "import nbcache; print(nbcache.session().environment.digest)"
+
+    done = run_cells([LOAD, "import torch", show, environ, elsewhere, show], isolated)
+
+    before, after = by_name(printed(done, 2)), by_name(printed(done, 5))
+    digest = printed(done, 3).strip()[:16]
+    assert before["torch"]["found"] == f"{torch.__version__}, imported"
+    assert before["environment"]["found"] == digest
+    assert before["torch's folder"]["state"] == "ok"
+    assert f"/{digest} (nbcache, for this environment)" in before["torch's folder"]["found"]
+    assert "torch uses" in before["CPU"]["found"]
+    assert after["torch's folder"]["state"] == "problem"
+    assert "/elsewhere: nbcache only watches there" in after["torch's folder"]["found"]
+
+
+@pytest.mark.compile
+def test_in_a_terminal_a_problem_is_a_failure(isolated: dict[str, str], tmp_path: Path) -> None:
+    sound = run_interpreter(["-m", "nbcache", "doctor", "--json"], isolated, tmp_path)
+    checks = by_name(sound.stdout)
+    assert (sound.returncode, sound.stderr) == (0, "")
+    assert checks["torch"]["found"] == f"{torch.__version__}, imported"
+    assert not {"notebook", "snapshots", "prewarming", "notices"} & {*checks}
+
+    (tmp_path / "file").touch()
+    broken = isolated | {"NBCACHE_DIR": str(tmp_path / "file")}
+    done = run_interpreter(["-m", "nbcache", "doctor"], broken, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert " · 1 problem\n" in done.stdout
+    assert "local store     problem  local store is refused" in done.stdout
+    assert f"next:remove{tmp_path / 'file'}" in "".join(done.stdout.split())  # lines are broken anywhere
+
+
+def with_metadata_of_torch(version: str, folder: Path) -> str:
+    information = folder / "packages" / f"torch-{version}.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    return str(information.parent)
+
+
+@pytest.mark.compile
+def test_a_torch_that_is_too_old_is_a_problem(
+    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    path = f"{with_metadata_of_torch('2.5.1', tmp_path)}:{isolated['PYTHONPATH']}"
+
+    done = run_cells([LOAD, "%nbcache doctor --json"], isolated | {"PYTHONPATH": path})
+
+    row = by_name(printed(done, 1))["torch"]
+    assert (row["state"], row["found"]) == (
+        "problem",
+        "2.5.1 is older than 2.11: nbcache does nothing with it",
+    )
+    assert "pip install 'torch>=2.11'" in row["next_step"]
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["absent", "broken"])
+def test_a_torch_that_is_not_there_or_fails_is_a_problem(
+    isolated: dict[str, str], tmp_path: Path, broken: bool
+) -> None:
+    environment = tmp_path / "environment"
+    packages = environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if entry.name != "torch" and not entry.name.startswith("torch-"):
+            (packages / entry.name).symlink_to(entry)
+    if broken:
+        with_metadata_of_torch("2.13.0", tmp_path)
+        (tmp_path / "packages" / "torch.py").write_text("raise OSError('libcuda.so: no such file')")
+        for entry in (tmp_path / "packages").iterdir():
+            entry.rename(packages / entry.name)
+    (environment / "bin").mkdir()
+    (environment / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", environment)
+    command = [str(environment / "bin" / "python"), "-m", "nbcache", "doctor", "--json"]
+
+    done = subprocess.run(
+        command, env=isolated, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (1, "")
+    checks = by_name(done.stdout)
+    assert checks["torch"]["state"] == "problem"
+    if broken:
+        assert (
+            checks["torch"]["found"] == "2.13.0 is installed and fails: OSError('libcuda.so: no such file')"
+        )
+    else:
+        assert checks["torch"]["found"].startswith("not installed")
+    assert checks["environment"]["state"] == checks["CPU"]["state"] == "ok"
+
+
+def test_the_shared_store_is_asked_whether_it_answers(redis_server: RedisServer, tmp_path: Path) -> None:
+    def told(url: str) -> Check:
+        settings = Settings.from_env({"NBCACHE_SHARED_URL": url, "NBCACHE_DIR": str(tmp_path)})
+        (check,) = [each for each in doctor.in_terminal(settings) if each.name == "shared store"]
+        assert "s3cret" not in repr(check)
+        return check
+
+    answers = told(redis_server.url)
+    assert answers.state is CheckState.OK
+    assert answers.found.endswith("answers (environment, NBCACHE_SHARED_URL)")
+    dead = told("redis://ada:s3cret@127.0.0.1:1/0")
+    assert dead.state is CheckState.PROBLEM
+    assert "cannot be reached" in dead.found and dead.next_step
+    assert told("nonsense://x").state is CheckState.PROBLEM

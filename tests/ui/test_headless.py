@@ -1,0 +1,102 @@
+"""`nbcache run` of notebooks that go wrong, in real kernels; nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import nbformat
+import pytest
+
+from support.front_door import run_interpreter
+
+pytestmark = pytest.mark.compile
+
+Ran = Callable[..., "CompletedProcess[str]"]
+
+DIE_NEXT = "import os; get_ipython().events.register('pre_run_cell', lambda info: os._exit(1))"
+
+
+@pytest.fixture
+def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
+    """Return a function that runs a notebook of some cells by the command.
+
+    `ran(*cells, spec=None, **environ)`: a cell is its source, or a cell; `spec` changes the kernel's
+    specification.
+    """
+
+    def ran(*cells: Any, spec: dict[str, Any] | None = None, **environ: str) -> CompletedProcess[str]:
+        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        folder = Path(isolated["JUPYTER_DATA_DIR"], "kernels", "tested")
+        folder.mkdir(parents=True)
+        described = {"argv": command, "display_name": "tested", "language": "python"} | (spec or {})
+        (folder / "kernel.json").write_text(json.dumps(described))
+        notebook = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "tested", "display_name": ""}})
+        for cell in cells:
+            notebook.cells.append(nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell)
+        nbformat.write(notebook, tmp_path / "model.ipynb")
+        return run_interpreter(["-m", "nbcache", "run", "model.ipynb"], {**isolated, **environ}, tmp_path)
+
+    return ran
+
+
+def test_what_cells_do_with_their_names_and_expected_errors_is_no_failure(ran: Ran) -> None:
+    expected = nbformat.v4.new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]})
+    done = ran("json = nbcache = print = None", "del print", "def print(*_): raise OSError", expected)
+    assert (done.returncode, done.stdout) == (0, "model.ipynb: 0 of 0 graphs hit\n")
+
+
+def test_what_the_kernel_warned_of_is_told(ran: Ran) -> None:
+    done = ran("1", NBCACHE_SHARED_URL="nothing://hunter2@host")
+    assert done.returncode == 0
+    assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): no store is known by" in done.stdout
+    assert "Next: give a path, or a URL" in done.stdout and "hunter2" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cells", "what", "next_step"),
+    [
+        (["%unload_ext nbcache"], "could not be asked what they compiled: ", "leave nbcache loaded"),
+        (["import sys; sys.stdout = open('out', 'w')"], "compiled: what it printed", "sys.stdout as"),
+        (["import os", "os._exit(1)", "1"], "its kernel died at cell 2", "ends the kernel"),
+        ([DIE_NEXT], "its kernel died at its end", "ends the kernel"),
+    ],
+)
+def test_a_notebook_that_cannot_tell_what_compiled_fails_with_one_line_and_a_next_step(
+    ran: Ran, cells: list[str], what: str, next_step: str
+) -> None:
+    done = ran(*cells)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    progress, error, following = done.stderr.splitlines()[-3:]
+    assert progress.startswith("cell ")
+    assert error.startswith("SnapshotError: ") and what in error and error.endswith("(model.ipynb)")
+    assert following.startswith("  next: ") and next_step in following
+
+
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        ({"language": "R"}, "its kernel runs R, and torch needs one that runs Python"),
+        ({"argv": ["/nowhere/python"]}, "its kernel 'tested' does not start: "),
+        ({"argv": ["false"]}, "its kernel 'tested' does not start: "),
+        ({"env": {"NBCACHE_MAX_BYTES": "lots"}}, "its kernel cannot load nbcache: ConfigError: max_bytes"),
+    ],
+)
+def test_a_kernel_that_cannot_be_used_is_told_by_its_fault(ran: Ran, spec: dict[str, Any], what: str) -> None:
+    done = ran("1", spec=spec)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"SnapshotError: {what}" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_cell_that_fails_is_told_by_its_place_in_the_file_whatever_else_fails(ran: Ran) -> None:
+    done = ran("%unload_ext nbcache", "1 / 0", "2")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (
+        1,
+        "cell 2: ZeroDivisionError: division by zero",
+    )

@@ -1,0 +1,276 @@
+"""`%nbcache` and loading, in a real shell of a fresh interpreter; nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.key import components
+from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.core.trust import Keyring, spelled
+from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge import environment
+from support.front_door import RunPython
+from support.people import Person
+
+SHELL = """\
+import json, sys, threading
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "nbcache")
+
+def run(cell):
+    with capture_output() as captured:
+        result = shell.run_cell(cell, store_history=True)
+    shown = "\\n".join(each.data.get("text/plain", "") for each in captured.outputs)
+    return {"success": result.success, "text": captured.stdout + captured.stderr + shown}
+
+def complete(text):
+    from IPython.core.completer import provisionalcompleter
+    with provisionalcompleter():
+        return [each.text for each in shell.Completer.completions(text, len(text))]
+"""
+
+
+@pytest.fixture
+def in_shell(run_python: RunPython) -> Any:
+    """Return a function that evaluates an expression after `SHELL` and returns its value."""
+
+    def in_shell(expression: str) -> Any:
+        done = run_python(f"{SHELL}\nvalue = {expression}\nsys.__stdout__.write('@@' + json.dumps(value))")
+        return json.loads(done.stdout.rpartition("@@")[2])
+
+    return in_shell
+
+
+def test_config_shows_each_setting_with_its_value_and_origin(in_shell: Any, isolated: dict[str, str]) -> None:
+    shown = json.loads(in_shell('run("%nbcache config --json")["text"]'))
+
+    rows = shown["settings"] + shown["torch"]
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["dir"]["value"] == isolated["NBCACHE_DIR"]
+    assert by_name["dir"]["origin"] == "environment, NBCACHE_DIR"
+    assert (by_name["max_bytes"]["value"], by_name["max_bytes"]["origin"]) == ("5GB", "default")
+    assert by_name["TORCHINDUCTOR_CACHE_DIR"]["origin"] == "not known before torch is imported"
+    assert all(row["help"] for row in rows)
+
+
+def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
+    text = in_shell('[run("%nbcache config max_bytes=500MB live=off"), run("%nbcache config")][1]["text"]')
+
+    (line,) = [line for line in text.splitlines() if line.startswith("max_bytes")]
+    assert "500MB" in line and "%nbcache config" in line
+
+
+def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> None:
+    cases = [
+        ("%nbcache stats", "did you mean `status`? Usage: %nbcache"),
+        ("%nbcache status --jsn", "`--jsn` is not understood"),
+        ("%nbcache doctor model.ipynb", "doctor: `model.ipynb` is not understood. Usage: %nbcache"),
+        ("%nbcache config 'x", "no closing quotation"),
+        ("%nbcache config max_byte=1", "did you mean 'max_bytes'?"),
+        ("%nbcache config max_bytes=lots", "such as 500MB or 5GB"),
+        ("%nbcache config max_bytes=5", "takes a size, such as 500MB or 5GB, of at least 1MB"),
+        ("%nbcache config live=maybe", "next: live takes on or off"),
+        ("%nbcache config report=x", "next: report takes always, magic or never"),
+        ("%nbcache config trust=x", "next: trust takes strict, ask or off"),
+        ("%nbcache config shared_timeout=0", "next: shared_timeout takes seconds, from 0.01 to 600"),
+        ("%nbcache config TORCHINDUCTOR_FX_GRAPH_CACHE=x", "TORCHINDUCTOR_FX_GRAPH_CACHE takes on or off"),
+        ("%nbcache config live", "`live` needs a value, live=VALUE; it takes on or off"),
+        ("%nbcache config dir=/elsewhere", "set NBCACHE_DIR"),
+        ("%nbcache snapshot redis://:s3cret@host/0", "write URL#NAME, as in redis://host/0#team/gpt"),
+        ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
+        ("%nbcache clear everything", "%nbcache clear --all [--yes], everything here"),
+        ("%nbcache clear --yes", "%nbcache clear --all [--yes], everything here"),
+        ("%nbcache clear --all", "nobody can be asked here; if you are sure, add --yes"),
+        ("%nbcache bench nanogtp", "did you mean nanogpt?"),
+    ]
+    everything = in_shell(f"[run(line) for line, _ in {cases!r}]")
+    for (line, said), ran in zip(cases, everything, strict=True):
+        assert not ran["success"], line
+        assert said in ran["text"]
+        assert "Traceback" not in ran["text"]
+        assert "s3cret" not in ran["text"]
+
+
+def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_never_come(
+    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    load = SHELL + "\nimport time; time.sleep(0.5)"
+    assert run_python(load).stdout == "nbcache: loaded · nothing is stored here yet\n"
+    isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
+    assert run_python(load).stdout == "nbcache: loaded · nothing of model.ipynb is stored here yet\n"
+
+    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
+    here = environment.foreseen()
+    assert here is not None
+    ref = artifacts.put(here.digest, Artifact("inductor", "key", b"content"))
+    graphs = [
+        GraphSummary("", "f", Direction.INFERENCE, Outcome.MISS, key, 15.5, (ref.digest,))
+        for key in ("a", "b")
+    ]
+    other = Environment(components({**here.values, "torch.version": "1.0"}))
+    for each in (here, other):
+        artifacts.save_manifest(Manifest(each, isolated["NBCACHE_NOTEBOOK"], (ref,), tuple(graphs)))
+    said = "nbcache: loaded · 2 graphs of model.ipynb are stored here · saves about 31.0 s\n"
+    assert run_python(load).stdout == said
+    isolated["NBCACHE_REPORT"] = "never"
+    assert run_python(load).stdout == ""
+    clear = "\nsys.__stdout__.write(run('%nbcache clear')['text'])"
+    said = run_python(load + clear).stdout
+    assert said.startswith("nbcache: removing 4 graphs, 1 artifact of model.ipynb. torch's folder is emptied")
+
+
+def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell: Any) -> None:
+    cases = ["%nbcache clear", "%nbcache clear --all --yes"]
+    ask = "builtins = __import__('builtins'); builtins.input = lambda question: print(question) or 'n'"
+    one, every, _, refused = in_shell(
+        f"[*(run(line)['text'] for line in {cases!r}), run({ask!r}), run('%nbcache clear --all')['text']]"
+    )
+
+    assert one == "nbcache: nothing is stored of kernels that cannot tell their notebook\n"
+    assert every == "nbcache: removed 0 entries from the local store\n"
+    assert "is removed. Go on? [y/N]" in refused and refused.endswith("nbcache: nothing was removed\n")
+
+
+def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in_the_notebook(
+    in_shell: Any,
+) -> None:
+    friend = "ab" * 32
+    lines = [
+        "%nbcache trust",
+        f"%nbcache trust add {friend} --name Ada",
+        "%nbcache trust list",
+        f"%nbcache trust show {spelled(friend)[:19]}",
+        f"%nbcache trust remove {friend}",
+        "%nbcache trust everybody",
+    ]
+    own, added, listed, known, removed, wrong = (
+        ran["text"] for ran in in_shell(f"[run(line) for line in {lines!r}]")
+    )
+
+    grouped = "[0-9a-f]{4}(-[0-9a-f]{4}){15}"
+    assert re.search(f"{grouped}  you: what to tell others", own)
+    assert added == f"nbcache: trusted from now on: {spelled(friend)} (Ada)\n"
+    assert own.splitlines()[2] == listed.splitlines()[0]
+    assert f"{spelled(friend)}  trusted: Ada" in listed
+    assert spelled(friend) in known and "not trusted any more" in removed
+    assert "%nbcache trust add SIGNER [--name NAME]" in wrong
+
+
+def test_a_signer_is_trusted_from_the_notebook_under_a_name_that_is_offered(
+    in_shell: Any, tmp_path: Path
+) -> None:
+    ada = Person(tmp_path / "ada")
+    ada.make("one")
+    fingerprint = spelled(Keyring(ada.keys).own() or "")
+    answers = "import builtins; builtins.input = lambda question: print(question) or answers.pop(0)"
+    cells = [
+        f"%nbcache config notebook={ada.notebook}",
+        "import time; time.sleep(1)",
+        f"answers = ['y', '']; {answers}",
+        "%nbcache trust",
+        "%nbcache trust list",
+    ]
+    *_, asked, listed = (ran["text"] for ran in in_shell(f"[run(cell) for cell in {cells!r}]"))
+
+    assert f"Signer: {fingerprint}\nTrust this signer from now on? [y/N]" in asked
+    assert "What do you call them? [ada]" in asked
+    assert asked.endswith(f"nbcache: {fingerprint[:19]} is trusted as ada\n")
+    assert f"{fingerprint}  trusted: ada" in listed
+
+
+def test_an_empty_session_has_a_status(in_shell: Any) -> None:
+    status = json.loads(in_shell('[run("1 + 1"), run("%nbcache status --json")][1]["text"]'))
+
+    assert [cell["graphs"] for cell in status["cells"]] == [[]]
+    assert status["stores"][0]["name"] == "local store" and status["stores"][0]["entries"] == 0
+
+
+def test_the_doctor_forgets_the_problems_of_the_notebook_before(in_shell: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken.nbcache").write_bytes(b"no snapshot")
+    doctor = "[json.loads(run('%nbcache doctor --json')['text'])['checks']][0]"
+    rows = f"[each['state'] for each in {doctor} if each['name'].startswith('snapshot')]"
+    change = "run('%nbcache config notebook={}')"
+    before, _, after = in_shell(
+        f"[{change.format(tmp_path / 'broken.ipynb')} and __import__('time').sleep(1) or {rows},"
+        f" {change.format(tmp_path / 'other.ipynb')}, __import__('time').sleep(1) or {rows}]"
+    )
+
+    assert (before, after) == (["problem"], ["ok"])
+
+
+def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "deeper").mkdir(parents=True)
+    for name in ("one.nbcache", "other.txt"):
+        (here / name).touch()
+    cases = {
+        "%%compile_cached --mo": ["--mode"],
+        "%nbcache st": ["status"],
+        "%nbcache doc": ["doctor"],
+        "%nbcache doctor --": ["--json"],
+        "%nbcache config max": ["max_bytes="],
+        "%nbcache config TORCHINDUCTOR_FO": ["TORCHINDUCTOR_FORCE_DISABLE_CACHES="],
+        "%nbcache config live=": ["off", "on"],
+        "%nbcache config save=off live=of": ["off"],
+        "%nbcache config TORCHINDUCTOR_FX_GRAPH_CACHE=": ["off", "on"],
+        "%nbcache trust re": ["remove"],
+        f"%nbcache restore {here}/": [f"{here}/deeper/", f"{here}/one.nbcache"],
+        f"%nbcache restore {here}/o": [f"{here}/one.nbcache"],
+    }
+    more = ["%%compile_cached --", "%%compile_cached f\nprin"]
+    *found, options, names = in_shell(f"[complete(line) for line in {[*cases, *more]!r}]")
+    assert found == list(cases.values())
+    assert set(options) >= {"--mode", "--quiet", "--require-hit"}
+    assert all(word.startswith("--") for word in options)
+    assert "print" in names
+
+
+def test_help_shows_every_option(in_shell: Any) -> None:
+    text = in_shell('shell.magics_manager.magics["cell"]["compile_cached"].__doc__')
+
+    assert all(option in text for option in ("--mode", "--no-dynamic", "--require-hit", "Example"))
+
+
+def test_reloading_leaves_one_of_everything(in_shell: Any) -> None:
+    again = "run('%reload_ext nbcache')"
+    threads = "sorted(t.name for t in threading.enumerate() if t.name.startswith('nbcache-live'))"
+
+    assert in_shell(f"[{again}, {again}, run('%unload_ext nbcache'), {threads}][-1]") == []
+    assert in_shell(f"[{again}, {again}, len(shell.events.callbacks['pre_run_cell'])][-1]") == 1
+
+
+def test_without_the_extension_there_is_no_session(run_python: RunPython) -> None:
+    done = run_python("import nbcache; nbcache.session()", check=False)
+
+    assert done.returncode == 1
+    assert "nbcache has no session here" in done.stderr
+
+
+def test_silent_and_empty_cells_leave_the_reports_in_step(in_shell: Any) -> None:
+    silent = "shell.run_cell('%%compile_cached\\n1', silent=True)"
+    empty = "run('get_ipython().run_cell(\\'\\')')"
+    count = (
+        "[__import__('nbcache').session().report() is not None, len(__import__('nbcache').session().reports)]"
+    )
+
+    assert in_shell(f"[{silent}, {empty}, run('%%compile_cached\\n2'), run('3'), {count}][-1]") == [True, 3]
+    assert (
+        in_shell(f"[{silent}, run('%%compile_cached nosuch\\n2')['text'].count('does not exist')][-1]") == 1
+    )
+
+
+def test_loading_in_a_silent_execution_is_followed_by_reports(run_python: RunPython) -> None:
+    code = SHELL.replace(
+        'shell.run_line_magic("load_ext", "nbcache")', 'shell.run_cell("%load_ext nbcache", silent=True)'
+    )
+    done = run_python(f"{code}\nrun('1'); run('2')\nimport nbcache; print(len(nbcache.session().reports))")
+
+    assert done.stdout.split()[-1] == "2"
