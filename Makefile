@@ -9,7 +9,7 @@ TORCH :=
 VENV := .venv$(TORCH:%=-torch-%)
 BIN := $(VENV)/bin
 # Tests at once; each runs kernels and compilers of its own.
-JOBS ?= 2
+JOBS ?= $(shell nproc)
 
 .PHONY: demo docs test check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
 .DELETE_ON_ERROR:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from nbcache.artifacts.types import type_of
 from nbcache.core.cpu_levels import BASELINES, LABEL
 from nbcache.core.key import Difference, diff
 from nbcache.core.model import ArtifactRef, Environment, Manifest
@@ -19,31 +20,6 @@ __all__ = [
     "may_be_for_cpu",
     "scope",
 ]
-
-
-_GRAPHS = frozenset({"inductor", "aot_autograd"})
-
-
-_BOUND_TO = {
-    "inductor": frozenset({"torch", "triton", "python", "device"}),
-    "aot_autograd": frozenset({"torch", "triton", "python", "device"}),
-    "autotune": frozenset({"torch", "triton", "device"}),
-    "remote_autotune": frozenset({"torch", "triton", "device"}),
-    "gemm_autotune": frozenset({"torch", "triton", "device"}),
-    "pgo": frozenset({"torch", "python"}),
-    "cpp_kernel": frozenset({"torch", "python", "compiler", "cpu"}),
-    "triton_kernel": frozenset({"torch", "triton", "device"}),
-    "triton_module": frozenset({"torch", "triton", "python", "compiler"}),
-}
-"""What artifacts depend on, by the first part of the environment's labels; other types on all of it."""
-
-
-_TIMES = "gemm_autotune"
-"""Type of what was timed: where there is no GPU, on the CPU."""
-
-
-_OF_LITTLE_USE = frozenset({"pgo", "triton_module"})
-"""Types of artifacts that are worth nothing where no graph can be used."""
 
 
 _FEATURES = "cpu.features"
@@ -95,13 +71,13 @@ def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None
 def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:
     """Return what of a snapshot may be used here: the manifest of this environment, or most of another's.
 
-    None where nothing fits. What an artifact depends on, `_BOUND_TO` says; what runs on a GPU only does not
+    None where nothing fits. What an artifact depends on, its type says; what runs on a GPU only does not
     depend on the CPU. Code for a baseline is found by kernels that compile for it, too, and by no others.
     """
     baseline = here.values.get(LABEL)
     alike = [each for each in manifests if each.environment.values.get(LABEL) == baseline]
     fits = [_fitting(manifest, here) for manifest in alike]
-    found = [each for each in fits if any(ref.type not in _OF_LITTLE_USE for ref in each.artifacts)]
+    found = [each for each in fits if any(type_of(ref.type).is_useful_alone for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 
@@ -112,8 +88,9 @@ def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
     Without `cpu`, as if none did.
     """
     parts = environment.components
-    if (bound := _BOUND_TO.get(type)) is not None:
-        if type in _GRAPHS or (type == _TIMES and _has_no_gpu(environment)):
+    known = type_of(type)
+    if (bound := known.bound_to) is not None:
+        if known.is_graph or (known.is_timed and _has_no_gpu(environment)):
             bound = bound | {"cpu"}
         if not cpu:
             bound = bound - {"cpu"}
@@ -123,7 +100,7 @@ def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
 
 def may_be_for_cpu(type: str, environment: Environment) -> bool:
     """Tell whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
-    return type in _GRAPHS and not _has_no_gpu(environment)
+    return type_of(type).is_graph and not _has_no_gpu(environment)
 
 
 def _has_no_gpu(environment: Environment) -> bool:
@@ -139,10 +116,10 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     on_cpu = timed_on_cpu or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
 
     def fits(ref: ArtifactRef) -> bool:
-        bound = _BOUND_TO.get(ref.type)
-        if bound is None:
+        known = type_of(ref.type)
+        if (bound := known.bound_to) is None:
             return False
-        if (ref.type in _GRAPHS and on_cpu) or (ref.type == _TIMES and timed_on_cpu):
+        if (known.is_graph and on_cpu) or (known.is_timed and timed_on_cpu):
             bound = bound | {"cpu"}
         return not bound & differing
 

@@ -29,13 +29,12 @@ import re
 import zlib
 from collections.abc import Iterable
 
+from nbcache.artifacts.types import type_of
 from nbcache.core.errors import CorruptSnapshot, UnsupportedVersion
 from nbcache.core.model import Artifact
 
 __all__ = ["AUTOTUNE_KEY", "decode_bundle", "encode_bundle", "holds_cpu_code", "is_held"]
 
-_TYPES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
-"""The types of artifact that torch's bundles hold."""
 
 _CPP = (b"async_compile.cpp", b"#include")
 """What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
@@ -82,7 +81,7 @@ def is_held(artifact: Artifact) -> bool:
     """Tell whether torch's bundles hold such an artifact, and under such a key."""
     if artifact.type == "autotune":
         return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
-    return artifact.type in _TYPES
+    return type_of(artifact.type).in_mega_cache
 
 
 def holds_cpu_code(artifact: Artifact) -> bool:

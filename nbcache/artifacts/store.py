@@ -34,6 +34,7 @@ from nbcache.artifacts.encoding import (
     entry_of,
     packed_of,
 )
+from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
 from nbcache.core.model import (
@@ -49,7 +50,6 @@ from nbcache.core.model import (
 from nbcache.stores.base import Store
 
 __all__ = [
-    "GROWING_TYPES",
     "MAX_MANIFEST_ARTIFACTS",
     "ArtifactStore",
     "Fault",
@@ -60,12 +60,6 @@ __all__ = [
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
-GROWING_TYPES = frozenset({"autotune", "pgo", "remote_autotune"})
-"""Types whose content grows, or is replaced, under one key: only the newest counts.
-
-torch's profile of dynamic shapes, and the best configurations that its autotune caches hold: coordinate
-descent, which `max-autotune` turns on, replaces what the benchmark of a kernel's own configurations found.
-"""
 
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -334,7 +328,7 @@ class ArtifactStore:
         if new:
             self.store.put(artifact_key, entry())
         self.store.put(prefix + ref.digest, ref_entry)
-        if ref.type in GROWING_TYPES:
+        if type_of(ref.type).grows:
             self._drop_older(prefix, ref)
         return ref, new
 
@@ -469,7 +463,7 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
     longest: dict[tuple[str, ...], GraphSummary] = {}
     for manifest in manifests:
         for ref in manifest.artifacts:
-            slot = ref.identity[:2] if ref.type in GROWING_TYPES else ref.identity
+            slot = ref.identity[:2] if type_of(ref.type).grows else ref.identity
             newest[slot] = max(newest.get(slot, ref), ref, key=_recency)
         for graph in manifest.graphs:
             longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.provenance import Statement
+from nbcache.artifacts.types import type_of
 from nbcache.bench.kernels import BenchError
 from nbcache.bench.results import Held, Traffic
 from nbcache.core.errors import NbcacheError, StoreError
@@ -33,8 +34,6 @@ _ATTEMPTS = 10
 """How often a server is started: another process may be faster to take a port that was free."""
 _TIMEOUT = 60.0
 """Seconds that may pass until a question is answered; emptying a large database is one."""
-_IN_BUNDLES = frozenset({"inductor", "aot_autograd"})
-"""The types of artifact that torch keeps on a Redis too, on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class Server:
             refs = [Statement.decode(variant.statement).ref for variant in decode_shared(value)]
             for ref in refs[:1]:
                 by_type[ref.type] += len(value)
-                common += len(value) if ref.type in _IN_BUNDLES and ref.cell == cell else 0
+                common += len(value) if type_of(ref.type).is_graph and ref.cell == cell else 0
         return dict(sorted(by_type.items())), common
 
 

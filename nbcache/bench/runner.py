@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.encoding import decode_entry, decode_manifest
+from nbcache.artifacts.types import type_of
 from nbcache.bench import kept
 from nbcache.bench.kernels import (
     BenchError,
@@ -63,8 +64,6 @@ _ON_TORCHS = frozenset({Variant.TORCH_WARM, Variant.MEGA_CACHE})
 """The variants that need torch's own folder or bundle."""
 _NOT_IN_NAMES = r'[\\/:*?"<>|]'
 """What torch replaces in a user's name to name its folder."""
-_IN_BUNDLES = frozenset({"inductor", "aot_autograd", "autotune", "pgo"})
-"""The types of artifact that torch's bundle holds too."""
 
 
 @dataclass(slots=True)
@@ -404,7 +403,7 @@ def sizes_of(folder: Path, cell: str) -> Sizes:
         artifacts=len(ours),
         artifact_bytes=sum(refs[digest].size for digest in ours),
         snapshot_bytes=manifests + sum(ours.values()),
-        common_bytes=sum(length for type, length in by_type.items() if type in _IN_BUNDLES),
+        common_bytes=sum(length for type, length in by_type.items() if type_of(type).in_mega_cache),
         store_bytes=manifests + sum(entries.values()),
         bytes_by_type=by_type,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
-    "ArtifactsRejected",
     "BadSignature",
     "BridgeError",
     "ConfigError",
@@ -147,10 +146,6 @@ class BridgeError(NbcacheError):
 
 class UnsupportedTorch(BridgeError):
     """A private part of torch that nbcache builds on is not there in this version."""
-
-
-class ArtifactsRejected(BridgeError):
-    """torch would not take artifacts that nbcache offered."""
 
 
 class HitRequired(NbcacheError):

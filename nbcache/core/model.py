@@ -95,12 +95,6 @@ class Artifact:
         return sha256(self.content)
 
 
-BUNDLED = "bundled"
-"""Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
-FAILED = "failed"
-"""Type of an artifact that says of something, by key: it could not be compiled on this machine."""
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Provenance:
     """Who compiled an artifact that came from elsewhere: their statement, and their signature over it."""

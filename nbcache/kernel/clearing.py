@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nbcache.artifacts.store import GROWING_TYPES, ArtifactStore
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.artifacts.types import type_of
 from nbcache.core.model import ArtifactRef
 
 __all__ = ["Clearing", "clearing"]
@@ -49,5 +50,5 @@ def clearing(artifacts: ArtifactStore, notebook: str) -> Clearing:
 
 def _slot(environment_digest: str, ref: ArtifactRef) -> tuple[str, ...]:
     """Return what two manifests share where they name one artifact, or an earlier state of it."""
-    identity = ref.identity[:2] if ref.type in GROWING_TYPES else ref.identity
+    identity = ref.identity[:2] if type_of(ref.type).grows else ref.identity
     return (environment_digest, *identity)

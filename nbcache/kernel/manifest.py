@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nbcache.artifacts.store import GROWING_TYPES
+from nbcache.artifacts.types import type_of
 from nbcache.core.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Source
 from nbcache.core.threads import renew_in_children
 
@@ -51,7 +51,7 @@ class Holdings:
     def use(self, ref: ArtifactRef) -> None:
         """Note that the compiler has made or hit an artifact, so that the manifest names it."""
         with self._lock:
-            if ref.type in GROWING_TYPES:
+            if type_of(ref.type).grows:
                 for identity in [i for i, each in self._used.items() if i[:2] == ref.identity[:2]]:
                     del self._used[identity]
             self._used.setdefault(ref.identity, ref)

@@ -12,10 +12,9 @@ from typing import Protocol
 from nbcache.artifacts.compatibility import fitting
 from nbcache.artifacts.provenance import with_makers
 from nbcache.artifacts.store import restricted, union
+from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import (
-    BUNDLED,
-    FAILED,
     UNSIGNED,
     Artifact,
     ArtifactRef,
@@ -37,8 +36,6 @@ _LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
 _MOST_AHEAD = 256 << 20
 """Bytes that are read ahead for a notebook; the session holds them."""
 _GRAPH = "inductor"
-_KEPT_HERE = frozenset({BUNDLED, FAILED})
-"""Types that mean something on this machine only."""
 
 
 class Kernel(Protocol):
@@ -112,7 +109,7 @@ class Exchange:
 
     def provide(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
         """Return what the shared level holds under torch's `key`, newest first."""
-        if type in _KEPT_HERE:
+        if not type_of(type).is_shared:
             return ()
         return self._unpacked(environment, self.shared.find(environment, type, key))
 
@@ -158,7 +155,7 @@ class Exchange:
 
     def publish(self, environment: Environment, ref: ArtifactRef) -> None:
         """Publish an artifact that is stored here."""
-        if ref.type not in _KEPT_HERE:
+        if type_of(ref.type).is_shared:
             self.shared.publish(environment, ref, partial(self._kernel.packed, ref))
 
     def publish_manifest(self, manifest: Manifest) -> None:

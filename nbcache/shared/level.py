@@ -18,7 +18,8 @@ from typing import TypeVar
 from nbcache.artifacts.compatibility import scope
 from nbcache.artifacts.encoding import decode_manifest, encode_manifest, pack
 from nbcache.artifacts.provenance import Statement, signed_by
-from nbcache.artifacts.store import GROWING_TYPES, union
+from nbcache.artifacts.store import union
+from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import (
     BadSignature,
@@ -494,7 +495,7 @@ class SharedLevel:
             signer = signed_by(Provenance(each.statement, each.signature))
             try:
                 there = self._peer.checked(each)
-                grows = there.signer == by and ref.type in GROWING_TYPES
+                grows = there.signer == by and type_of(ref.type).grows
                 if (there.signer, there.statement.ref.digest) == (by, ref.digest):
                     return  # it is there already
                 if grows and ref.provenance is not None:

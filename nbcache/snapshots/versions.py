@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nbcache.artifacts.provenance import Judge, is_bound, signed_by, statement_of
-from nbcache.artifacts.store import GROWING_TYPES, restricted
+from nbcache.artifacts.store import restricted
+from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot
@@ -131,7 +132,7 @@ def _absorbs(other: Received, one: Received) -> bool:
 
 def _slots(snapshot: Snapshot) -> set[tuple[str, ...]]:
     return {
-        (manifest.environment.digest, *(ref.identity[:2] if ref.type in GROWING_TYPES else ref.identity))
+        (manifest.environment.digest, *(ref.identity[:2] if type_of(ref.type).grows else ref.identity))
         for manifest in snapshot.manifests
         for ref in manifest.artifacts
     }

@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nbcache.artifacts.types import FAILED
 from nbcache.core.key import components, digest
-from nbcache.core.model import FAILED
 from nbcache.kernel.prewarming import Pause, Slice, Steps
 from nbcache.torch_bridge.events import NotStored, restoring_only
 from nbcache.torch_bridge.toolchain import compiler_identity

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbcache.artifacts.encoding import decode_entry, encode_entry, encode_manifest, encode_ref
-from nbcache.artifacts.store import GROWING_TYPES, MAX_MANIFEST_ARTIFACTS, ArtifactStore, Fault, FaultKind
+from nbcache.artifacts.store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, Fault, FaultKind
+from nbcache.artifacts.types import TYPES
 from nbcache.core.errors import (
     CorruptEntry,
     FormatError,
@@ -208,7 +209,7 @@ class _FullAfter(FailingStore):
         super().put(key, value)
 
 
-@pytest.mark.parametrize("type", sorted(GROWING_TYPES))
+@pytest.mark.parametrize("type", [name for name, type in TYPES.items() if type.grows])
 def test_a_profile_is_kept_only_as_it_was_last(
     artifacts: ArtifactStore, store: Store, clock: Clock, type: str
 ) -> None:

@@ -428,7 +428,6 @@ def test_what_could_not_be_read_again_is_not_written(fields: dict[str, Any]) -> 
     [
         ("nbcache.artifacts.store", ["zstandard", "torch", "IPython", "redis"]),
         ("nbcache.stores.directory", ["zstandard", "torch", "IPython", "redis"]),
-        ("support.testing", ["pytest", "hypothesis", "zstandard", "torch"]),
     ],
 )
 def test_importing_a_module_does_not_import_what_it_may_not_need(module: str, absent: list[str]) -> None:

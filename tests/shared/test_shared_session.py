@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from nbcache.artifacts.provenance import Statement
+from nbcache.artifacts.types import FAILED
 from nbcache.core.key import components, sha256
-from nbcache.core.model import FAILED, Artifact, Environment, Level
+from nbcache.core.model import Artifact, Environment, Level
 from nbcache.core.trust import Keyring, Policy, Purpose, spelled
 from nbcache.shared import client as exchange_module
 from nbcache.shared.keys import LIVE, slot_of

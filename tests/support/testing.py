@@ -9,8 +9,7 @@
 
     TestMyStoreIsADict = store_state_machine(lambda: MyStore(...)).TestCase
 
-Importing this module imports neither pytest nor hypothesis. To see values in failed assertions, call
-`pytest.register_assert_rewrite("support.testing")` in a conftest.py.
+`tests/conftest.py` has pytest rewrite its assertions, so that values are seen where one fails.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from nbcache.artifacts.types import BUNDLED
 from nbcache.core.key import components, digest, sha256
-from nbcache.core.model import BUNDLED, Artifact, Level
+from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp

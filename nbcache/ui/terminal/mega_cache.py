@@ -8,9 +8,10 @@ from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
+from nbcache.artifacts.types import BUNDLED
 from nbcache.core.errors import EnvironmentMismatch, NbcacheError, SnapshotError, TrustError
 from nbcache.core.files import read, update
-from nbcache.core.model import BUNDLED, Artifact, Manifest
+from nbcache.core.model import Artifact, Manifest
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, size
 from nbcache.core.trust import Keyring, Policy

@@ -1,0 +1,69 @@
+"""Every type of artifact: what it is bound to, and how it travels.
+
+A new type is a row here, and a file of `nbcache.torch_bridge.providers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["BUNDLED", "FAILED", "TYPES", "ArtifactType", "type_of"]
+
+BUNDLED = "bundled"
+"""Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
+FAILED = "failed"
+"""Type of an artifact that says of something, by key: it could not be compiled on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactType:
+    """What is known of all artifacts of one type."""
+
+    bound_to: frozenset[str] | None = None
+    """What it depends on, by the first part of the environment's labels; None where that is all of it."""
+    is_graph: bool = False
+    """Whether it is one of torch's graphs: beside a GPU it may be for the CPU, and its key does not tell."""
+    is_timed: bool = False
+    """Whether it was timed: where there is no GPU, on the CPU."""
+    grows: bool = False
+    """Whether its content grows, or is replaced, under one key: only the newest counts.
+
+    torch's profile of dynamic shapes does, and the best configurations that its autotune caches hold:
+    coordinate descent, which `max-autotune` turns on, replaces what the benchmark of a kernel's own found.
+    """
+    is_useful_alone: bool = True
+    """Whether it is worth something where no graph can be used."""
+    in_mega_cache: bool = False
+    """Whether torch's portable bundles hold it."""
+    is_shared: bool = True
+    """Whether it means something on other machines."""
+
+
+_ON_GPU = frozenset({"torch", "triton", "device"})
+_GRAPH = ArtifactType(_ON_GPU | {"python"}, is_graph=True, in_mega_cache=True)
+
+TYPES: Mapping[str, ArtifactType] = {
+    "inductor": _GRAPH,
+    "aot_autograd": _GRAPH,
+    "autotune": ArtifactType(_ON_GPU, grows=True, in_mega_cache=True),
+    "remote_autotune": ArtifactType(_ON_GPU, grows=True),
+    "gemm_autotune": ArtifactType(_ON_GPU, is_timed=True),
+    "pgo": ArtifactType(
+        frozenset({"torch", "python"}), grows=True, is_useful_alone=False, in_mega_cache=True
+    ),
+    "cpp_kernel": ArtifactType(frozenset({"torch", "python", "compiler", "cpu"})),
+    "triton_kernel": ArtifactType(_ON_GPU),
+    "triton_module": ArtifactType(
+        frozenset({"torch", "triton", "python", "compiler"}), is_useful_alone=False
+    ),
+    BUNDLED: ArtifactType(is_shared=False),
+    FAILED: ArtifactType(is_shared=False),
+}
+"""The types that are bound to less than all of an environment, or kept apart, by name."""
+_OTHER = ArtifactType()
+
+
+def type_of(name: str) -> ArtifactType:
+    """Return what is known of a type; what has no row is bound to all of an environment, and shared."""
+    return TYPES.get(name, _OTHER)
