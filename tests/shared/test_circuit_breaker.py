@@ -101,13 +101,11 @@ def test_what_fails_again_soon_is_left_alone_for_longer_and_later_not(
 
 
 def test_once_closed_it_asks_no_more() -> None:
+    others = {*threading.enumerate()}
     store = Store()
     store.availability.failed(StoreUnavailable("gone"))
     store.availability.close()
-    wait_until(
-        lambda: not [each for each in threading.enumerate() if each.name == "nbcache-probe"],
-        "its thread ends",
-    )
+    wait_until(lambda: not {*threading.enumerate()} - others, "its thread ends")
     assert store.asked == 0
     assert store.availability.failure is not None
 

@@ -57,8 +57,19 @@ def listening(to: Coordinator, channel: str = "new") -> Iterator[tuple[Listener,
     wait_until(lambda: not listeners(), "the listener's thread has ended")
 
 
+@pytest.fixture(autouse=True)
+def earlier() -> None:
+    """Note which threads other tests have left behind."""
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
+
+
+EARLIER: set[threading.Thread] = set()
+
+
 def listeners() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "nbcache-listen"]
+    there = {*threading.enumerate()} - EARLIER
+    return [thread for thread in there if thread.name == "nbcache-listen"]
 
 
 def claimed(by: Coordinator, name: str = NAME, holder: bytes = b"ada", seconds: float = 60) -> Lease:
