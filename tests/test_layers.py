@@ -42,3 +42,12 @@ def test_low_modules_load_neither_torch_nor_anything_of_jupyter_nor_redis(run_py
 def test_importing_nbcache_loads_nothing_else_of_it(run_python: RunPython) -> None:
     code = "import sys, nbcache; print([name for name in sys.modules if name.startswith('nbcache')])"
     assert run_python(code).stdout.strip() == "['nbcache']"
+
+
+def test_values_and_errors_are_imported_when_they_are_asked_for(run_python: RunPython) -> None:
+    names = ["GraphRecord", "CellReport", "NbcacheError", "__version__"]
+    code = f"import nbcache; print(*(getattr(nbcache, name) for name in {names}))"
+    graph, report, error = "core.model.GraphRecord", "core.model.CellReport", "core.errors.NbcacheError"
+    said = " ".join(f"<class 'nbcache.{each}'>" for each in (graph, report, error))
+    assert run_python(code).stdout == f"{said} {nbcache.__version__}\n"
+    assert not hasattr(nbcache, "nothing")
