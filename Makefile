@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # Tests at once; each runs kernels and compilers of its own.
 JOBS ?= $(shell nproc)
 
-.PHONY: demo docs test check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
+.PHONY: demo docs test test-all check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -25,6 +25,10 @@ docs: $(VENV)/installed
 # The one gate, here and in CI. What fails fast runs first.
 test: check test-fast test-compile
 
+# The same, and what takes minutes and guards no everyday change: demo, tour, the benchmark's kernels. For a release.
+test-all: test
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "proof and not gpu" --durations=10
+
 check: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -35,12 +39,12 @@ test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile and not faults and not gpu"
 
 test-compile: $(VENV)/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "(compile or faults) and not gpu" --durations=10
+	$(BIN)/python -m pytest -W error -n $(JOBS) -m "(compile or faults) and not (proof or gpu)" --durations=10
 
-# All of `make test` on another torch. Most builds that pip finds are for CUDA: some 3 GB to download.
+# All of `make test-all` on another torch. Most builds that pip finds are for CUDA: some 3 GB to download.
 test-torch:
 	@test -n "$(TORCH)" || { echo "which torch? make test-torch TORCH=2.15.0" >&2; exit 1; }
-	$(MAKE) test TORCH=$(TORCH)
+	$(MAKE) test-all TORCH=$(TORCH)
 
 # On a machine with an NVIDIA GPU, where pip finds torch's build for CUDA.
 test-gpu: $(VENV)/installed

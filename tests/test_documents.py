@@ -42,6 +42,7 @@ def cells_of(name: str) -> list[str]:
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_the_tour_can_be_followed_word_by_word(
     with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_tour_can_be_followed_word_by_word(
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_the_demo_restores_the_quickstart(isolated: dict[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "notebooks" / "demo.py"), str(tmp_path / "demo")],
@@ -92,6 +94,7 @@ def test_the_demo_does_not_fail_because_the_machine_is_busy(
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:
@@ -111,6 +114,7 @@ def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_the_team_notebook_runs_shows_no_password_and_leaves_nothing_behind(
     isolated: dict[str, str], run_cells: RunCells
 ) -> None:

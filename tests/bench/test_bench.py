@@ -651,6 +651,7 @@ def bench(folder: Path, environ: dict[str, str], *arguments: str) -> subprocess.
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_every_variant_of_the_users_own_model_is_measured(own: Path, isolated: dict[str, str]) -> None:
     done = bench(
         own, isolated, "bench_own:make", "--runs=1", "--idle=0", "--json", "out.json", "--plot", "out.svg"
@@ -676,6 +677,7 @@ def test_every_variant_of_the_users_own_model_is_measured(own: Path, isolated: d
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_one_compile_can_do_for_torchs_caches_and_nbcaches(own: Path, isolated: dict[str, str]) -> None:
     line = "bench_own:make --compile-once --runs=1 --idle=0 --json out.json --training --precision=amp"
     done = bench(own, isolated, *line.split(), "--variants=cold,torch-warm,mega-cache,restart")
@@ -712,6 +714,7 @@ def test_torch_warm_has_all_caches_of_the_one_compile(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_a_command_that_was_killed_goes_on_where_it_was(own: Path, isolated: dict[str, str]) -> None:
     line = "bench_own:make --variants=cold,restart --runs=1 --idle=0 --keep kept --json out.json"
     arguments = [*line.split(), "--mode=max-autotune-no-cudagraphs", "--precision=bfloat16"]

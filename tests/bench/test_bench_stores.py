@@ -333,6 +333,7 @@ def test_a_part_that_fails_is_told_and_hides_no_other(
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_one_model_is_measured_by_torchs_remote_caches_and_shared_and_started_at_once(
     tmp_path: Path, isolated: dict[str, str]
 ) -> None:

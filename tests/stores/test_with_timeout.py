@@ -121,7 +121,7 @@ def test_an_interrupt_ends_it(hanging: HangingStore) -> None:
 def test_a_kernel_on_a_store_that_hangs_compiles(
     hanging: HangingStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("live_kernels.open_shared", lambda settings: BoundedStore(hanging, 0.02))
+    monkeypatch.setattr("support.live_kernels.open_shared", lambda settings: BoundedStore(hanging, 0.02))
     with kernels(tmp_path) as kernel:
         one = kernel("a folder")
         assert one.run("one", "two") == [MISS, MISS]
