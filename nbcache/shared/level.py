@@ -42,7 +42,7 @@ from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.shared.signing import Found, Peer
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.stores.base import MAX_VALUE_BYTES, Store, is_key
+from nbcache.stores.base import MAX_VALUE_BYTES, Store, Swapping, is_key
 from nbcache.stores.leases import Listener
 from nbcache.stores.open import coordinator
 
@@ -74,6 +74,8 @@ _MOST_FOR_OTHERS = 1800.0
 """Seconds that one cell waits for other kernels, whatever comes of it."""
 _MOST_STRANGERS = 3
 """Signers who are not trusted that are told of by name."""
+_SWAPS = 10
+"""How often an entry is read and written where others write it at the same time."""
 _PROBE = "probe"
 _PROBE_SECONDS = 0.001
 _TRIES = 3
@@ -481,15 +483,39 @@ class SharedLevel:
             return
         if (ours := self._peer.variant(environment, ref, packed)) is None:
             return
+        by = signed_by(Provenance(ours.statement, ours.signature))
+        store, written = self.store, False
+        swaps = _SWAPS if isinstance(store, Swapping) else 0
+        for attempt in range(swaps + _TRIES):
+            value = store.get(slot)
+            others = self._others(value, by, ref, again=written)
+            if others is None:
+                break
+            encoded = encode_shared(_fairly([(by, ours), *others]))
+            if not isinstance(store, Swapping) or attempt >= swaps:
+                # Who has read before may write after it, so it is read again.
+                store.put(slot, encoded)
+                written = True
+            elif store.swap(slot, value, encoded):
+                written = True
+                break
+        self._published_here += written
+
+    def _others(
+        self, value: bytes | None, by: str, ref: ArtifactRef, *, again: bool
+    ) -> list[tuple[str, Variant]] | None:
+        """Return what is kept beside `ref`, which `by` has compiled, each with its signer.
+
+        None where nothing is to be written: it is there, or one of `by` that has replaced it since.
+        """
         others: list[Variant] = []
-        if (value := self.store.get(slot)) is not None:
+        if value is not None:
             try:
                 others = decode_shared(value)
             except UnsupportedVersion:
-                return  # a newer nbcache's: it is left alone
+                return None  # a newer nbcache's: it is left alone
             except FormatError:
                 pass
-        by = signed_by(Provenance(ours.statement, ours.signature))
         kept: list[tuple[str, Variant]] = []
         for each in others:
             signer = signed_by(Provenance(each.statement, each.signature))
@@ -497,17 +523,16 @@ class SharedLevel:
                 there = self._peer.checked(each)
                 grows = there.signer == by and type_of(ref.type).grows
                 if (there.signer, there.statement.ref.digest) == (by, ref.digest):
-                    return  # it is there already
-                if grows and ref.provenance is not None:
-                    return  # who passes on does not know which of another's is the newest
+                    return None  # it is there already
+                if grows and (ref.provenance is not None or again):
+                    return None  # who passes on does not know which of another's is the newest
                 if not grows:
                     kept.append((signer, each))
             except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
                 kept.append((signer, each))
             except (BadSignature, FormatError):
                 continue
-        self.store.put(slot, encode_shared(_fairly([(by, ours), *kept])))
-        self._published_here += 1
+        return kept
 
     def _write_manifest(self, manifest: Manifest) -> None:
         """Write what this kernel has of a notebook, with what is there from another kernel of this publisher.

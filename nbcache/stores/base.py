@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from nbcache.core.errors import StoreError
 
-__all__ = ["MAX_VALUE_BYTES", "Store", "check_key", "check_length", "check_prefix", "is_key"]
+__all__ = ["MAX_VALUE_BYTES", "Store", "Swapping", "check_key", "check_length", "check_prefix", "is_key"]
 
 MAX_VALUE_BYTES = 512 << 20
 """The longest value of a store that others write to; what is longer is not there, and not read.
@@ -83,3 +83,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release what it holds. Idempotent."""
+
+
+@runtime_checkable
+class Swapping(Protocol):
+    """A store in which nobody's value is replaced unseen."""
+
+    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
+        """Store `value` as `put` does if `before` is there still, None for nothing; else return False."""

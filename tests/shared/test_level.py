@@ -19,6 +19,7 @@ from nbcache.core.model import UNSIGNED, ArtifactRef, Manifest
 from nbcache.core.trust import Keyring, Policy
 from nbcache.shared import level as shared_module
 from nbcache.shared.keys import slot_of
+from nbcache.shared.layout import decode_shared
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Peer
 from nbcache.stores.base import Store
@@ -111,6 +112,59 @@ def test_many_are_found_in_few_round_trips(store: Store, level: Level) -> None:
     assert {each.statement.ref.key: each.unpack() for each in listed} == contents
     assert counted.calls["get_many"] == 3
     assert [ref.key for ref in reader.absent(HERE, wanted)] == ["absent"]
+
+
+def test_who_publishes_at_once_under_one_key_loses_nothing_of_each_other(
+    store: Store, level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read before either writes. Elsewhere than on Redis, one may be lost."""
+    names, together, waiting = ("ada", "bob"), threading.Barrier(2), {"ada", "bob"}
+    levels = [level(store, name) for name in names]
+    get = type(store).get
+    slot = slot_of(HERE, "inductor", "one")
+
+    def both_have_read(self: Store, key: str) -> bytes | None:
+        value = get(self, key)
+        if key == slot and waiting:
+            waiting.pop()
+            together.wait(SECONDS)
+        return value
+
+    monkeypatch.setattr(type(store), "get", both_have_read)
+    for name, each in zip(names, levels, strict=True):
+        publish(each, name.encode())
+    for each in levels:
+        assert each.flush(SECONDS) and each.figures().published == 1
+    value = store.get(slot)
+    assert value is not None
+    assert len(decode_shared(value)) == 2 or not isinstance(store, RedisStore)
+
+
+def test_what_was_overwritten_meanwhile_is_written_again_where_nothing_can_be_swapped(level: Level) -> None:
+    class Busy(FilesystemStore):
+        """Another's entry replaces each of the first two that are put."""
+
+        puts = 0
+
+        def put(self, key: str, value: bytes) -> None:
+            super().put(key, value)
+            if key == slot:
+                self.puts += 1
+                if self.puts <= 2:
+                    super().put(key, bobs)
+
+    store = MemoryStore()
+    bob = level(store, "bob")
+    publish(bob, b"bob's")
+    assert bob.flush(SECONDS)
+    slot = slot_of(HERE, "inductor", "one")
+    bobs = store.get(slot) or b""
+    busy = Busy(f"memory://{time.time_ns()}")
+    ada = level(busy, "ada")
+    publish(ada, b"ada's")
+    assert ada.flush(SECONDS)
+    assert busy.puts == 3 and len(decode_shared(busy.get(slot) or b"")) == 2
+    assert ada.figures().published == 1
 
 
 def test_what_is_there_of_another_or_of_another_key_is_absent(store: Store, level: Level) -> None:

@@ -27,6 +27,7 @@ OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
     "present": lambda store: store.present(["artifact/a", "artifact/b"]),
     "put": lambda store: store.put("artifact/a", b"one"),
     "put in parts": lambda store: store.put("artifact/a", b"x" * 5000),
+    "swap": lambda store: store.swap("artifact/new", None, b"one"),
     "delete": lambda store: store.delete("artifact/a"),
     "keys": lambda store: list(store.keys()),
 }
@@ -208,7 +209,7 @@ def test_a_replica_is_read_and_says_that_it_cannot_be_written_to(server: RedisSe
             client.replicaof(HOST, free_port())
         assert store.get("artifact/a") == b"one"
         assert list(store.keys()) == ["artifact/a"]
-        for name in ("put", "put in parts", "delete"):
+        for name in ("put", "put in parts", "swap", "delete"):
             with pytest.raises(StoreReadOnly, match="replica") as caught:
                 OPERATIONS[name](store)
             assert "primary" in (caught.value.next_step or "")
@@ -240,6 +241,8 @@ def test_a_full_server_says_so_keeps_what_it_has_and_nothing_of_what_it_refused(
             for stored in range(100):
                 store.put(f"artifact/{stored}", b"c" * 90_000)
         assert 10 < stored < 30
+        with pytest.raises(StoreFull):
+            store.swap("artifact/new", None, b"c" * 90_000)
         store.delete("artifact/a")
         store.put("artifact/b", b"d" * 50_000)
         assert store.get("artifact/b") == b"d" * 50_000

@@ -538,3 +538,39 @@ def test_without_redis_py_it_is_told_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="needs redis-py") as caught:
         RedisStore("redis://host")
     assert caught.value.next_step == "pip install redis"
+
+
+@pytest.mark.parametrize("ttl", ["", "?ttl=1000"])
+@pytest.mark.parametrize("place", ["redis_server", "redis_cluster"])
+def test_a_value_is_swapped_if_it_is_still_the_one_that_was_read(
+    request: pytest.FixtureRequest, place: str, ttl: str
+) -> None:
+    server = request.getfixturevalue(place)
+    values = [b"", b"one", b"two", b"x" * 900, b"y" + b"x" * 899, b"x" * 3500, b"y" + b"x" * 3499]
+    with closing(RedisStore(server.url + ttl, part_bytes=1000)) as store:
+        for before in (None, *values):
+            for value in values[1:]:
+                store.delete("artifact/a")
+                if before is not None:
+                    store.put("artifact/a", before)
+                for wrong in (None, *values):
+                    if wrong != before:
+                        assert not store.swap("artifact/a", wrong, value)
+                        assert store.get("artifact/a") == before
+                assert store.swap("artifact/a", before, value)
+                assert store.get("artifact/a") == value
+        if place == "redis_server":
+            with server.client() as client:
+                assert client.keys() == [b"nbcache:v1:artifact/a"]  # nothing that was written in vain is left
+                assert (client.ttl("nbcache:v1:artifact/a") == -1) == (not ttl)
+
+
+def test_what_cannot_be_read_is_swapped_like_nothing(redis_server: RedisServer) -> None:
+    with closing(RedisStore(redis_server.url, part_bytes=1000)) as store, redis_server.client() as client:
+        for fields in ({"put": "0a:2", "0a:1": b"x"}, {"0a:0": b"x"}, {"put": "0a:2", "0a:0": b"x"}):
+            client.delete("nbcache:v1:artifact/a")
+            client.hset("nbcache:v1:artifact/a", mapping=fields)  # as eviction leaves it
+            assert store.get("artifact/a") is None
+            assert not store.swap("artifact/a", b"x", b"one")
+            assert store.swap("artifact/a", None, b"one")
+            assert store.get("artifact/a") == b"one"

@@ -14,9 +14,9 @@ and never left over. A reader who is between two parts when the value is replace
 `<put>`, and starts again. The braces put both names into one slot of a Cluster. A temporary hash expires,
 should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
 
-A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN HSTRLEN RENAME SCAN, on a
-Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. What leases and channels need is in
-`redis_coordination`.
+A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN HSTRLEN RENAME SCAN, for
+`swap` also EVAL, on a Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. What leases
+and channels need is in `leases`.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
 at most one connect timeout more. All that one `get` or `get_many` does has one together, and a bound on its
@@ -28,6 +28,7 @@ system's resolver cannot be interrupted.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import secrets
 import threading
@@ -58,6 +59,38 @@ _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
 _MOST_NAMES, _MOST_NAME_BYTES = 1_000_000, 256 << 20
 """What a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
+_COMPARED_BYTES = 64 * 1024
+"""What a server digests of a value to tell it from another as long: a script holds up all others."""
+# Writes where a value is still the one that was read. Arguments: its length, or -1 where nothing was there
+# that can be read; of how many bytes, its first ones, a digest is taken; the digest; for how many seconds
+# it is written, 0 for good; the value, unless KEYS[2] has its parts. It needs no other commands than the
+# rest. An error begins with its code, where Redis before 7 puts the place in the script.
+_SWAP = f"""
+local value, length = redis.pcall('GET', KEYS[1]), -1
+if type(value) == 'string' then
+  length = #value
+elseif type(value) == 'table' then
+  local put, count = string.match(redis.call('HGET', KEYS[1], 'put') or '', '^(%w+):(%d+)$')
+  length, value = 0, redis.call('HGET', KEYS[1], (put or '') .. ':0')
+  for number = 0, math.min(tonumber(count) or 0, {_MOST_PARTS}) - 1 do
+    local part = redis.call('HSTRLEN', KEYS[1], put .. ':' .. number)
+    if part == 0 then value = false end
+    length = length + part
+  end
+  if not value or length > {MAX_VALUE_BYTES} then value, length = false, -1 end
+end
+local beginning = string.sub(value or '', 1, tonumber(ARGV[2]))
+if length ~= tonumber(ARGV[1]) or redis.sha1hex(beginning) ~= ARGV[3] then return 0 end
+local answer
+if KEYS[2] then
+  answer = redis.pcall('RENAME', KEYS[2], KEYS[1])
+else
+  answer = redis.pcall('SET', KEYS[1], ARGV[5])
+end
+if answer.err then return {{err = string.gsub(answer.err, '^@user_script: %d+: %-', '')}} end
+if ARGV[4] == '0' then redis.call('PERSIST', KEYS[1]) else redis.call('EXPIRE', KEYS[1], ARGV[4]) end
+return 1
+"""
 _CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
 """What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
 _SAYINGS = (
@@ -159,11 +192,37 @@ class RedisStore:
         name, ttl = self._key(key), self._address.ttl
         check_length(value)
         if len(value) > self._part_bytes:
-            self._put_parts(name, value)
+            # In this order, a connection lost in between leaves a value that expires too soon, no worse.
+            expire = ("PERSIST", name) if ttl is None else ("EXPIRE", name, ttl)
+            renamed, _ = self._ask(("RENAME", self._put_parts(name, value), name), expire)
+            if renamed is not True:
+                raise self._garbled()
         else:
             (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
             if stored is not True:
                 raise self._garbled()
+
+    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
+        """Store `value` if `before` is there still, or nothing where it is None; else return False.
+
+        It is told from others by its length and its beginning, which the statement of a variant is in.
+        """
+        name = self._key(key)
+        check_length(value)
+        most = min(_COMPARED_BYTES, self._part_bytes)
+        length, beginning = (-1, b"") if before is None else (len(before), before[:most])
+        digest = hashlib.sha1(beginning, usedforsecurity=False).hexdigest()
+        compared = (length, most, digest, self._address.ttl or 0)
+        if len(value) <= self._part_bytes:
+            (swapped,) = self._ask(("EVAL", _SWAP, 1, name, *compared, value))
+        else:
+            temporary = self._put_parts(name, value)
+            (swapped,) = self._ask(("EVAL", _SWAP, 2, name, temporary, *compared))
+            if swapped == 0:
+                self._ask(("DEL", temporary))
+        if swapped not in (0, 1):
+            raise self._garbled()
+        return bool(swapped)
 
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens where it is not there."""
@@ -243,8 +302,9 @@ class RedisStore:
                 return b"".join(parts)
         return None
 
-    def _put_parts(self, name: str, value: bytes) -> None:
-        put, ttl = secrets.token_hex(8), self._address.ttl
+    def _put_parts(self, name: str, value: bytes) -> str:
+        """Write a temporary hash that is to become `name`, and return what it is called."""
+        put = secrets.token_hex(8)
         temporary = f"{self._address.prefix}:tmp:{put}:{{{name}}}"
         starts = range(0, len(value), self._part_bytes)
         whole = memoryview(value)
@@ -270,11 +330,7 @@ class RedisStore:
             with contextlib.suppress(StoreError):
                 self._ask(("DEL", temporary))
             raise
-        # In this order, a connection that is lost in between leaves a value that expires too soon, no worse.
-        expire = ("PERSIST", name) if ttl is None else ("EXPIRE", name, ttl)
-        renamed, _ = self._ask(("RENAME", temporary, name), expire)
-        if renamed is not True:
-            raise self._garbled()
+        return temporary
 
     def _scan(self, prefix: str) -> Iterator[str]:
         beginning = f"{self._address.prefix}:v1:"
