@@ -25,7 +25,7 @@ from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge import environment, events, folders, gc_pause, gpus, portable, prewarm, recording
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.default_folder import DefaultFolder
-from nbcache.torch_bridge.dependencies import TABLES, Dependencies
+from nbcache.torch_bridge.dependencies import GENERATORS, TABLES, Dependencies
 from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import ImportHook, Patches
 from nbcache.torch_bridge.providers import (
@@ -128,6 +128,9 @@ class TorchBridge:
                 "torch._dynamo.pgo": self._pgo_module,
                 "torch._inductor.codecache": self._codecache_module,
                 **{name: partial(self._depends, "note_tables") for name in TABLES},
+                **{name: partial(self._depends, "note_generators") for name in GENERATORS},
+                "torch._inductor.codegen.common": self._common_module,
+                "torch._inductor.graph": partial(self._depends, "follow_fallbacks"),
                 "torch._inductor.pattern_matcher": partial(self._depends, "follow_patterns"),
                 "torch._functorch._aot_autograd.aot_autograd_result": partial(self._depends, "follow_hits"),
                 "torch._inductor.cpu_vec_isa": self._instructions_module,
@@ -321,6 +324,10 @@ class TorchBridge:
         self._hook(gemm_autotune.provide_times, module, self._serving, self._owned)
         self._hook(cpp_kernels.provide_kernels, module, self._serving, self._owned, self._current_baseline)
 
+    def _common_module(self, module: ModuleType) -> None:
+        for follow in ("note_tables", "note_generators", "follow_devices"):
+            self._depends(follow, module)
+
     def _remote_cache_module(self, module: ModuleType) -> None:
         self._hook(autotune.provide_autotune, module, self._serving)
         self._hook(remote_caches.replace_backends, module, self._serving)
@@ -376,6 +383,7 @@ class TorchBridge:
             return
         self._dependencies, self._sound = Dependencies(torch, late=self._late), True
         self._depends("follow_operators", torch)
+        self._depends("follow_attributes", torch)
         while self._waiting:
             self._waiting.pop()()
         self._environment_changed(session)

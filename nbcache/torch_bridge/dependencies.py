@@ -17,22 +17,26 @@ Upstream: pytorch issues 144344, 160472, 187319.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import FrameType, ModuleType
+from functools import partial
+from operator import itemgetter
+from types import FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import Known, contents
 from nbcache.torch_bridge.operators import Registrations, add_python
+from nbcache.torch_bridge.originals import Originals
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["TABLES", "Dependencies"]
+__all__ = ["GENERATORS", "TABLES", "Dependencies"]
 
 _ATTRIBUTE = "nbcache_dependencies"
 """What torch's keys call it; torch's own list of their parts shows the name."""
@@ -77,6 +81,16 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 torch's keys hold the names of some, of others what their `uuid()` says, and nothing of `joint_custom_pass`.
 """
+_GENERATORS = ("Overrides", "OpsMixin")
+"""What the names of classes end with that write code for operators."""
+GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
+"""The modules of those classes."""
+_AOT_AUTOGRAD = "torch._functorch.aot_autograd"
+_INDUCTORS = "torch._inductor.compile_fx"
+_ADDED = frozenset({"compile_region_name", "get_decomp_fn"})
+"""What compile_fx itself hands to `inner_compile`: a name, and the decompositions given to AOTAutograd."""
+_COMPILERS = ("bw_compiler", "fw_compiler", "inference_compiler", "partition_fn")
+"""What AOTAutograd is given to compile with."""
 _OF_KERNELS = ("early_config_prune", "perf_model", "values")
 """Attributes of Triton's kernels that choose among configurations, beside their code."""
 _CONTENT_BYTES = 1 << 20
@@ -100,14 +114,21 @@ class Dependencies:
         beside = os.path.join(os.path.dirname(folder), "triton")
         self._torch = torch
         self._late = late
-        self._known = Known([folder, beside, ours, *triton])
+        typing = sys.modules["typing_extensions"]  # which torch needs, and wraps functions with
+        self._known = Known([folder, beside, ours, *triton, str(typing.__file__)])
         self._registrations = Registrations(torch, self._known, late=late)
         plain = (torch.device, torch.dtype, torch.layout, torch.memory_format)
         self._plain = (*plain, torch.Tag, torch._C.DispatchKey)
-        self._made_by_torch: dict[int, Any] = {}
-        """Entries of tables that are torch's, by their ids."""
-        self._patterns: list[Any] = []
-        """Entries of the pattern matcher that are not torch's."""
+        self._originals = Originals(self._known.made)
+        self._ours = os.path.join(ours, "")
+        self._patterns: list[tuple[Any, Any, bool]] = []
+        """Entries of the pattern matcher that others have made, where they are, and whether first there."""
+        self._read: list[Any] = [torch.Tensor, *_namespaces(torch)]
+        """Classes and modules of torch's that it reads while it traces a graph."""
+        self._given: Any = None
+        """The decompositions that AOTAutograd was given last."""
+        self._generators: list[type] = []
+        """Classes of torch's that write code for operators."""
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -116,24 +137,73 @@ class Dependencies:
         self._registrations.follow(torch, session, patches)
 
     def note_tables(self, module: ModuleType, session: Session, patches: Patches) -> None:
-        """Note what the tables of a module hold that torch has just imported: torch has made all of it.
+        """Note what the tables of a module hold that torch has just imported: torch has made all of it."""
+        late = self._is_late(module)
+        for _, table in _tables(module):
+            self._originals.note(table, late=late)
 
-        Where it was imported before nbcache was loaded, each entry is looked at once, for the first key.
-        """
-        if not self._late or getattr(module.__spec__, "_initializing", False):
-            for _, table in _tables(module):
-                self._made_by_torch.update((id(value), value) for value in _entries(table).values())
+    def _is_late(self, module: ModuleType) -> bool:
+        """Tell whether others than torch may have changed what a module holds already."""
+        return self._late and not getattr(module.__spec__, "_initializing", False)
+
+    def follow_attributes(self, torch: ModuleType, session: Session, patches: Patches) -> None:
+        """Note what torch's classes and modules hold whose attributes code may read."""
+        modules = {torch.nn.Module, *_subclasses(torch.nn.Module)}
+        for owner in (*self._read, torch.autograd.Function, *filter(self._known.has, modules)):
+            self._originals.note(owner, late=self._late)
+
+    def follow_devices(self, common: ModuleType, session: Session, patches: Patches) -> None:
+        """Note what torch registers for devices when it first compiles."""
+
+        def register(original: Any, device: str, *args: Any, **kwargs: Any) -> Any:
+            result = original(device, *args, **kwargs)
+            if self._known.has_called(sys._getframe(), (self._ours, os.path.abspath(common.__file__ or ""))):
+                for _, table in _tables(common):
+                    self._originals.note_entry(table, device)
+            return result
+
+        patches.hook(common, "register_backend_for_device", register, takes="device")
+        patches.hook(common, "register_device_op_overrides", register, takes="device")
+
+    def follow_fallbacks(self, graph: ModuleType, session: Session, patches: Patches) -> None:
+        """Note the lowerings that torch makes while it compiles, for operators that have none."""
+
+        def make_fallback(original: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(op, *args, **kwargs)
+            for _, table in _tables(sys.modules.get("torch._inductor.lowering")):
+                self._originals.note_entry(table, op)
+            return result
+
+        patches.hook(graph, "make_fallback", make_fallback, takes="op")
+
+    def note_generators(self, module: ModuleType, session: Session, patches: Patches) -> None:
+        """Note the classes that write code for operators, as torch has made them."""
+        late = self._is_late(module)
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__name__.endswith(_GENERATORS):
+                self._originals.note(kind, late=late)
+                if not any(kind is each for each in self._generators):
+                    self._generators.append(kind)
 
     def follow_patterns(self, pattern_matcher: ModuleType, session: Session, patches: Patches) -> None:
         """Note each pattern that others than torch register: `PatternEntry.register`."""
+        through = (self._ours, os.path.abspath(pattern_matcher.__file__ or ""))
 
-        def register(original: Any, entry: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note_pattern(entry)
-            return original(entry, *args, **kwargs)
+        def register(original: Any, entry: Any, pass_dicts: Any, *args: Any, **kwargs: Any) -> Any:
+            given = dict(zip(("target", "prepend"), args, strict=False)) | kwargs
+            if given.get("target") is None or isinstance(pass_dicts, (list, tuple)):
+                pass  # it calls itself, for each of them
+            elif not (_made(self._known, entry) and self._known.has_called(sys._getframe(), through)):
+                self._patterns.append((entry, pass_dicts, bool(given.get("prepend"))))
+            return original(entry, pass_dicts, *args, **kwargs)
 
-        patches.hook(pattern_matcher.PatternEntry, "register", register, takes="self")
-        for entry in _patterns_of(pattern_matcher):
-            self._note_pattern(entry)
+        patches.hook(
+            pattern_matcher.PatternEntry, "register", register, takes="self pass_dicts target prepend"
+        )
+        if self._late:
+            for entry, pass_dict in _patterns_of(pattern_matcher):
+                if not _made(self._known, entry):
+                    self._patterns.append((entry, pass_dict, False))
 
     def follow_keys(self, codecache: ModuleType, session: Session, patches: Patches) -> None:
         """Add to what keys are made of: `FxGraphHashDetails`, which AOTAutograd's extends."""
@@ -186,16 +256,12 @@ class Dependencies:
         state = Fingerprint(self._known, [self._rule], _IDS)
         empty = state.digest
         self._registrations.add_replaced(state)
-        for name, key, value in self._foreign_entries(aot_config):
-            state.note(name)
-            state.add((key, value), f"an entry of torch's {name}")
-        for entry in self._patterns:
-            state.add(entry, "a pattern")
+        self._add_tables(state, aot_config)
+        self._add_patterns(state)
         for name, value in _set_code():
-            code = type(value) if hasattr(value, "uuid") else value  # `uuid` tells an instance's state
-            if not self._known.made(code):
-                state.note(name)
-                state.add(code, f"the setting {name}")
+            state.note(name)  # `uuid` tells an instance's state
+            state.add(type(value) if hasattr(value, "uuid") else value, f"the setting {name}")
+        self._add_replaced(state)
         operators = _operators(self._torch, graph)
         for operator in operators:
             if not self._is_torchs(operator):
@@ -205,10 +271,9 @@ class Dependencies:
         if aot_config is not None:
             self._add_autocast(state, operators)
             self._add_inputs(state, graph, example_inputs)
-            for code in self._known.foreign(_inner_compile(sys._getframe())):
-                state.add(code, "what compile_fx was given as inner_compile")
+            self._add_compilers(state)
         if state.digest != empty:
-            self._add_methods(state)
+            self._add_attributes(state)
         return None if state.digest == empty else state.digest
 
     def _is_torchs(self, target: Any) -> bool:
@@ -243,47 +308,107 @@ class Dependencies:
                 for each in (value, value._base):  # AOTAutograd compiles for the base of views
                     state.note(None if each is None else _geometry(each))
 
-    def _add_methods(self, state: Fingerprint) -> None:
-        """Add what others have set as attributes of torch's classes, where code that was added reads it."""
-        added = {}
-        for kind in (self._torch.Tensor, self._torch.nn.Module):
-            for name, value in vars(kind).items():
-                code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-                if id(value) in self._made_by_torch:
-                    continue
-                if self._known.made(code):
-                    self._made_by_torch[id(value)] = value
-                else:
-                    added[f"{kind.__name__}.{name}"] = (name, value)
-        while names := [
-            key for key, (name, _) in sorted(added.items()) if name in state.attributes or name.endswith("__")
-        ]:
-            for key in names:
-                state.note(key)
-                state.add(added.pop(key)[1], f"`{key}`")
-
-    def _foreign_entries(self, aot_config: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Return the entries of torch's tables that others have made."""
+    def _add_tables(self, state: Fingerprint, aot_config: Any) -> None:
+        """Add what others have put in torch's tables, and in the decompositions given to AOTAutograd."""
         tables = [*_all_tables()]
-        tables.append(("decompositions", getattr(aot_config, "decompositions", None) or {}))
-        known = self._made_by_torch
+        given = getattr(aot_config, "decompositions", None)
+        if given is not None:
+            self._note_given(given)
+            tables.append(("decompositions that are given", given))
         for name, table in tables:
-            entries = _entries(table)
-            if known.keys() >= {*map(id, entries.values())}:
-                continue
-            for key, value in list(entries.items()):
-                if id(value) in known:
+            if not self._originals.is_noted(table):
+                self._originals.note(table, late=True)
+            for key, value, replaced in self._originals.changes(table):
+                if not replaced and self._is_of_import(key, value):
                     continue
-                if self._known.made(value):
-                    known[id(value)] = value
-                else:
-                    yield name, key, value
+                state.note(name)
+                state.add((key, value), f"an entry of torch's {name}")
 
-    def _note_pattern(self, entry: Any) -> None:
-        if all(entry is not each for each in self._patterns) and not all(
-            self._known.made(value) for value in vars(entry).values() if callable(value)
-        ):
-            self._patterns.append(entry)
+    def _is_of_import(self, key: Any, value: Any) -> bool:
+        """Tell whether a module of torch's has brought an operator and what there is for it: one is new."""
+        if type(key).__module__ != getattr(value, "__module__", None):
+            return False
+        return self._known.made(type(key)) and self._known.made(value)
+
+    def _note_given(self, given: Any) -> None:
+        """Note which decompositions inductor gives; some depend on settings that torch's keys hold."""
+        if self._originals.is_noted(given):
+            return
+        own: dict[Any, Any] = {}
+        for name, table in _tables(sys.modules.get("torch._inductor.decomposition")):
+            torchs = self._originals.torchs(table)
+            own |= {key: torchs[key] for key in torchs if name == "decompositions" or key in given}
+        self._originals.forget(self._given)
+        self._originals.note(given, late=False, torchs=own)
+        self._given = given
+
+    def _add_patterns(self, state: Fingerprint) -> None:
+        if self._patterns:
+            matcher = sys.modules["torch._inductor.pattern_matcher"]
+            places = {id(found): place for place, found in _passes(matcher)}
+            for entry, pass_dict, first in self._patterns:
+                state.note("pattern", places.get(id(pass_dict)), first)
+                state.add(entry, "a pattern")
+
+    def _add_compilers(self, state: Fingerprint) -> None:
+        """Add what AOTAutograd was given to compile with, unless it is all inductor's."""
+        for name, code in _compilers(sys._getframe()):
+            state.note(name)
+            state.add(code, f"what was given as {name}")
+
+    def _add_replaced(self, state: Fingerprint) -> None:
+        """Add what others have put in place of attributes of torch's that any graph may run into."""
+        for owner in (*self._read, *self._generators):
+            for name, value, replaced in self._originals.changes(owner):
+                if replaced or owner not in self._read or _is_special(name):
+                    self._add_attribute(state, owner, name, value)
+
+    def _add_attribute(self, state: Fingerprint, owner: Any, name: str, value: Any) -> None:
+        name = f"{owner.__qualname__ if isinstance(owner, type) else owner.__name__}.{name}"
+        state.note(name)
+        state.add(value, f"`{name}`")
+
+    def _add_attributes(self, state: Fingerprint) -> None:
+        """Add what others have set in known classes and modules, where code that was added may read it."""
+        added: set[tuple[int, str]] = set()
+        while True:
+            before = len(added)
+            owners: dict[int, Any] = {}
+            each: Any
+            for each in (*self._read, self._torch.nn.Module, *state.owners):
+                for owner in each.__mro__ if isinstance(each, type) else (each,):
+                    owners[id(owner)] = owner
+            for owner in owners.values():
+                for name, value in sorted(self._others(state, owner), key=itemgetter(0)):
+                    if (id(owner), name) not in added:
+                        added.add((id(owner), name))
+                        self._add_attribute(state, owner, name, value)
+            if len(added) == before:
+                return
+
+    def _others(self, state: Fingerprint, owner: Any) -> Iterator[tuple[str, Any]]:
+        """Return what others have set in a class or module, and code that was added may read."""
+        torch, names = self._torch, state.attributes
+        if isinstance(owner, (torch._ops._Ops, torch._ops._OpNamespace)):
+            for name in [*vars(owner)] if state.reads_any else names & {*vars(owner)}:
+                value = vars(owner)[name]
+                if isinstance(value, ModuleType) or not self._is_torchs(value):
+                    yield name, value
+            return
+        if isinstance(owner, ModuleType) and any(owner is each for each in state.owners):
+            for name in names & {*vars(owner)}:
+                value = vars(owner)[name]
+                if isinstance(value, ModuleType) or (callable(value) and not self._known.made(value)):
+                    yield name, value
+        if self._originals.is_noted(owner):
+            for name, value, replaced in self._originals.changes(owner):
+                if replaced or state.reads_any or name in names or _is_special(name):
+                    yield name, value
+        elif isinstance(owner, type) and self._known.has(owner):
+            for name, value in vars(owner).items():
+                code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if isinstance(code, FunctionType) and not self._known.writes(owner, code):
+                    yield name, value
 
     # --- torch's types --------------------------------------------------------------------------
 
@@ -342,14 +467,47 @@ class Dependencies:
         state.note(ctypes.string_at(content.data_ptr(), content.numel() * content.element_size()))
 
 
-def _inner_compile(frame: FrameType | None) -> Any:
-    """Return what inductor was given to compile graphs with, up the stack; None outside of inductor."""
+def _compilers(frame: FrameType | None) -> list[tuple[str, Any]]:
+    """Return what compile_fx and AOTAutograd, up the stack, were given to compile with and is not inductor's.
+
+    Within itself, compile_fx wraps what it was given in settings that are in force around all of it.
+    """
+    inner: list[Any] = []
+    given: list[tuple[str, Any]] = []
     while frame is not None:
-        inductors = frame.f_globals.get("__name__") == "torch._inductor.compile_fx"
-        if inductors and (found := frame.f_locals.get("inner_compile")) is not None:
-            return found
+        module, names = frame.f_globals.get("__name__"), frame.f_code.co_varnames
+        if module == _INDUCTORS and "inner_compile" in names:
+            code = frame.f_locals.get("inner_compile")
+            if isinstance(code, partial) and not code.args and {*code.keywords} <= _ADDED:
+                code = code.func  # compile_fx has made it
+            inner.append(code)
+        elif module == _AOT_AUTOGRAD and not given and "fw_compiler" in names:
+            given = [(name, frame.f_locals.get(name)) for name in _COMPILERS]
         frame = frame.f_back
-    return None
+    compile_fx = sys.modules.get(_INDUCTORS)
+    own: list[Any] = []
+    if compile_fx is not None:
+        own = [None, compile_fx.compile_fx_inner, *(inspect.unwrap(compile_fx.compile_fx).__defaults__ or ())]
+    file = getattr(compile_fx, "__file__", None)
+    return [
+        *(("inner_compile", code) for code in inner if not _is_inductors(code, own, inner)),
+        *((name, code) for name, code in given if code is not None and _file_of(code) != file),
+    ]
+
+
+def _is_inductors(code: Any, own: Sequence[Any], given: Sequence[Any]) -> bool:
+    """Tell whether it is one of inductor's `own`, or what inductor has wrapped around one of `given`."""
+    around = getattr(code, "__wrapped__", None) if isinstance(code, FunctionType) else None
+    return any(code is each for each in own) or (around is not None and any(around is each for each in given))
+
+
+def _file_of(code: Any) -> str | None:
+    """Return the file of the function that a compiler is, or is made of."""
+    for name in ("compiler_fn", "func", "__func__"):
+        code = inspect.unwrap(getattr(code, name, code))
+        if isinstance(code, FunctionType) and code.__name__ == "_wrapped_bw_compiler":  # Dynamo's
+            code = inspect.unwrap(contents(code)[0])
+    return code.__code__.co_filename if isinstance(code, FunctionType) else None
 
 
 def _geometry(tensor: Any) -> tuple[str, ...]:
@@ -396,18 +554,25 @@ def _entries(table: Any) -> Mapping[Any, Any]:
 
 
 def _set_code() -> Iterator[tuple[str, Any]]:
-    """Return the code that settings hold, by the names of the settings."""
+    """Return the code that settings hold and torch has not put there, by the names of the settings."""
     for module, names in _SETTINGS.items():
         config = sys.modules.get(module)
         for name in names:
             value = getattr(config, name, None)
+            if value is None or value is (default := _default(config, name)):
+                continue
+            torchs = [*map(id, default)] if isinstance(default, (list, tuple)) else []
             for each in value if isinstance(value, (list, tuple)) else [value]:
-                if each is not None and not isinstance(each, str):
+                if each is not None and not isinstance(each, str) and id(each) not in torchs:
                     yield name, each
     common = sys.modules.get("torch._inductor.codegen.common")
     for device, value in getattr(common, "custom_backend_passes", {}).items():
         if value is not None:
             yield f"custom pass for {device}", value
+
+
+def _default(config: Any, name: str) -> Any:
+    return getattr(config._config.get(name), "default", None)
 
 
 def _graphs(torch: ModuleType, graph: Any) -> Iterator[Any]:
@@ -456,19 +621,47 @@ def _values(torch: ModuleType, graph: Any, example_inputs: Sequence[Any]) -> Ite
                 yield context
 
 
-def _patterns_of(pattern_matcher: ModuleType) -> Iterator[Any]:
-    """Return the entries of all the passes that torch's own modules hold."""
+def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Return all the passes that torch's own modules hold, and where."""
     kind = pattern_matcher.PatternMatcherPass
     for name, module in list(sys.modules.items()):
         if not name.startswith("torch._inductor"):
             continue
-        stack = list(vars(module).values())
+        stack = [(f"{name}.{each}", value) for each, value in vars(module).items()]
         while stack:
-            value = stack.pop()
+            place, value = stack.pop()
             if isinstance(value, kind):
-                for entries in list(value.patterns.values()):
-                    yield from list(entries)
+                yield place, value
             elif type(value) in (list, tuple) and len(value) < 100:
-                stack += value
+                stack += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
             elif type(value) is dict and len(value) < 100:
-                stack += value.values()
+                stack += [(f"{place}[{key}]", each) for key, each in value.items()]
+
+
+def _patterns_of(pattern_matcher: ModuleType) -> Iterator[tuple[Any, Any]]:
+    """Return the entries of all the passes that torch's own modules hold, with the passes."""
+    for _, found in _passes(pattern_matcher):
+        for entries in list(found.patterns.values()):
+            for entry in list(entries):
+                yield entry, found
+
+
+def _made(known: Known, pattern: Any) -> bool:
+    return all(known.made(value) for value in vars(pattern).values() if callable(value))
+
+
+def _namespaces(torch: ModuleType) -> list[ModuleType]:
+    """Return the modules whose functions graphs call, and those call in turn."""
+    functional = torch.nn.functional
+    return [torch, functional, torch.functional, torch._C._nn, torch.fft, torch.linalg, torch.special]
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    below: list[type] = kind.__subclasses__()
+    for each in below:
+        yield each
+        yield from _subclasses(each)
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")

@@ -14,6 +14,7 @@ import hashlib
 import mmap
 import os
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -67,6 +68,15 @@ class Registrations:
         self._folder = os.path.join(os.path.dirname(os.path.abspath(str(torch.__file__))), "")
         self._kernels: dict[tuple[str, str], list[tuple[Any, weakref.ref[Any]]]] = {}
         """By operator and dispatch key: each function, and the library that lends it."""
+        self._through = (
+            os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+            *(self._folder + each for each in ("_library/", "_ops.py", "library.py")),
+        )
+        """Files that register what others hand to them."""
+        self._before: frozenset[str] = frozenset()
+        """What was registered from Python before anything was noted; empty once it was looked at."""
+        self._unseen: str | None = None
+        """An operator of torch's that others had replaced by then."""
         self._replaced: list[tuple[str, Any, weakref.ref[Any]]] = []
         """What others have registered for all operators, or for one of torch's own."""
         self._torchs: dict[str, bool] = {}
@@ -98,6 +108,8 @@ class Registrations:
 
             return inner
 
+        if self._late:
+            self._before = frozenset(torch.library._impls)
         library = torch.library.Library
         patches.hook(library, "impl", impl, takes="self op_name fn dispatch_key")
         patches.hook(library, "fallback", fallback, takes="self fn dispatch_key")
@@ -125,19 +137,37 @@ class Registrations:
 
     def _note_replaced(self, what: str, function: Any, owner: Any) -> None:
         name = what.partition(" ")[0]
-        if not self._known.made(function) and (name == "fallback" or self.is_torchs(name)):
+        if name != "fallback" and not self.is_torchs(name):
+            return
+        if not (self._known.made(function) and self._known.has_called(sys._getframe(), self._through)):
             self._replaced.append((what, function, weakref.ref(owner)))
 
     def add_replaced(self, state: Fingerprint) -> None:
         """Add what others than torch have registered for operators of torch's: any graph may run into it."""
         if self._lost:
             raise Unknown(f"what was registered for an operator could not be noted: {self._lost}")
-        if self._late and (name := _unseen(self._torch, self.is_torchs, self._folder)) is not None:
-            raise Unknown(f"`{name}` is torch's and was replaced before nbcache was loaded")
+        if self._before:
+            self._unseen, self._before = self._replaced_before(), frozenset()
+        if self._unseen is not None:
+            raise Unknown(f"`{self._unseen}` is torch's and was replaced before nbcache was loaded")
         for what, function, owner in self._replaced:
             if owner() is not None:
                 state.note(what)
                 state.add(function, f"what was registered for {what}")
+
+    def _replaced_before(self) -> str | None:
+        """Return an operator of torch's that others had replaced from Python before anything was noted."""
+        for entry in sorted(self._before):
+            namespace, operator, key = entry.split("/")
+            name = f"{namespace}::{operator}"
+            if not self.is_torchs(name):
+                continue
+            for kernel in _kernels(self._torch, name):
+                theirs = kernel.file.endswith(_COMPILED) or kernel.file.startswith(self._folder)
+                anybodys = kernel.file.removeprefix(self._folder) in _ANYWHERE and namespace == "aten"
+                if kernel.key == key and (anybodys or not theirs):
+                    return name
+        return None
 
     def add(self, state: Fingerprint, operator: Any) -> None:
         """Add an `OpOverload` with all that is registered for it; Unknown where that cannot be told."""
@@ -239,22 +269,6 @@ def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
         if match is None:
             raise Unknown(f"torch tells of `{name}` in another way than nbcache knows")
         yield _Kernel(match["key"], match["file"])
-
-
-@lru_cache(maxsize=1)
-def _unseen(torch: ModuleType, is_torchs: Callable[[str], bool], folder: str) -> str | None:
-    """Return an operator of torch's that others had replaced from Python before anything was noted."""
-    for entry in sorted(torch.library._impls):
-        namespace, operator, key = entry.split("/")
-        name = f"{namespace}::{operator}"
-        if not is_torchs(name):
-            continue
-        for kernel in _kernels(torch, name):
-            theirs = kernel.file.endswith(_COMPILED) or kernel.file.startswith(folder)
-            anybodys = kernel.file.removeprefix(folder) in _ANYWHERE and namespace == "aten"
-            if kernel.key == key and (anybodys or not theirs):
-                return name
-    return None
 
 
 def _libraries(folder: str) -> list[str]:

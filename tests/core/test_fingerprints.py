@@ -95,6 +95,7 @@ CHANGES = [
     ("total > z and", "total > z or"),
     ('"x" in NAMES', '"x" not in NAMES'),
     ("math.pi", "math.e"),
+    ("start=math.pi", "begin=math.pi"),
     ("def helper", "math = __import__('cmath')\n    def helper"),
     ("def helper", "sum = max\n    def helper"),
 ]
@@ -174,6 +175,13 @@ HIDDEN = {
             "  def __getattribute__(s, name): raise ValueError\nK = A(k={})\ndef target(x): return K['k']"
         ),
         *("1", "2"),
+    ),
+    "protocol": (
+        (
+            "import typing\n@typing.runtime_checkable\nclass P(typing.Protocol):\n  {}: float\n"
+            "class A: k = 2.0\ndef target(x): return isinstance(A(), P)"
+        ),
+        *("k", "j"),
     ),
     "registry": (
         (
@@ -265,9 +273,25 @@ def test_another_process_with_another_hash_seed_finds_the_same() -> None:
         ("import sys; return sys._getframe().f_globals['K']", "`_getframe`"),
         ("return helper.__globals__['K']", "`__globals__`"),
         ("return helper.__annotations__['x']", "`__annotations__`"),
-        ("import pathlib; return pathlib.Path('x').read_text()", "`read_text`"),
+        ("import pathlib; return pathlib.PurePath('x').read_text()", "`read_text`"),
+        ("import pathlib; return pathlib.Path('x').name", "`pathlib.Path`"),
+        ("return PATH.open().read()", "`open` of `pathlib.Path`"),
+        ("import os; return os.path.exists('x')", "`genericpath.exists`"),
+        ("import os; return os.environb[b'A']", "`os._Environ`"),
+        ("import time; return time.time()", "`time.time`"),
+        ("import configparser; return configparser.ConfigParser()", "`configparser"),
+        ("import decimal; return decimal.Decimal(1) / 7", "`decimal.Decimal`"),
+        ("import random; return random.SystemRandom().random()", "`SystemRandom`"),
+        ("import datetime; return datetime.datetime.now().year", "`now` of `datetime.datetime`"),
+        ("return LOG.isEnabledFor(10)", "`isEnabledFor` of `logging.Logger`"),
+        ("return cached(x)", "keeps answers"),
+        ("return A.__subclasses__()", "`__subclasses__`"),
+        ("return A.__orig_bases__", "`__orig_bases__`"),
+        ("import inspect; return inspect.signature(helper)", "`inspect.signature`"),
+        ("import inspect; return inspect.getdoc(helper)", "`inspect.getdoc`"),
+        ("import dataclasses; return dataclasses.fields(x)[0].type", "`type` of `dataclasses.fields`"),
         ("import weakref; return PROXY.f()", "weak proxy"),
-        ("import numpy; return UFUNC(x)", "`UFUNC`"),
+        ("import numpy; return UFUNC(x)", "_ufunc_inspect_signature_builder"),
         ("from . import other; return other.f(x)", "package that is not told"),
         ("return TEXT[x]", "large text"),
         ("import no_such_module; return no_such_module.f(x)", "`no_such_module`"),
@@ -275,6 +299,8 @@ def test_another_process_with_another_hash_seed_finds_the_same() -> None:
 )
 def test_what_cannot_be_told_is_unknown_and_named(body: str, named: str) -> None:
     source = (
+        "import functools, logging, pathlib\nPATH, LOG = pathlib.Path('x'), logging.getLogger('x')\n"
+        "@functools.lru_cache\ndef cached(x): return x\ncached(1)\n"
         "import numpy, weakref\nclass A: pass\nHELD = A()\nPROXY = weakref.proxy(HELD)\n"
         "UFUNC = numpy.frompyfunc(lambda x: x, 1, 1)\nTEXT = ' ' * 2_000_000\n"
         f"ROWS = (item for item in [1])\ndef helper(x):\n    {body}\ndef target(x):\n    return helper(x)\n"
@@ -422,6 +448,46 @@ def test_a_path_counts_by_what_it_names_and_not_by_its_hash() -> None:
     hash(hashed)
 
     assert fingerprint(path) == fingerprint(hashed) != fingerprint(Path("b"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import os; return os.path.join('a', os.sep)",
+        "import logging; LOG.info('called'); return x",
+        "import json; return json.loads('[1]')",
+        "import re; return re.sub('a', 'b', x)",
+        "import copy; return copy.deepcopy(x)",
+        "import sys; return sys.version_info >= (3, 11) and sys.platform",
+        "import warnings; warnings.warn('rarely'); return x",
+        "import datetime; return datetime.timedelta(seconds=1).total_seconds()",
+        "from collections import Counter, namedtuple; return Counter(x).most_common(1)",
+        "import itertools, operator, string; return [*itertools.chain(x)], operator.neg(x), string.digits",
+        "from contextlib import suppress\n    with suppress(KeyError): return PATH.name",
+        "print('called'); return x",
+    ],
+)
+def test_what_the_standard_library_only_computes_is_told(body: str) -> None:
+    source = (
+        "import logging, pathlib\nPATH, LOG = pathlib.Path('x'), logging.getLogger('x')\n"
+        f"def target(x):\n    {body}\n"
+    )
+
+    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
+
+
+def test_a_function_that_keeps_answers_it_has_given_since_it_was_seen_is_told() -> None:
+    target = target_of(
+        "import functools\nK = 1\n@functools.lru_cache\ndef f(x): return x + K\ndef target(x): return f(x)"
+    )
+    before = fingerprint(target)
+    target(1)
+
+    assert fingerprint(target) == before
+
+    target.__globals__["K"] = 2
+    with pytest.raises(Unknown, match="keeps answers"):
+        fingerprint(target)
 
 
 def test_rules_of_the_caller_come_first() -> None:

@@ -521,6 +521,44 @@ SUBJECTS: dict[str, Subject] = {
         ],
         [edit("BY", "FACTOR")],
     ),
+    "torch's own in another place": subject(
+        """
+        from torch._inductor import lowering
+        from torch._inductor.codegen import cpp
+        from torch._inductor.decomposition import decompositions
+        from torch._inductor.virtualized import ops
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x.sin()
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        lowering.register_lowering(torch.ops.mylib.op.default)(lowering.make_pointwise(ops.sin))
+        lowering.lowerings[torch.ops.aten.asinh.default] = lowering.lowerings[torch.ops.aten.sin.default]
+        decompositions[torch.ops.aten.mish.default] = functools.partial(torch.mul, other=2.0)
+        BY = "2.0f"
+        cpp.CppOverrides.lgamma = staticmethod(lambda x: f"({x} * {BY})")
+        cpp.CppVecOverrides.lgamma = staticmethod(lambda x: f"({x} * at::vec::Vectorized<float>({BY}))")
+        def f(x, w):
+            return op(x) + torch.asinh(w) + torch.nn.functional.mish(x) + torch.lgamma(w)
+        results = infer(f, X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [
+            edit("x.sin()", "x.cos()", "ops.sin)", "ops.cos)"),
+            edit("lowerings[torch.ops.aten.sin.default]", "lowerings[torch.ops.aten.cos.default]"),
+            edit("other=2.0", "other=3.0"),
+            edit("functools.partial(torch.mul, other=2.0)", "torch.cos"),
+            edit("decompositions[torch.ops.aten.mish.default] = functools.partial(torch.mul, other=2.0)", ""),
+            edit('BY = "2.0f"', 'BY = "3.0f"'),
+            edit(
+                "= lowering.lowerings[",
+                "= lowering.lowerings.pop(torch.ops.aten.tan.default, None) or lowering.lowerings[",
+            ),
+        ],
+        [edit("BY", "FACTOR")],
+    ),
     "decomposition": subject(
         """
         from torch._inductor.decomposition import decompositions
@@ -695,7 +733,15 @@ SUBJECTS: dict[str, Subject] = {
             return torch.asinh(x).mm(w)
         results = infer(f, X, W)
         """,
-        [edit("BY = 2", "BY = 3"), edit("x * BY", "x + BY"), edit('lib.impl("asinh", relu, "Autograd")', "")],
+        [
+            edit("BY = 2", "BY = 3"),
+            edit("x * BY", "x + BY"),
+            edit('lib.impl("asinh", relu, "Autograd")', ""),
+            edit('"asinh", relu', '"asinh", torch.cos'),
+            edit('"asinh", relu', '"asinh", torch.sin'),
+            edit('"asinh", relu', '"asinh", functools.partial(torch.mul, 3.0)'),
+            edit('"asinh", relu', '"asinh", functools.partial(torch.mul, 4.0)'),
+        ],
         [edit("BY", "FACTOR"), edit("def relu", "def gelu", "relu", "gelu")],
     ),
     "aten in Python": subject(
@@ -893,12 +939,30 @@ SUBJECTS: dict[str, Subject] = {
             edit("OPTIONS = Options()", "OPTIONS = Options(gain=2.0)"),
         ],
     ),
-    "method of torch's": subject(
+    "attributes of torch's": subject(
         """
+        import operator
         BY = 2
-        torch.Tensor.scaled = lambda self: self * BY
+        NAME = "named"
+        CALL = operator.methodcaller("called")
+        PATH = "ops.mylib.inner".split(".")
+        Tensor.scaled = Tensor.named = Tensor.called = lambda self: self * BY
+        Tensor.SCALE = 2.0
+        torch.nn.Linear.SCALE = 1.0
+        torch.nn.functional.mine = lambda x: x
+        torch.nn.GELU.forward = lambda self, x: x
+        @torch.library.custom_op("mylib::inner", mutates_args=())
+        def inner(x: Tensor) -> Tensor:
+            return x * 2
+        @inner.register_fake
+        def _(x):
+            return torch.empty_like(x)
+        @inner.register_vmap
+        def _(info, in_dims, x):
+            return x * 2.0, in_dims[0]
         def backward(ctx, g):
-            return g.scaled()
+            F = torch.nn.functional
+            return torch.nn.GELU()(F.mine(g.scaled())) * g.SCALE * torch.nn.Linear.SCALE
         @torch.library.custom_op("mylib::op", mutates_args=())
         def op(x: Tensor) -> Tensor:
             return x * 2
@@ -910,8 +974,46 @@ SUBJECTS: dict[str, Subject] = {
             return op(x).mm(w)
         results = train(f, X, W)
         """,
-        [edit("BY = 2", "BY = 3"), edit("self * BY", "self + BY")],
-        [edit("BY", "FACTOR")],
+        [
+            edit("BY = 2", "BY = 3"),
+            edit("self * BY", "self + BY"),
+            edit("Tensor.SCALE = 2.0", "Tensor.SCALE = 3.0"),
+            edit("Linear.SCALE = 1.0", "Linear.SCALE = 3.0"),
+            edit("mine = lambda x: x", "mine = lambda x: x * 3"),
+            edit("lambda self, x: x", "lambda self, x: x * 3"),
+            edit("g.scaled()", "getattr(g, NAME)()"),
+            edit("g.scaled()", "getattr(g, NAME)()", "BY = 2", "BY = 4"),
+            edit("g.scaled()", "CALL(g)"),
+            edit("g.scaled()", "CALL(g)", "BY = 2", "BY = 4"),
+            edit("g.scaled()", "torch.vmap(functools.reduce(getattr, PATH, torch))(g)"),
+            edit(
+                "g.scaled()", "torch.vmap(functools.reduce(getattr, PATH, torch))(g)", "x * 2.0,", "x * 4.0,"
+            ),
+        ],
+        [edit("BY", "FACTOR"), edit("Tensor.SCALE = 2.0", "Tensor.SCALE = 2.0; Tensor.unread = 3.0")],
+    ),
+    "methods of torch's in any graph": subject(
+        """
+        BY = 2.0
+        Tensor.__add__ = lambda a, b: torch.sub(a, b) * BY
+        Tensor.softmax = lambda self, dim, dtype=None: self * BY
+        Tensor.__matmul__ = lambda a, b: torch.mm(a, b) * BY
+        def f(x, w):
+            return (x + w).sin()
+        results = infer(f, X, W)
+        """,
+        [
+            edit("BY = 2.0", "BY = 3.0"),
+            edit("(x + w).sin()", "x @ w"),
+            edit("(x + w).sin()", "x @ w", "BY = 2.0", "BY = 3.0"),
+            edit("(x + w).sin()", "torch.nn.functional.softmax(x, 1)"),
+            edit("(x + w).sin()", "torch.nn.functional.softmax(x, 1)", "BY = 2.0", "BY = 3.0"),
+            edit("Tensor.__add__", "Tensor.__unused__"),
+        ],
+        [
+            edit("BY", "FACTOR"),
+            edit("BY = 2.0", "BY = 2.0; Tensor.__repr__ = lambda self: 'x'; Tensor.unread = open"),
+        ],
     ),
     "under autocast": subject(
         """

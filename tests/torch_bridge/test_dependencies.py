@@ -136,6 +136,16 @@ def test_an_operator_of_torchs_that_was_replaced_before_bypasses_every_graph(run
     assert "`aten::asinh`" in found[0][1]
 
 
+def test_an_operator_of_torchs_that_is_replaced_after_counts_though_torch_was_imported_before(
+    run_python: RunPython,
+) -> None:
+    after = 'lib = torch.library.Library("aten", "IMPL")\nlib.impl("asinh", lambda x: x * 2, "Autograd")\n'
+
+    found = graphs(run(run_python, "def f(x):\n    return x @ W\n", after + CALL, load="then"))
+
+    assert {outcome for outcome, _ in found} == {"miss"}
+
+
 def test_a_fault_of_ours_costs_a_hit_and_says_so_and_the_cell_goes_on(run_python: RunPython) -> None:
     broken = """
 from nbcache.torch_bridge.dependencies import Dependencies
@@ -204,10 +214,11 @@ from nbcache.torch_bridge import dependencies
 for name in (*dependencies.TABLES, *dependencies._SETTINGS):
     importlib.import_module(name)
 found = dependencies.Dependencies(torch, late=False)
+found.follow_attributes(torch, None, None)
 for name in dependencies.TABLES:
     found.note_tables(sys.modules[name], None, None)
 graph = torch.fx.symbolic_trace(lambda x: x)
-config = types.SimpleNamespace(decompositions={})
+config = types.SimpleNamespace(decompositions=None)
 exec("def one(*arguments):\\n    return 1\\ndef two(*arguments):\\n    return 2")
 
 def count(what, put, take):

@@ -25,6 +25,7 @@ import inspect
 import io
 import logging
 import os
+import random
 import sys
 import threading
 import types
@@ -50,6 +51,7 @@ from nbcache.core.fingerprints.instructions import (
     steps_of,
 )
 from nbcache.core.fingerprints.known_code import DESCRIPTORS, Known, contents
+from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 
 __all__ = ["Fingerprint", "Rule", "Unknown"]
 
@@ -85,16 +87,26 @@ _READS: tuple[Any, ...] = (
     inspect.getsource,
     inspect.getsourcelines,
     inspect.stack,
+    random.SystemRandom,
     typing.get_type_hints,
 )
 """What reads something that no value tells: a file, a name that is made while it runs."""
 _READING_ATTRIBUTES = frozenset(
-    {"__annotations__", "__globals__", "f_back", "f_globals", "f_locals", "read_bytes", "read_text"}
+    {
+        *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
+        *("__subclasses__", "__text_signature__", "__type_params__", "f_back", "f_globals", "f_locals"),
+        *("get_annotations", "get_original_bases", "get_protocol_members", "read_bytes", "read_text"),
+    }
 )
 """Attributes that read such things, whatever they are attributes of."""
 _NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
 """Attributes that tell names, texts and orders, which count in no other way."""
 _NAMING = (builtins.dir, builtins.vars)
+_EMPTY: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Functions that keep their answers and had none when they were seen, with the digests that they had then."""
+_protocol_attributes: Callable[[type], Any] = getattr(typing, "_get_protocol_attrs", vars)
+_READ_ANY = (*_NAMING, builtins.getattr)
+_LONGEST_NAME = 1000
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
 _WRAPPERS = (functools.partial, staticmethod, classmethod, property, _CACHED, weakref.ref)
@@ -134,7 +146,13 @@ class Fingerprint:
         self._count = 0
         self.attributes: set[str] = set()
         """Names of attributes that code reads, of whatever."""
+        self.owners: list[types.ModuleType | type] = []
+        """Known modules and classes that are read as values: code may read any attribute of theirs."""
+        self.reads_any = False
+        """Whether code reads attributes by names that are made while it runs."""
         self._names: list[str] = []
+        self._together: dict[str, frozenset[str]] = {}
+        """What was added that code may not read these attributes of, by name."""
         self._reads_names = False
         """Whether code that was added reads names; if so, all that were seen count."""
 
@@ -184,6 +202,9 @@ class Fingerprint:
             if kind in (str, bytes) and len(value) > _MOST_BYTES:
                 raise self.unknown("a large text")
             self.note(kind.__name__, repr(value))
+            if kind is str and len(value) < _LONGEST_NAME:
+                for name in value.split("."):
+                    self._reads(name)
         elif kind is int:
             self.note("int", hex(value))
         elif id(value) in self._seen:
@@ -203,6 +224,8 @@ class Fingerprint:
             raise self.unknown("it reads what no key tells")
         if any(value is naming for naming in _NAMING):
             self._reads_names = True
+        if any(value is reads for reads in _READ_ANY):
+            self.reads_any = True
         if any(value is stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
             self.note("stream")
         elif issubclass(kind, types.FunctionType):
@@ -212,7 +235,9 @@ class Fingerprint:
         elif issubclass(kind, types.ModuleType):
             if not self.known.has_module(value.__name__):
                 raise self.unknown("the module as a whole")
+            self._computes(value.__name__, "")
             self.note("module", value.__name__)
+            self.owners.append(value)
         elif issubclass(kind, types.CodeType):
             self._code(value, {}, {}, {})
         elif issubclass(kind, types.MethodType):
@@ -221,12 +246,15 @@ class Fingerprint:
             self._descriptor(kind, value)
         elif issubclass(kind, _LEAVES):
             self.note("leaf", kind.__name__)
+            if issubclass(kind, logging.Logger):
+                self._if_read("logging.Logger")
         elif kind in weakref.ProxyTypes:
             raise self.unknown("a weak proxy")
         elif kind is types.MappingProxyType:
             self._parts(kind.__name__, dict(value))
         elif issubclass(kind, PurePath) and self.known.has(kind):
             self.note(kind.__name__, value)  # it may keep its hash, which differs in each process
+            self._if_read("pathlib.Path")
         elif issubclass(kind, _WRAPPERS):
             self._wrapper(kind, value)
         elif issubclass(kind, _CONTAINERS):
@@ -241,7 +269,7 @@ class Fingerprint:
         elif issubclass(kind, property):
             self._parts("property", value.fget, value.fset, value.fdel)
         elif issubclass(kind, _CACHED):
-            self._parts("cached", value.__wrapped__)
+            self._cached(value)
             return
         elif issubclass(kind, weakref.ref):
             self._parts("reference", weakref.ref.__call__(value))
@@ -251,6 +279,32 @@ class Fingerprint:
             self._add(kind)
         if not issubclass(kind, (staticmethod, classmethod)) or not self.known.has(kind):
             self._attributes(held(kind, value))
+
+    def _cached(self, function: Any) -> None:
+        """Add a function whose answers `functools` keeps; those that it has were given for what was there."""
+        self._parts("cached", function.__wrapped__)
+        code = getattr(function.__wrapped__, "__code__", None)
+        if code is not None and self.known.has_file(code.co_filename):
+            return
+        alone = Fingerprint(self.known, self._rules, self._ignored)
+        alone.add(function.__wrapped__)
+        if function.cache_info().currsize == 0:
+            _EMPTY[function] = alone.digest
+        elif _EMPTY.get(function) != alone.digest:
+            raise self.unknown("a function that keeps answers it gave before nbcache saw it")
+
+    def _computes(self, module: str, name: str) -> None:
+        """Raise Unknown where something of the standard library may read what no value tells."""
+        if not computes(module, name):
+            raise self.unknown(f"`{module}{name and '.'}{name}`, which may read what no key tells")
+        self._if_read(f"{module}.{name}")
+
+    def _if_read(self, name: str) -> None:
+        """Have it unknown what code does that reads certain attributes, now that there is what has them."""
+        if name in TOGETHER and name not in self._together:
+            self._together[name] = TOGETHER[name]
+            for attribute in sorted(self.attributes & TOGETHER[name]):
+                raise self.unknown(f"`{attribute}` of `{name}`, which reads what no key tells")
 
     def _parts(self, label: str, *parts: Any) -> None:
         self.note(label, len(parts))
@@ -307,6 +361,7 @@ class Fingerprint:
         """Add a callable that is written in C by its module's name and its package's version."""
         package = module.partition(".")[0]
         self.note(module)
+        self._computes(module, value.__name__ if isinstance(value, DESCRIPTORS) else "")
         if self.known.has_module(module) or package == "builtins":
             return
         version = getattr(sys.modules.get(package), "__version__", None)
@@ -359,13 +414,17 @@ class Fingerprint:
 
     def _class(self, cls: type) -> None:
         if self.known.has(cls):
+            self._computes(cls.__module__, cls.__qualname__)
             self.note("known class", cls.__module__, cls.__qualname__)
+            self.owners.append(cls)
             return
         self.note("class")
         self._names.append(f"{_name(cls)} {vars(cls).get('__doc__')} {' '.join(vars(cls))}")
         self._add(type(cls))
         self._parts("bases", *cls.__bases__)
         self._attributes(dict(vars(cls)))
+        if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
+            self.note(*sorted(_protocol_attributes(cls)))
         if isinstance(cls, ABCMeta):  # `isinstance` asks for what was registered as well
             self._add({each() for each in _get_dump(cls)[0]})
         for name, field in (vars(cls).get("__dataclass_fields__") or {}).items():
@@ -373,6 +432,7 @@ class Fingerprint:
 
     def _function(self, function: types.FunctionType) -> None:
         if self.known.has(function) and self.known.has_file(function.__code__.co_filename):
+            self._computes(function.__module__, function.__qualname__)
             self.note("known function", function.__module__, function.__qualname__)
             return
         if self.known.has_file(function.__code__.co_filename):  # written around something
@@ -426,7 +486,6 @@ class Fingerprint:
                 if isinstance(value, types.CodeType):
                     self._code(value, scope, cells, modules)
                 else:
-                    self._reads(value)
                     self._add(value)
             elif opcode in dis.hasname:
                 if operation != "IMPORT_NAME":
@@ -439,6 +498,9 @@ class Fingerprint:
         """Note what an attribute of this name reads; a text may be the name of one."""
         if type(name) is str:
             self.attributes.add(name)
+            for kind, names in self._together.items():
+                if name in names:
+                    raise self.unknown(f"`{name}` of `{kind}`, which reads what no key tells")
         if type(name) is str and name in _NAMING_ATTRIBUTES:
             self._reads_names |= "`__repr__`" not in self._words  # every dataclass tells its name in it
         elif type(name) is str and name in _READING_ATTRIBUTES:
@@ -494,6 +556,8 @@ class Fingerprint:
         module = sys.modules.get(name)
         if module is None and not self.known.has_module(name):
             raise self.unknown(f"`{name}`, which it imports and nobody has yet")
+        if module is None:
+            self._computes(name, "")
         if names is None:
             bound = next((step.value for step in steps[index + 1 :] if step.operation in STORES), "")
             imported.setdefault(bound, []).append(module)

@@ -36,10 +36,13 @@ def steps_of(code: types.CodeType) -> tuple[Step, ...]:
     for each in dis.get_instructions(code):
         if each.opname == "EXTENDED_ARG":
             continue
+        value = each.argval
+        if each.opcode in dis.hasconst and each.arg is not None:
+            value = code.co_consts[each.arg]  # which 3.11 does not tell of the names of keywords
         parts = _PAIR.findall(each.opname) if isinstance(each.argval, tuple) else []
         if len(parts) == 2 and isinstance(each.arg, int):
             numbers = (each.arg >> 4, each.arg & 15)
             steps += [Step(*step, _NEITHER) for step in zip(parts, numbers, each.argval, strict=True)]
         else:
-            steps.append(Step(each.opname, each.arg, each.argval, each.opcode))
+            steps.append(Step(each.opname, each.arg, value, each.opcode))
     return tuple(steps)

@@ -22,13 +22,17 @@ DESCRIPTORS = (
     types.WrapperDescriptorType,
 )
 """Types of what is written in C and called: functions, methods and attributes."""
+_NAMEDTUPLE = "namedtuple_"
+"""How the name of the scope begins in which `namedtuple` makes a method."""
 
 
 class Known:
-    """The packages that count by their names alone: the standard library, and those in `folders`."""
+    """The packages that count by their names alone: the standard library, and those in `places`."""
 
-    def __init__(self, folders: Sequence[str]) -> None:
-        below = (os.path.join(os.path.abspath(folder), "") for folder in folders)
+    def __init__(self, places: Sequence[str]) -> None:
+        """`places` are folders, and files of modules."""
+        paths = map(os.path.abspath, places)
+        below = (path if path.endswith(".py") else os.path.join(path, "") for path in paths)
         self._folders = (*below, "<frozen ")
         self._files: dict[str, bool] = {}
         stdlib = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
@@ -36,9 +40,22 @@ class Known:
 
     def has_file(self, file: str) -> bool:
         """Tell whether code of this file belongs to a known package."""
-        if file.startswith(self._folders):
-            return True
+        return file.startswith(self._folders) or self._of_stdlib(file)
+
+    def _of_stdlib(self, file: str) -> bool:
         return file.startswith(self._stdlib) and not ("/site-packages/" in file or "/dist-packages/" in file)
+
+    def has_called(self, frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
+        """Tell whether a known package calls, be it through files whose paths begin with `through`.
+
+        The standard library does nothing of its own accord: whoever calls it does.
+        """
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith((*through, "<frozen ")) and not self._of_stdlib(file):
+                return self.has_file(file)
+            frame = frame.f_back
+        return False
 
     def has_module(self, name: str) -> bool:
         """Tell whether a module belongs to a known package.
@@ -102,6 +119,15 @@ class Known:
                     yield value
                     continue
                 stack.append(getattr(value, "__wrapped__", None))
+
+    def writes(self, owner: type, function: types.FunctionType) -> bool:
+        """Tell whether a function in a class of a known package is that package's, or made for the class."""
+        if self._has_code(function.__code__):
+            return True
+        scope, module = function.__globals__, sys.modules.get(owner.__module__)
+        own = scope is vars(module) if module is not None else False  # as `dataclass` makes them
+        own |= scope.get("__name__") == _NAMEDTUPLE + owner.__name__
+        return own and function.__code__.co_filename.startswith("<")
 
     def _has_code(self, code: types.CodeType) -> bool:
         found = self._files.get(code.co_filename)

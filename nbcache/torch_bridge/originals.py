@@ -1,0 +1,170 @@
+"""What torch itself has put in its tables, modules and classes: whatever differs from it is somebody else's.
+
+Whose code an entry is does not tell who has put it there: a lowering of torch's own in the place of another
+one changes what torch compiles. So what is there is noted when torch has made it, and what was replaced,
+added or taken out since is told, by key and identity. Where torch was imported before nbcache was loaded, as
+well as what is not torch's code among it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
+from operator import is_
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+__all__ = ["ABSENT", "Change", "Originals"]
+
+ABSENT = "taken out"
+"""Stands for what torch had put there, and is gone."""
+_OF_NO_EFFECT = frozenset(
+    {
+        *("__abstractmethods__", "__annotate__", "__annotations__", "__annotations_cache__", "__builtins__"),
+        *("__doc__", "__firstlineno__", "__format__", "__repr__", "__static_attributes__", "__str__"),
+        *("__warningregistry__", "___needs_generation_tag_patch", "_abc_impl"),
+    }
+)
+"""Attributes that tell texts, or that Python and torch set while they run."""
+_SET_BY_TORCH = ("_disable_dynamo.", "install_generation_tagging_init.")
+"""How names of functions begin that Dynamo puts around what `torch` and `torch.nn.Module` have."""
+
+
+class Change(NamedTuple):
+    """What others have put somewhere; `replaced` says that torch had something there."""
+
+    key: Any
+    value: Any
+    replaced: bool
+
+
+class _Noted:
+    """What torch has put in one place, and what was there when that was last looked at."""
+
+    def __init__(self, owner: Any, torchs: Mapping[Any, Any], late: bool) -> None:
+        self.owner = owner
+        self.torchs = dict(torchs)
+        self.late = late
+        self.keys: tuple[Any, ...] = ()
+        self.values: tuple[Any, ...] = ()
+        self.changes: Collection[Change] | None = None
+
+    def is_as_before(self, entries: Mapping[Any, Any]) -> bool:
+        return (
+            len(entries) == len(self.values)
+            and all(map(is_, entries.values(), self.values))
+            and all(map(is_, entries, self.keys))
+        )
+
+
+class Originals:
+    """Remembers what torch has put somewhere, and tells what others have."""
+
+    def __init__(self, made: Callable[[Any], bool]) -> None:
+        """`made` tells whether code is torch's."""
+        self._made = made
+        self._noted: dict[int, _Noted] = {}
+
+    def note(self, owner: Any, *, late: bool, torchs: Mapping[Any, Any] | None = None) -> None:
+        """Note a table, a module or a class as it is now, or as torch has made it: `torchs`.
+
+        `late` says that others may have been there before.
+        """
+        self._noted.setdefault(id(owner), _Noted(owner, _entries(owner) if torchs is None else torchs, late))
+
+    def note_entry(self, table: Any, key: Any) -> None:
+        """Note that torch itself has put an entry into a table, after all the rest of it."""
+        noted = self._noted.get(id(table))
+        if noted is not None and key in table:
+            noted.torchs[key] = table[key]
+            noted.changes = None
+
+    def forget(self, owner: Any) -> None:
+        """Forget what was noted of a table."""
+        self._noted.pop(id(owner), None)
+
+    def torchs(self, owner: Any) -> Mapping[Any, Any]:
+        """Return what torch has put in `owner`, which was noted."""
+        self.changes(owner)
+        return self._noted[id(owner)].torchs
+
+    def is_noted(self, owner: Any) -> bool:
+        """Tell whether it is known what torch has put in `owner`."""
+        return id(owner) in self._noted
+
+    def changes(self, owner: Any) -> Collection[Change]:
+        """Return what others have put in `owner`, which was noted; what they have taken out comes last."""
+        noted, entries = self._noted[id(owner)], _entries(owner)
+        if noted.late:
+            kept = noted.torchs.items()
+            noted.torchs = {key: value for key, value in kept if self._is_torchs(owner, value)}
+            noted.late = False
+        if noted.changes is None or not noted.is_as_before(entries):
+            if isinstance(owner, (list, tuple)):
+                noted.changes = [*_elements(noted.torchs, entries)]
+            else:
+                noted.changes = [*self._differences(noted, entries)]
+            noted.keys, noted.values = tuple(entries), tuple(entries.values())
+        return noted.changes
+
+    def _is_torchs(self, owner: Any, value: Any) -> bool:
+        if isinstance(owner, ModuleType) and isinstance(value, type):  # imported, for annotations
+            return True
+        code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        return self._made(code)
+
+    def _differences(self, noted: _Noted, entries: Mapping[Any, Any]) -> Iterator[Change]:
+        owner, torchs = noted.owner, noted.torchs
+        named = isinstance(owner, (type, ModuleType))
+        for key, value in entries.items():
+            if torchs.get(key, ABSENT) is value or (named and self._is_idle(owner, key, value)):
+                continue
+            yield Change(key, value, key in torchs or (named and _has_itself(owner, key)))
+        for key in torchs:
+            if key not in entries:
+                yield Change(key, ABSENT, True)
+
+    def _is_idle(self, owner: Any, name: str, value: Any) -> bool:
+        """Tell whether what stands at this name changes nothing, or was put there by torch while it runs."""
+        if name in _OF_NO_EFFECT or (isinstance(value, ModuleType) and isinstance(owner, ModuleType)):
+            return True
+        if not isinstance(value, FunctionType) or owner.__name__ not in ("Module", "torch"):
+            return False
+        return value.__code__.co_qualname.startswith(_SET_BY_TORCH) and self._made(value)
+
+
+def _elements(torchs: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
+    """Return what was added to a list, and how much of it is gone."""
+    there, before = {*map(id, entries.values())}, {*map(id, torchs.values())}
+    for number, value in entries.items():
+        if id(value) not in before:
+            yield Change(number, value, False)
+    for number, value in torchs.items():
+        if id(value) not in there:
+            yield Change(number, ABSENT, True)
+
+
+def _entries(owner: Any) -> Mapping[Any, Any]:
+    if isinstance(owner, (list, tuple)):
+        return dict(enumerate(owner))
+    return vars(owner) if isinstance(owner, (type, ModuleType)) else owner
+
+
+def _has_itself(owner: Any, name: str) -> bool:
+    """Tell whether a class has inherited this name, or its source or the module's has it."""
+    if isinstance(owner, type) and any(name in vars(base) for base in owner.__mro__[1:]):
+        return True
+    module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
+    return module is not None and name in _names(module)
+
+
+@lru_cache(maxsize=64)
+def _names(module: ModuleType) -> Collection[str]:
+    """Return the names that the source of a module, and of what is defined there, has."""
+    try:
+        code = module.__spec__.loader.get_code(module.__name__)  # type: ignore[union-attr]
+    except Exception:  # it has none
+        return ()
+    parts = [code, *(part for part in code.co_consts if isinstance(part, CodeType))]
+    return {name for part in parts for name in part.co_names}
