@@ -25,7 +25,8 @@ from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge import environment, events, folders, gc_pause, gpus, portable, prewarm, recording
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN, CacheSetting, CacheSettings
 from nbcache.torch_bridge.default_folder import DefaultFolder
-from nbcache.torch_bridge.dependencies import GENERATORS, TABLES, Dependencies
+from nbcache.torch_bridge.dependencies.keys import Dependencies
+from nbcache.torch_bridge.dependencies.tables import GENERATORS, TABLES
 from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import ImportHook, Patches
 from nbcache.torch_bridge.providers import (

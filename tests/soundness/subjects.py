@@ -1015,6 +1015,73 @@ SUBJECTS: dict[str, Subject] = {
             edit("BY = 2.0", "BY = 2.0; Tensor.__repr__ = lambda self: 'x'; Tensor.unread = open"),
         ],
     ),
+    "arguments that are no tensors": subject(
+        """
+        import torch.utils._pytree as pytree
+        from torch._library.opaque_object import register_opaque_type
+        BY = 2.0
+        class Scale:
+            def __init__(self, by): self.by = by
+            def scaled(self): return self.by * 2.0
+            def __eq__(self, other): return self.by == other.by
+            def __hash__(self): return hash(self.by)
+            def __fx_repr__(self): return f"Scale({self.by})", {"Scale": Scale}
+        register_opaque_type(Scale, typ="value")
+        SCALE = Scale(1.0)
+        class Box:
+            def __init__(self, held): self.held = held
+        pytree.register_pytree_node(
+            Box, lambda box: ([box.held], None), lambda held, _: Box(held[0] * BY), serialized_type_name="Box"
+        )
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor, scale: Scale) -> Tensor:
+            return x.clone()
+        @op.register_fake
+        def _(x, scale):
+            return torch.empty_like(x)
+        def setup(ctx, inputs, output):
+            ctx.scale = inputs[1]
+        def backward(ctx, g):
+            return pytree.tree_map(lambda each: each.sin(), Box(g)).held * ctx.scale.scaled(), None
+        op.register_autograd(backward, setup_context=setup)
+        def f(x, w):
+            return op(x, SCALE).mm(w)
+        results = train(f, X, W)
+        """,
+        [
+            edit("self.by * 2.0", "self.by * 3.0"),
+            edit("SCALE = Scale(1.0)", "SCALE = Scale(1.5)"),
+            edit("BY = 2.0", "BY = 3.0"),
+            edit("([box.held], None)", "([box.held * 3], None)"),
+        ],
+        [edit("BY", "FACTOR")],
+    ),
+    "a class that says it is the standard library's": subject(
+        """
+        import types as made
+        BY = 2.0
+        def body(namespace):
+            def dispatch(cls, func, types, args, kwargs=None):
+                args = torch.utils._pytree.tree_map_only(Wrapped, lambda each: each.held, args)
+                found = func(*args, **(kwargs or {}))
+                if func is torch.ops.aten.mm.default:
+                    found = found * BY
+                return wrap(found) if isinstance(found, Tensor) else found
+            namespace["__torch_dispatch__"] = classmethod(dispatch)
+            namespace["__tensor_flatten__"] = lambda self: (["held"], None)
+            namespace["__tensor_unflatten__"] = staticmethod(lambda held, *_: wrap(held["held"]))
+        Wrapped = made.Wrapped = made.new_class("Wrapped", (Tensor,), {}, body)
+        def wrap(held):
+            found = Tensor._make_wrapper_subclass(Wrapped, held.shape, dtype=held.dtype)
+            found.held = held
+            return found
+        def results(compile):
+            with torch.no_grad():
+                return [compile(lambda x, w: x.mm(w))(wrap(X.clone()), wrap(W.clone())).held]
+        """,
+        [edit("BY = 2.0", "BY = 3.0"), edit("found * BY", "found + BY")],
+        [edit("BY", "FACTOR")],
+    ),
     "under autocast": subject(
         """
         def results(compile):

@@ -148,7 +148,7 @@ def test_an_operator_of_torchs_that_is_replaced_after_counts_though_torch_was_im
 
 def test_a_fault_of_ours_costs_a_hit_and_says_so_and_the_cell_goes_on(run_python: RunPython) -> None:
     broken = """
-from nbcache.torch_bridge.dependencies import Dependencies
+from nbcache.torch_bridge.dependencies.keys import Dependencies
 def of(*arguments):
     raise ZeroDivisionError("ours")
 Dependencies.of = of
@@ -210,12 +210,14 @@ def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
 EACH_PLACE = """
 import importlib, sys, types
 import torch
-from nbcache.torch_bridge import dependencies
-for name in (*dependencies.TABLES, *dependencies._SETTINGS):
+from nbcache.torch_bridge.dependencies.given import SETTINGS
+from nbcache.torch_bridge.dependencies.keys import Dependencies
+from nbcache.torch_bridge.dependencies.tables import TABLES, all_tables
+for name in (*TABLES, *SETTINGS):
     importlib.import_module(name)
-found = dependencies.Dependencies(torch, late=False)
+found = Dependencies(torch, late=False)
 found.follow_attributes(torch, None, None)
-for name in dependencies.TABLES:
+for name in TABLES:
     found.note_tables(sys.modules[name], None, None)
 graph = torch.fx.symbolic_trace(lambda x: x)
 config = types.SimpleNamespace(decompositions=None)
@@ -229,12 +231,12 @@ def count(what, put, take):
         take()
     print(what, len({*digests, None}), found.of(graph, [], config))
 
-for name, table in dependencies._all_tables():
+for name, table in all_tables():
     if isinstance(table, list):
         count(name, lambda function: table.append((1, function)), table.pop)
     else:
         count(name, lambda function: table.update(mine=function), lambda: table.pop("mine"))
-for module, names in dependencies._SETTINGS.items():
+for module, names in SETTINGS.items():
     module = sys.modules[module]
     for name in names:
         before = getattr(module, name, None)

@@ -78,7 +78,7 @@ class Known:
         found: Any = sys.modules.get(module)
         for part in name.split("."):
             found = getattr(found, part, None)
-        return found is value
+        return found is value and (not issubclass(type(value), type) or self._has_written(value))
 
     def made(self, value: Any) -> bool:
         """Tell whether known packages alone have written a callable, with all that it is wrapped around."""
@@ -112,13 +112,23 @@ class Known:
                 if not (from_text and self.has(type(value.__self__))):  # as torch makes those of its classes
                     stack.append(value.__func__)
             elif isinstance(value, type):
-                if not self.has_module(value.__module__):
+                if not (self.has_module(value.__module__) and self._has_written(value)):
                     yield value
             elif callable(value) and not isinstance(value, DESCRIPTORS):
                 if not self.has_module(type(value).__module__):
                     yield value
                     continue
                 stack.append(getattr(value, "__wrapped__", None))
+
+    def _has_written(self, cls: type) -> bool:
+        """Tell whether any of a class's functions is a known package's, or it has none.
+
+        A class may be called as if it were one: what `types.new_class` makes is.
+        """
+        attributes = [*type.__getattribute__(cls, "__dict__").values()]
+        functions = (getattr(value, "__func__", value) for value in attributes)
+        written = [value for value in functions if isinstance(value, types.FunctionType)]
+        return not written or any(self.writes(cls, function) for function in written)
 
     def writes(self, owner: type, function: types.FunctionType) -> bool:
         """Tell whether a function in a class of a known package is that package's, or made for the class."""

@@ -69,7 +69,7 @@ class Registrations:
         self._kernels: dict[tuple[str, str], list[tuple[Any, weakref.ref[Any]]]] = {}
         """By operator and dispatch key: each function, and the library that lends it."""
         self._through = (
-            os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+            os.path.join(os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))), ""),
             *(self._folder + each for each in ("_library/", "_ops.py", "library.py")),
         )
         """Files that register what others hand to them."""

@@ -1,0 +1,87 @@
+"""What a graph holds: operators, arguments, values, and which of its inputs share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = ["geometry", "operators_of", "sharing", "values_of"]
+
+_PLAIN = (bool, complex, float, int, str, type(None))
+
+
+def _graphs(torch: ModuleType, graph: Any) -> Iterator[Any]:
+    if isinstance(graph, torch.nn.Module):
+        for module in graph.modules():
+            if isinstance(module, torch.fx.GraphModule):
+                yield module
+
+
+def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
+    """Return what the graph calls, and each argument that is neither a node's value nor plain."""
+    plain = (torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format, *_PLAIN)
+    found: dict[int, Any] = {}
+    for module in _graphs(torch, graph):
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                found[id(node.target)] = node.target
+            stack = [node.args, node.kwargs]
+            while stack:
+                value = stack.pop()
+                if isinstance(value, plain):
+                    continue
+                if isinstance(value, (list, tuple)):
+                    stack += value
+                elif isinstance(value, dict):
+                    stack += value.values()
+                else:
+                    found[id(value)] = value
+    return found.values()
+
+
+def values_of(torch: ModuleType, graph: Any, example_inputs: Sequence[Any]) -> Iterator[Any]:
+    """Return the inputs, the constants and the intermediate values of a graph, and what those hold."""
+    stack = list(example_inputs)
+    for module in _graphs(torch, graph):
+        for node in module.graph.nodes:
+            if "example_value" in node.meta:
+                stack.append(node.meta["example_value"])
+        attributes = (vars(module), module._buffers, module._parameters)
+        stack += [value for held in attributes for value in held.values() if isinstance(value, torch.Tensor)]
+    plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
+    while stack:
+        value = stack.pop()
+        if type(value) in plain or value is None:
+            continue
+        if isinstance(value, (list, tuple)):
+            stack += value
+            continue
+        yield value
+        if isinstance(value, torch.Tensor) and hasattr(type(value), "__tensor_flatten__"):
+            names, context = value.__tensor_flatten__()
+            stack += [getattr(value, name) for name in names]
+            if context is not None:
+                yield context
+
+
+def geometry(tensor: Any) -> tuple[str, ...]:
+    """Return where in its memory a tensor lies."""
+    place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
+    return (str(tensor.dtype), *map(str, place))
+
+
+def sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
+    """Return the numbers of those inputs that share memory with another, one list for each memory.
+
+    AOTAutograd compiles for it where one of them is written to, and torch's key does not tell it.
+    """
+    by_storage: dict[int, list[int]] = {}
+    for number, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            try:
+                storage = value.untyped_storage()._cdata
+            except (NotImplementedError, RuntimeError):  # a subclass that has none: its class tells
+                continue
+            by_storage.setdefault(storage, []).append(number)
+    return [numbers for numbers in by_storage.values() if len(numbers) > 1]

@@ -1,0 +1,99 @@
+"""Where torch looks up code that others may add to: tables, patterns, and classes that write code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+__all__ = [
+    "GENERATORS",
+    "TABLES",
+    "all_tables",
+    "is_generator",
+    "namespaces",
+    "passes",
+    "patterns_of",
+    "subclasses",
+    "tables_of",
+]
+
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "torch._decomp": ("global_decomposition_table",),
+    "torch._higher_order_ops.utils": ("registered_hop_fake_fns",),
+    "torch._inductor.codegen.common": ("device_codegens", "device_op_overrides_dict"),
+    "torch._inductor.decomposition": ("decompositions", "extra_random_decomps"),
+    "torch._inductor.fx_passes.group_batch_fusion": ("POST_GRAD_FUSIONS", "PRE_GRAD_FUSIONS"),
+    "torch._inductor.fx_passes.post_grad": ("noop_registry",),
+    "torch._inductor.fx_passes.reinplace": ("inplaceable_ops",),
+    "torch._inductor.lowering": ("_maybe_layout_constraints", "lowerings", "user_lowerings"),
+    "torch._subclasses.fake_impls": ("op_implementations_checks", "op_implementations_dict"),
+}
+"""Where torch looks up code for operators and devices, and others may add to, by module."""
+_GENERATORS = ("Overrides", "OpsMixin")
+"""What the names of classes end with that write code for operators."""
+GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
+"""The modules of those classes."""
+
+
+def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
+    """Return the tables of one of the modules `TABLES` that this torch has, with their names."""
+    found = []
+    for name in TABLES.get(getattr(module, "__name__", ""), ()):
+        table: Any = getattr(module, name, None)
+        if name == "global_decomposition_table":
+            found += [(f"{kind} decompositions", each) for kind, each in (table or {}).items()]
+        elif table is not None:
+            found.append((name, table))
+    return found
+
+
+def all_tables() -> Iterator[tuple[str, Any]]:
+    """Return the tables of all the modules that are imported, with their names."""
+    for module in TABLES:
+        yield from tables_of(sys.modules.get(module))
+
+
+def passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Return all the passes that torch's own modules hold, and where."""
+    kind = pattern_matcher.PatternMatcherPass
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("torch._inductor"):
+            continue
+        stack = [(f"{name}.{each}", value) for each, value in vars(module).items()]
+        while stack:
+            place, value = stack.pop()
+            if isinstance(value, kind):
+                yield place, value
+            elif type(value) in (list, tuple) and len(value) < 100:
+                stack += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+            elif type(value) is dict and len(value) < 100:
+                stack += [(f"{place}[{key}]", each) for key, each in value.items()]
+
+
+def patterns_of(pattern_matcher: ModuleType) -> Iterator[tuple[Any, Any]]:
+    """Return the entries of all the passes that torch's own modules hold, with the passes."""
+    for _, found in passes(pattern_matcher):
+        for entries in list(found.patterns.values()):
+            for entry in list(entries):
+                yield entry, found
+
+
+def namespaces(torch: ModuleType) -> list[ModuleType]:
+    """Return the modules whose functions graphs call, and those call in turn."""
+    functional = torch.nn.functional
+    return [torch, functional, torch.functional, torch._C._nn, torch.fft, torch.linalg, torch.special]
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    """Return all that inherit from a class, some more than once."""
+    below: list[type] = kind.__subclasses__()
+    for each in below:
+        yield each
+        yield from subclasses(each)
+
+
+def is_generator(value: Any) -> bool:
+    """Tell whether a module's attribute is a class that writes code for operators."""
+    return isinstance(value, type) and value.__name__.endswith(_GENERATORS)

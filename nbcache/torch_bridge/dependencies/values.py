@@ -1,0 +1,93 @@
+"""How values of torch's types, and of Triton's, count in fingerprints."""
+
+from __future__ import annotations
+
+import ctypes
+from types import ModuleType
+from typing import Any
+
+from nbcache.core.fingerprints.digests import Fingerprint
+from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
+from nbcache.torch_bridge.dependencies.tables import all_tables
+
+__all__ = ["TorchValues"]
+
+_OF_KERNELS = ("early_config_prune", "perf_model", "values")
+"""Attributes of Triton's kernels that choose among configurations, beside their code."""
+_CONTENT_BYTES = 1 << 20
+
+
+class TorchValues:
+    """The rule by which fingerprints take values of torch's types."""
+
+    def __init__(self, torch: ModuleType, known: Known, registrations: Registrations) -> None:
+        self._torch = torch
+        self._known = known
+        self._registrations = registrations
+        plain = (torch.device, torch.dtype, torch.layout, torch.memory_format)
+        self._plain = (*plain, torch.Tag, torch._C.DispatchKey)
+
+    def __call__(self, state: Fingerprint, value: Any) -> bool:
+        """Add a value of one of torch's types, or Triton's."""
+        torch, kind = self._torch, type(value)  # `isinstance` may run code of the value's class
+        if issubclass(kind, type):
+            self._add_taking_apart(state, value)
+            return False
+        if issubclass(kind, (dict, list)) and any(value is table for _, table in all_tables()):
+            state.note("table")  # what others have entered counts by itself
+        elif issubclass(kind, torch._ops.OpOverload):
+            self._registrations.add(state, value)
+        elif issubclass(kind, torch._ops.OpOverloadPacket):
+            state.note("packet")
+            for name in sorted(value.overloads()):
+                state.add(getattr(value, name))
+        elif issubclass(kind, torch._library.custom_ops.CustomOpDef):
+            state.add(value._opoverload)
+        elif issubclass(kind, torch._library.fake_impl.FakeImplHolder):
+            state.add(value.kernel and value.kernel.func)
+        elif issubclass(kind, torch._ops.HigherOrderOperator):
+            state.note("higher-order operator", value.name())
+            if not self._known.made(kind):
+                state.add(kind)
+                add_python(state, value)
+        elif issubclass(kind, torch.Tensor):
+            self._add_tensor(state, value)
+        elif issubclass(kind, self._plain):
+            state.note(str(value))
+        elif issubclass(kind, torch.library.Library):
+            state.note("library", value.ns)
+        elif kind.__module__.startswith("triton.runtime"):
+            state.note("kernel", getattr(value, "configs", None), getattr(value, "keys", None))
+            state.add([value.fn, *(getattr(value, name, None) for name in _OF_KERNELS)])
+        elif kind.__name__ == "PatternMatcherPass":
+            state.note("patterns")  # those that others have registered count by themselves
+        else:
+            return False
+        return True
+
+    def _add_taking_apart(self, state: Fingerprint, cls: type) -> None:
+        """Add how torch's pytree takes instances of a class apart, where others have told it how."""
+        nodes = self._torch.utils._pytree.SUPPORTED_NODES
+        if cls in nodes and not self._known.has(cls):
+            node = nodes[cls]
+            state.add((node.flatten_fn, node.unflatten_fn), "how a pytree takes it apart")
+
+    def _add_tensor(self, state: Fingerprint, tensor: Any) -> None:
+        """Add a tensor that code reads, by what it holds; one that holds nothing, by its form."""
+        torch = self._torch
+        state.note("tensor", type(tensor).__qualname__, tensor.dtype, tuple(tensor.shape), tensor.stride())
+        state.note(tensor.device, tensor.requires_grad)
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            if not isinstance(tensor, torch._subclasses.FakeTensor):
+                raise state.unknown(f"a tensor of the class {type(tensor).__qualname__}")
+            return
+        state.add({name: held for name, held in vars(tensor).items() if not name.startswith("_")})
+        if tensor.device.type == "meta":
+            return
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            raise state.unknown(f"a tensor on {tensor.device}")
+        if tensor.numel() * tensor.element_size() > _CONTENT_BYTES:
+            raise state.unknown("a large tensor")
+        content = tensor.detach().contiguous()
+        state.note(ctypes.string_at(content.data_ptr(), content.numel() * content.element_size()))
