@@ -70,7 +70,7 @@ def test_a_value_that_ends_too_early_is_corrupt(end: int) -> None:
     [
         GOLDEN + b"\0",
         b"NBCS\x00" + GOLDEN[5:],
-        b"NBCS\x01\x09" + b"\0" * 16 * 9,
+        b"NBCS\x01\x21" + b"\0" * 16 * 33,
         b"NBCS\x01\x01\xff\xff\xff\xff" + GOLDEN,
         b"NBCS\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff",
     ],
