@@ -68,7 +68,8 @@ def test_graphs_without_any_of_this_have_torchs_own_keys(
     run_python: RunPython, isolated: dict[str, str], tmp_path: Path
 ) -> None:
     first = "torch.compile(lambda x: (x @ W).sin())(torch.ones(4, 4))\n"
-    before = "def f(x):\n    return (x @ x).relu() @ W\n" + first
+    primitives = "torch.nn.functional.dropout(torch.addcmul(x, x, x), 0.5)"  # inductor's own, in Python
+    before = f"def f(x):\n    return ({primitives} @ x).relu() @ W\n" + first
     mine, torchs = (
         {**isolated, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)} for name in ("mine", "torchs")
     )

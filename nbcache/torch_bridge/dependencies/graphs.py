@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["geometry", "operators_of", "sharing", "values_of"]
+__all__ = ["constants_of", "geometry", "intermediates_of", "operators_of", "sharing", "within"]
 
 _PLAIN = (bool, complex, float, int, str, type(None))
 
@@ -40,15 +40,25 @@ def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
     return found.values()
 
 
-def values_of(torch: ModuleType, graph: Any, example_inputs: Sequence[Any]) -> Iterator[Any]:
-    """Return the inputs, the constants and the intermediate values of a graph, and what those hold."""
-    stack = list(example_inputs)
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            if "example_value" in node.meta:
-                stack.append(node.meta["example_value"])
-        attributes = (vars(module), module._buffers, module._parameters)
-        stack += [value for held in attributes for value in held.values() if isinstance(value, torch.Tensor)]
+def constants_of(torch: ModuleType, graph: Any) -> list[Any]:
+    """Return the tensors that a graph holds."""
+    held = ((vars(each), each._buffers, each._parameters) for each in _graphs(torch, graph))
+    values = (value for parts in held for part in parts for value in part.values())
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def intermediates_of(torch: ModuleType, graph: Any) -> list[Any]:
+    """Return what the nodes of a graph have in their metadata as examples of their values."""
+    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
+    return [node.meta["example_value"] for node in nodes if "example_value" in node.meta]
+
+
+def within(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Return those values that are no plain tensors, with the tensors that subclasses hold.
+
+    With each of them comes what it keeps beside its tensors, as `__tensor_flatten__` tells; or None.
+    """
+    stack = list(values)
     plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
     while stack:
         value = stack.pop()
@@ -57,12 +67,11 @@ def values_of(torch: ModuleType, graph: Any, example_inputs: Sequence[Any]) -> I
         if isinstance(value, (list, tuple)):
             stack += value
             continue
-        yield value
+        context = None
         if isinstance(value, torch.Tensor) and hasattr(type(value), "__tensor_flatten__"):
             names, context = value.__tensor_flatten__()
             stack += [getattr(value, name) for name in names]
-            if context is not None:
-                yield context
+        yield value, context
 
 
 def geometry(tensor: Any) -> tuple[str, ...]:

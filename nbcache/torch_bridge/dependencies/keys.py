@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
-from nbcache.torch_bridge.dependencies.graphs import geometry, operators_of, sharing, values_of
+from nbcache.torch_bridge.dependencies.graphs import (
+    constants_of,
+    geometry,
+    intermediates_of,
+    operators_of,
+    sharing,
+    within,
+)
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import Originals
 from nbcache.torch_bridge.dependencies.tables import (
@@ -237,7 +244,15 @@ class Dependencies:
 
     def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
         """Add the classes of inputs and constants that are not torch's, and which inputs share memory."""
-        kinds = dict.fromkeys(type(value) for value in values_of(self._torch, graph, example_inputs))
+        torch = self._torch
+        kinds: dict[type, None] = {}
+        for value, context in within(torch, [*example_inputs, *constants_of(torch, graph)]):
+            kinds[type(value)] = None
+            if self._known.made(type(value)):
+                kinds[type(context)] = None
+            else:
+                state.add(context, f"what {type(value).__qualname__} keeps beside its tensors")
+        kinds |= dict.fromkeys(type(value) for value, _ in within(torch, intermediates_of(torch, graph)))
         for kind in kinds:
             if not self._known.made(kind):
                 state.add(kind, f"the class {kind.__qualname__}")

@@ -221,11 +221,12 @@ class Registrations:
     def is_torchs(self, name: str) -> bool:
         """Tell whether torch itself defines the operator `name`."""
         found = self._torchs.get(name)
-        if found is None:
-            found = self._torchs[name] = self._defined_by_torch(name)
-        return found
+        if found is None and (found := self._defined_by_torch(name)) is not None:
+            self._torchs[name] = found
+        return bool(found)
 
-    def _defined_by_torch(self, name: str) -> bool:
+    def _defined_by_torch(self, name: str) -> bool | None:
+        """Tell the same; None for an operator in Python whose definition torch is about to keep."""
         try:
             match = _DEFINED.search(self._torch._C._dispatch_dump(name))
             build = _DEFINED.search(self._torch._C._dispatch_dump("aten::add.Tensor"))
@@ -238,7 +239,7 @@ class Registrations:
             if file.removeprefix(self._folder) not in _ANYWHERE:
                 return True
             definition = self._torch._library.custom_ops.OPDEFS.get(name)
-            return definition is not None and self._known.made(definition._init_fn)
+            return None if definition is None else self._known.made(definition._init_fn)
         root = build["file"].partition("build/aten/")[0]
         return file.startswith(root) if os.path.isabs(root) else name.startswith("aten::")
 
