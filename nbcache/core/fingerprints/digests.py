@@ -15,17 +15,10 @@ raised and says which: no fingerprint is better than a wrong one.
 
 from __future__ import annotations
 
-import builtins
 import copyreg
-import dis
 import functools
 import hashlib
-import importlib
-import inspect
-import io
 import logging
-import os
-import random
 import sys
 import threading
 import types
@@ -36,22 +29,13 @@ from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from importlib.util import resolve_name
 from pathlib import PurePath
 from typing import Any
 
+from nbcache.core.fingerprints.code import add_code
 from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
-from nbcache.core.fingerprints.instructions import (
-    LOADS,
-    LOADS_ATTRIBUTE,
-    LOADS_CELL,
-    LOADS_GLOBAL,
-    STORES,
-    Step,
-    steps_of,
-)
 from nbcache.core.fingerprints.known_code import DESCRIPTORS, Known, contents
-from nbcache.core.fingerprints.stdlib import TOGETHER, computes
+from nbcache.core.fingerprints.reads import Reads, Unknown
 
 __all__ = ["Fingerprint", "Rule", "Unknown"]
 
@@ -68,45 +52,9 @@ _LEAVES = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
 """They do nothing to a result."""
 _DICTIONARIES = (threading.local, types.SimpleNamespace)
 """They are written in C, and hold nothing but attributes."""
-_READS: tuple[Any, ...] = (
-    builtins.open,
-    builtins.eval,
-    builtins.exec,
-    builtins.globals,
-    builtins.locals,
-    builtins.input,
-    builtins.__import__,
-    importlib.import_module,
-    io.open,
-    os.getenv,
-    os.environ,
-    sys.modules,
-    sys._getframe,
-    inspect.currentframe,
-    inspect.get_annotations,
-    inspect.getsource,
-    inspect.getsourcelines,
-    inspect.stack,
-    random.SystemRandom,
-    typing.get_type_hints,
-)
-"""What reads something that no value tells: a file, a name that is made while it runs."""
-_READING_ATTRIBUTES = frozenset(
-    {
-        *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
-        *("__subclasses__", "__text_signature__", "__type_params__", "f_back", "f_globals", "f_locals"),
-        *("get_annotations", "get_original_bases", "get_protocol_members", "read_bytes", "read_text"),
-    }
-)
-"""Attributes that read such things, whatever they are attributes of."""
-_NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
-"""Attributes that tell names, texts and orders, which count in no other way."""
-_NAMING = (builtins.dir, builtins.vars)
 _EMPTY: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Functions that keep their answers and had none when they were seen, with the digests that they had then."""
 _protocol_attributes: Callable[[type], Any] = getattr(typing, "_get_protocol_attrs", vars)
-_READ_ANY = (*_NAMING, builtins.getattr)
-_LONGEST_NAME = 1000
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
 _WRAPPERS = (functools.partial, staticmethod, classmethod, property, _CACHED, weakref.ref)
@@ -119,13 +67,6 @@ _OF_NO_EFFECT = frozenset(
     }
 )
 """Attributes of classes and functions that tell names and places, or what other attributes tell, too."""
-_FLAGS = 0x02AC
-"""Those of `co_flags` that say what a call does: `*args`, `**kwargs`, generators and coroutines."""
-_ABSENT = object()
-
-
-class Unknown(Exception):
-    """It cannot be told what a value does; the message names it, in words that begin a clause."""
 
 
 class Fingerprint:
@@ -142,29 +83,20 @@ class Fingerprint:
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
         """What was added: an id is told again once its object is gone."""
-        self._words: list[str] = []
         self._count = 0
-        self.attributes: set[str] = set()
-        """Names of attributes that code reads, of whatever."""
-        self.owners: list[types.ModuleType | type] = []
-        """Known modules and classes that are read as values: code may read any attribute of theirs."""
-        self.reads_any = False
-        """Whether code reads attributes by names that are made while it runs."""
+        self._words: list[str] = []
+        self.reads = Reads(self.unknown, self._words)
         self._names: list[str] = []
-        self._together: dict[str, frozenset[str]] = {}
-        """What was added that code may not read these attributes of, by name."""
-        self._reads_names = False
-        """Whether code that was added reads names; if so, all that were seen count."""
+        """Names and texts that were seen; they count if code reads such."""
 
     @property
     def digest(self) -> str:
         """The SHA-256 of all that was added so far, 64 hexadecimal digits."""
-        if not self._reads_names:
-            return self._state.hexdigest()
+        digest = self._state.hexdigest()
+        if not self.reads.names:
+            return digest
         names = "\n".join(sorted(self._names))
-        return hashlib.sha256(
-            f"{self._state.hexdigest()}\n{names}".encode(errors="surrogatepass")
-        ).hexdigest()
+        return hashlib.sha256(f"{digest}\n{names}".encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
         """Add texts, each preceded by its length, so that no two sequences share their bytes."""
@@ -202,9 +134,8 @@ class Fingerprint:
             if kind in (str, bytes) and len(value) > _MOST_BYTES:
                 raise self.unknown("a large text")
             self.note(kind.__name__, repr(value))
-            if kind is str and len(value) < _LONGEST_NAME:
-                for name in value.split("."):
-                    self._reads(name)
+            if kind is str:
+                self.reads.text(value)
         elif kind is int:
             self.note("int", hex(value))
         elif id(value) in self._seen:
@@ -220,12 +151,7 @@ class Fingerprint:
             self._words.pop()
 
     def _add_other(self, kind: type, value: Any) -> None:
-        if any(value is reads for reads in _READS):
-            raise self.unknown("it reads what no key tells")
-        if any(value is naming for naming in _NAMING):
-            self._reads_names = True
-        if any(value is reads for reads in _READ_ANY):
-            self.reads_any = True
+        self.reads.value(value)
         if any(value is stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
             self.note("stream")
         elif issubclass(kind, types.FunctionType):
@@ -235,11 +161,11 @@ class Fingerprint:
         elif issubclass(kind, types.ModuleType):
             if not self.known.has_module(value.__name__):
                 raise self.unknown("the module as a whole")
-            self._computes(value.__name__, "")
+            self.reads.of_module(value.__name__, "")
             self.note("module", value.__name__)
-            self.owners.append(value)
+            self.reads.owners.append(value)
         elif issubclass(kind, types.CodeType):
-            self._code(value, {}, {}, {})
+            add_code(self, value, {}, {})
         elif issubclass(kind, types.MethodType):
             self._parts("method", value.__func__, value.__self__)
         elif issubclass(kind, DESCRIPTORS):
@@ -247,14 +173,14 @@ class Fingerprint:
         elif issubclass(kind, _LEAVES):
             self.note("leaf", kind.__name__)
             if issubclass(kind, logging.Logger):
-                self._if_read("logging.Logger")
+                self.reads.together("logging.Logger")
         elif kind in weakref.ProxyTypes:
             raise self.unknown("a weak proxy")
         elif kind is types.MappingProxyType:
             self._parts(kind.__name__, dict(value))
         elif issubclass(kind, PurePath) and self.known.has(kind):
             self.note(kind.__name__, value)  # it may keep its hash, which differs in each process
-            self._if_read("pathlib.Path")
+            self.reads.together("pathlib.Path")
         elif issubclass(kind, _WRAPPERS):
             self._wrapper(kind, value)
         elif issubclass(kind, _CONTAINERS):
@@ -292,19 +218,6 @@ class Fingerprint:
             _EMPTY[function] = alone.digest
         elif _EMPTY.get(function) != alone.digest:
             raise self.unknown("a function that keeps answers it gave before nbcache saw it")
-
-    def _computes(self, module: str, name: str) -> None:
-        """Raise Unknown where something of the standard library may read what no value tells."""
-        if not computes(module, name):
-            raise self.unknown(f"`{module}{name and '.'}{name}`, which may read what no key tells")
-        self._if_read(f"{module}.{name}")
-
-    def _if_read(self, name: str) -> None:
-        """Have it unknown what code does that reads certain attributes, now that there is what has them."""
-        if name in TOGETHER and name not in self._together:
-            self._together[name] = TOGETHER[name]
-            for attribute in sorted(self.attributes & TOGETHER[name]):
-                raise self.unknown(f"`{attribute}` of `{name}`, which reads what no key tells")
 
     def _parts(self, label: str, *parts: Any) -> None:
         self.note(label, len(parts))
@@ -361,7 +274,7 @@ class Fingerprint:
         """Add a callable that is written in C by its module's name and its package's version."""
         package = module.partition(".")[0]
         self.note(module)
-        self._computes(module, value.__name__ if isinstance(value, DESCRIPTORS) else "")
+        self.reads.of_module(module, value.__name__ if isinstance(value, DESCRIPTORS) else "")
         if self.known.has_module(module) or package == "builtins":
             return
         version = getattr(sys.modules.get(package), "__version__", None)
@@ -414,9 +327,9 @@ class Fingerprint:
 
     def _class(self, cls: type) -> None:
         if self.known.has(cls):
-            self._computes(cls.__module__, cls.__qualname__)
+            self.reads.of_module(cls.__module__, cls.__qualname__)
             self.note("known class", cls.__module__, cls.__qualname__)
-            self.owners.append(cls)
+            self.reads.owners.append(cls)
             return
         self.note("class")
         self._names.append(f"{_name(cls)} {vars(cls).get('__doc__')} {' '.join(vars(cls))}")
@@ -432,7 +345,7 @@ class Fingerprint:
 
     def _function(self, function: types.FunctionType) -> None:
         if self.known.has(function) and self.known.has_file(function.__code__.co_filename):
-            self._computes(function.__module__, function.__qualname__)
+            self.reads.of_module(function.__module__, function.__qualname__)
             self.note("known function", function.__module__, function.__qualname__)
             return
         if self.known.has_file(function.__code__.co_filename):  # written around something
@@ -443,142 +356,9 @@ class Fingerprint:
             self.note("function")
             self._names.append(f"{function.__qualname__} {function.__name__} {function.__doc__}")
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-            self._code(function.__code__, function.__globals__, cells, {})
+            add_code(self, function.__code__, function.__globals__, cells)
         self._parts("defaults", function.__defaults__, function.__kwdefaults__)
         self._attributes(vars(function))
-
-    def _code(
-        self,
-        code: types.CodeType,
-        scope: Mapping[str, Any],
-        cells: Mapping[str, types.CellType],
-        imported: Mapping[str, Sequence[Any]],
-    ) -> None:
-        """Add code; `imported` are the modules that the code around it has imported, by their names."""
-        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        self.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
-        self.note(len(arguments), *arguments, code.co_exceptiontable)
-        steps = steps_of(code)
-        modules = {name: list(values) for name, values in imported.items()}
-        for index, step in enumerate(steps):
-            if step.operation == "IMPORT_NAME":  # first, as functions within may read what comes later
-                self._import(steps, index, scope, modules)
-        for index, (operation, number, value, opcode) in enumerate(steps):
-            self.note(operation)
-            # From 3.13 on LOAD_FAST loads the cells that make a closure: what they hold is used further in.
-            makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
-            if operation in LOADS and value in modules and not makes_closure:
-                for module in modules[value]:
-                    self._chain(module, steps, index)
-            if operation in LOADS_GLOBAL:
-                if value in scope:
-                    self._chain(scope[value], steps, index)
-                elif hasattr(builtins, value):
-                    self._chain(getattr(builtins, value), steps, index)
-                elif value not in modules:
-                    self.note("absent", value)
-            elif operation in LOADS_CELL and value in cells:
-                try:
-                    self._chain(cells[value].cell_contents, steps, index)
-                except ValueError:
-                    self.note("empty")
-            elif opcode in dis.hasconst:
-                if isinstance(value, types.CodeType):
-                    self._code(value, scope, cells, modules)
-                else:
-                    self._add(value)
-            elif opcode in dis.hasname:
-                if operation != "IMPORT_NAME":
-                    self._reads(value)
-                    self.note(value)
-            elif number is not None and value not in modules:
-                self.note(number)
-
-    def _reads(self, name: Any) -> None:
-        """Note what an attribute of this name reads; a text may be the name of one."""
-        if type(name) is str:
-            self.attributes.add(name)
-            for kind, names in self._together.items():
-                if name in names:
-                    raise self.unknown(f"`{name}` of `{kind}`, which reads what no key tells")
-        if type(name) is str and name in _NAMING_ATTRIBUTES:
-            self._reads_names |= "`__repr__`" not in self._words  # every dataclass tells its name in it
-        elif type(name) is str and name in _READING_ATTRIBUTES:
-            raise self.unknown(f"`{name}`, which reads what no key tells")
-
-    def _chain(self, value: Any, steps: Sequence[Step], index: int) -> None:
-        """Add what a name and the attributes that follow it lead to: through modules, and no further."""
-        words = f"`{steps[index].value}`"
-        for following in steps[index + 1 :]:
-            if not issubclass(type(value), types.ModuleType) or following.operation not in LOADS_ATTRIBUTE:
-                break
-            self._reads(following.value)
-            found = self._attribute(value, following.value)
-            if found is _ABSENT:
-                self.note("absent", following.value)
-                return
-            value = found
-            words = f"`{following.value}`"
-        self.add(value, words)
-
-    def _attribute(self, module: types.ModuleType, name: str) -> Any:
-        """Return an attribute of a module, or that it is absent; no code of others runs to find it."""
-        held: dict[str, Any] = object.__getattribute__(module, "__dict__")
-        if name in held:
-            return held[name]
-        kind = type(module)
-        if self.known.has_module(module.__name__) or (kind is not types.ModuleType and self.known.has(kind)):
-            return getattr(module, name, _ABSENT)
-        if hasattr(types.ModuleType, name):
-            return object.__getattribute__(module, name)
-        if kind is types.ModuleType and "__getattr__" not in held:
-            return _ABSENT
-        raise self.unknown(f"`{name}` of `{module.__name__}`, which is loaded only when it is asked for")
-
-    def _import(
-        self,
-        steps: Sequence[Step],
-        index: int,
-        scope: Mapping[str, Any],
-        imported: dict[str, list[Any]],
-    ) -> None:
-        """Follow an import within a function: a module that it binds is looked at where it is used."""
-        level, names, name = (step.value for step in (*steps[index - 2 : index], steps[index]))
-        if level:
-            try:
-                name = resolve_name("." * level + name, scope.get("__package__") or "")
-            except ImportError as error:
-                raise self.unknown(f"`{name}`, imported from a package that is not told") from error
-        self.note(name)
-        renamed = names is None and steps[index + 1].operation == "IMPORT_FROM"  # `import a.b as c`
-        if names is None and not renamed:
-            name = name.partition(".")[0]
-        module = sys.modules.get(name)
-        if module is None and not self.known.has_module(name):
-            raise self.unknown(f"`{name}`, which it imports and nobody has yet")
-        if module is None:
-            self._computes(name, "")
-        if names is None:
-            bound = next((step.value for step in steps[index + 1 :] if step.operation in STORES), "")
-            imported.setdefault(bound, []).append(module)
-            return
-        for at in range(index + 1, len(steps) - 1):
-            if steps[at].operation in STORES:
-                continue
-            if steps[at].operation != "IMPORT_FROM":
-                break
-            attribute = steps[at].value
-            found = _ABSENT if module is None else self._imported_from(module, name, attribute)
-            if issubclass(type(found), types.ModuleType):
-                imported.setdefault(steps[at + 1].value, []).append(found)
-            elif found is not _ABSENT:
-                self.add(found, f"`{attribute}`")
-
-    def _imported_from(self, module: types.ModuleType, name: str, attribute: str) -> Any:
-        part = sys.modules.get(f"{name}.{attribute}")
-        if part is not None and attribute not in object.__getattribute__(module, "__dict__"):
-            return part
-        return self._attribute(module, attribute)
 
 
 def _name(value: Any) -> str:

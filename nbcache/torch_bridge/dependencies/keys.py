@@ -330,7 +330,7 @@ class Dependencies:
             before = len(added)
             owners: dict[int, Any] = {}
             each: Any
-            for each in (*self._read, self._torch.nn.Module, *state.owners):
+            for each in (*self._read, self._torch.nn.Module, *state.reads.owners):
                 for owner in each.__mro__ if isinstance(each, type) else (each,):
                     owners[id(owner)] = owner
             for owner in owners.values():
@@ -343,21 +343,21 @@ class Dependencies:
 
     def _others(self, state: Fingerprint, owner: Any) -> Iterator[tuple[str, Any]]:
         """Return what others have set in a class or module, and code that was added may read."""
-        torch, names = self._torch, state.attributes
+        torch, names = self._torch, state.reads.attributes
         if isinstance(owner, (torch._ops._Ops, torch._ops._OpNamespace)):
-            for name in [*vars(owner)] if state.reads_any else names & {*vars(owner)}:
+            for name in [*vars(owner)] if state.reads.any else names & {*vars(owner)}:
                 value = vars(owner)[name]
                 if isinstance(value, ModuleType) or not self._is_torchs(value):
                     yield name, value
             return
-        if isinstance(owner, ModuleType) and any(owner is each for each in state.owners):
+        if isinstance(owner, ModuleType) and any(owner is each for each in state.reads.owners):
             for name in names & {*vars(owner)}:
                 value = vars(owner)[name]
                 if isinstance(value, ModuleType) or (callable(value) and not self._known.made(value)):
                     yield name, value
         if self._originals.is_noted(owner):
             for name, value, replaced in self._originals.changes(owner):
-                if replaced or state.reads_any or name in names or _is_special(name):
+                if replaced or state.reads.any or name in names or _is_special(name):
                     yield name, value
         elif isinstance(owner, type) and self._known.has(owner):
             for name, value in vars(owner).items():
