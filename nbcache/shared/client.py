@@ -25,7 +25,8 @@ from nbcache.core.model import (
     Source,
 )
 from nbcache.core.threads import renew_in_children
-from nbcache.shared.level import Publication, SharedLevel
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.publications import Publication
 from nbcache.shared.signing import Found
 from nbcache.shared.single_flight import Holder
 

@@ -17,7 +17,7 @@ from nbcache.core.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Manifest
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared import level as shared_module
+from nbcache.shared import connection, entries, publications
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import decode_shared
 from nbcache.shared.level import SharedLevel
@@ -201,7 +201,7 @@ def test_no_more_is_read_to_tell_whose_it_is_than_a_bound(
     for ref, number in zip(refs, range(99), strict=False):
         publish(bob, b"%d" % number, key=ref.key)
     assert bob.flush(SECONDS)
-    monkeypatch.setattr(shared_module, "_MOST_COMPARED", 1)
+    monkeypatch.setattr(entries, "_MOST_COMPARED", 1)
     before = store.calls["get_many"]
     absent = level(store, "ada").absent(HERE, refs)
     assert [ref.key for ref in absent] == [*(f"k{number}" for number in range(16)), "k99"]
@@ -250,13 +250,20 @@ def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
     assert [(each.user, each.host) for each in told] == [("bob", "engine"), ("ada", "engine")]
     assert [each.manifest for each in told] == [manifest] * 2
     assert ada.publications("nothing.ipynb") == []
-    assert ada.publication(bob._own, "another.ipynb")[0].user == "bob"
-    for slot in (ada._own, stranger._own, bob._own + "/x", "../x", "", "live/probe"):
+    assert ada.publication(bob._publications.own, "another.ipynb")[0].user == "bob"
+    for slot in (
+        ada._publications.own,
+        stranger._publications.own,
+        bob._publications.own + "/x",
+        "../x",
+        "",
+        "live/probe",
+    ):
         assert ada.publication(slot, "another.ipynb") == []
 
 
 def test_of_very_many_publications_some_are_read(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_module, "_MOST_PUBLICATIONS", 20)
+    monkeypatch.setattr(publications, "_MOST_PUBLICATIONS", 20)
     store = FailingStore(MemoryStore(), None)
     for number in range(30):  # as of pods, each with a name of its own
         writer = level(store, host=f"pod-{number}")
@@ -266,7 +273,7 @@ def test_of_very_many_publications_some_are_read(level: Level, monkeypatch: pyte
 
     assert len(level(store).publications("model.ipynb")) == 20
     assert store.calls["get_many"] == 2
-    monkeypatch.setattr(shared_module, "_MOST_PUBLISHED", 1)
+    monkeypatch.setattr(publications, "_MOST_PUBLISHED", 1)
     assert len(level(store).publications("model.ipynb")) == 16
 
 
@@ -274,7 +281,7 @@ def test_a_publication_that_lies_under_another_notebook_is_none(store: Store, le
     ada = level(store)
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"a graph"),)))
     assert ada.flush(SECONDS)
-    value = store.get(ada._own)
+    value = store.get(ada._publications.own)
     assert value is not None
     store.put(f"notebook/{sha256(b'another.ipynb')}/{'0' * 64}", value)
     store.put(f"notebook/{sha256(b'model.ipynb')}/{'0' * 64}", b"garbage")
@@ -288,12 +295,12 @@ def test_what_had_to_wait_to_be_published_loses_nothing_that_was_published_since
     failing = FailingStore(store, StoreFull("full"), ["put"])
     ada = level(failing)
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"old"),)))
-    wait_until(lambda: ada._unsent, "it could not be written")
+    wait_until(lambda: ada.connection._unsent, "it could not be written")
     failing.error = None
-    ada._writing._failure = None
+    ada.connection.writing._failure = None
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"new"),)))
-    assert ada._worker.flush(SECONDS)
-    ada._send_again()
+    assert ada.connection._worker.flush(SECONDS)
+    ada.connection._send_again()
     assert ada.flush(SECONDS)
     (told,) = ada.publications("model.ipynb")
     assert set(told.manifest.artifacts) == {ref_of(b"old"), ref_of(b"new")}
@@ -358,11 +365,11 @@ def test_a_forked_child_asks_publishes_and_waits_for_nothing(store: Store, level
         one.close(SECONDS)
         return nothing and one.flush(SECONDS)
 
-    one._lock.acquire()
+    one.connection._lock.acquire()
     try:
         assert in_child(in_the_child)
     finally:
-        one._lock.release()
+        one.connection._lock.release()
     assert found(one) == [b"a graph"]
 
 
@@ -383,7 +390,7 @@ def test_while_a_store_fails_nobody_asks_it_and_then_what_waited_is_written(
     assert "it is gone" in said[0] and "Next: wait" in said[0]
 
     store.error = None
-    wait_until(lambda: not one._unsent, "it was written")
+    wait_until(lambda: not one.connection._unsent, "it was written")
     assert one.flush(SECONDS)
     assert found(one) == [b"a graph"]
     assert len(one.publications("model.ipynb")) == 1
@@ -423,22 +430,22 @@ def test_what_fails_again_and_again_is_dropped_and_the_rest_is_written(
     noise = b"".join(sha256(b"%d" % number).encode() for number in range(400))
     publish(one, noise, b"a graph")
     wait_until(lambda: "3 times" in said[-1] if said else False, "it was given up")
-    wait_until(lambda: one.failure is None and not one._unsent, "it is back")
+    wait_until(lambda: one.failure is None and not one.connection._unsent, "it is back")
     assert one.flush(SECONDS)
     assert found(one) == [b"a graph"]
-    assert one._pending == 0
+    assert one.connection.pending == 0
 
 
 def test_no_more_waits_to_be_written_than_is_kept(
     level: Level, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_module, "_MOST_PENDING", 100)
+    monkeypatch.setattr(connection, "_MOST_PENDING", 100)
     one = level(FailingStore(MemoryStore(), StoreUnavailable("gone")))
     found(one)
     for number in range(20):
         publish(one, b"%d" % number)
     one.flush(SECONDS)
-    assert 0 < len(one._unsent) < 20
+    assert 0 < len(one.connection._unsent) < 20
     assert "more waits to be written than is kept" in said[-1]
 
 

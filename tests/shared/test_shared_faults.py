@@ -247,13 +247,13 @@ def test_a_user_who_may_only_read_reads(kernel: Make, server: RedisServer) -> No
         )
     reader = kernel(f"redis://reader:secret@{HOST}:{server.port}", notebook="another.ipynb")
     reader.run("new")
-    wait_until(lambda: reader.shared._reading.failure is None, "it is read again")
+    wait_until(lambda: reader.shared.connection.reading.failure is None, "it is read again")
     for _ in range(3):  # what it may not do is not tried again and again
         reader.bridge.clear()
         reader.session.clear()
         assert reader.run("one", "two") == [HIT, HIT]
         reader.session.flush(SECONDS)
-        assert reader.shared._reading.failure is None
+        assert reader.shared.connection.reading.failure is None
     assert reader.levels == [None, *[Level.L3] * 6]
     assert len(warnings(reader)) == 1
     assert "secret" not in warnings(reader)[0]
@@ -387,7 +387,7 @@ def test_a_forked_child_compiles_while_its_parent_is_connected(kernel: Make, ser
         other.session.close(SECONDS)
         return outcomes == [MISS, MISS]
 
-    locks = [other.shared._lock, exchange._reading]
+    locks = [other.shared.connection._lock, exchange._reading]
     for lock in locks:
         lock.acquire()
     try:

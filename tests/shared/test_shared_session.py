@@ -104,7 +104,7 @@ def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kern
     bob = kernel(redis_server.url, "bob")
     ada = kernel(redis_server.url, "ada")
     bob.keyring.add(ada.keyring.fingerprint())
-    wait_until(lambda: bob.shared._listener and bob.shared._listener.connected, "it listens")
+    wait_until(lambda: bob.shared.hears, "it listens")
     ada.publish("one")
 
     wait_until(lambda: bob.session._supply._brought, "it was read ahead")
@@ -119,7 +119,7 @@ def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisS
     bob.keyring.add(ada.keyring.fingerprint())
     bob.session.environment_ready(HERE)
     bob.settle()
-    wait_until(lambda: bob.shared._listener and bob.shared._listener.connected, "it listens")
+    wait_until(lambda: bob.shared.hears, "it listens")
     ada.publish("one")
 
     wait_until(lambda: bob.session._supply._brought, "it was read ahead")
@@ -160,7 +160,7 @@ def test_who_only_hits_is_heard_by_nobody(redis_server: RedisServer, kernel: Mak
 
 def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) -> None:
     reader, writer = kernel(redis_server.url), kernel(redis_server.url)
-    wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
+    wait_until(lambda: reader.shared.hears, "it listens")
     asked: list[str] = []
     get_many = reader.shared.store.get_many
 
@@ -182,7 +182,7 @@ def test_reading_ahead_is_bounded_in_all(
 ) -> None:
     monkeypatch.setattr(exchange_module, "_MOST_AHEAD", 1500)  # a graph has 1,000 bytes
     reader, writer = kernel(redis_server.url), kernel(redis_server.url)
-    wait_until(lambda: reader.shared._listener and reader.shared._listener.connected, "it listens")
+    wait_until(lambda: reader.shared.hears, "it listens")
     for number in range(4):
         writer.publish(f"graph {number}")
         wait_until(lambda: reader.shared.publications("model.ipynb"), "it was published")

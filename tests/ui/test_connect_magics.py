@@ -238,8 +238,8 @@ from nbcache.core.errors import StoreUnavailable
 run('%nbcache connect {tmp_path}/team')
 shared = session.exchange.shared
 evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')
-shared._reading.failed(evil)
-shared._writing.failed(evil)
+shared.connection.reading.failed(evil)
+shared.connection.writing.failed(evil)
 shared.ask = lambda: None
 session.environment_ready(here)
 session.begin_cell(None)

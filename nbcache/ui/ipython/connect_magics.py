@@ -18,7 +18,8 @@ from nbcache.core.text import DOT, ago, counted, duration, one_line
 from nbcache.core.trust import Keyring, short, spelled
 from nbcache.kernel.session import Session
 from nbcache.shared.client import Exchange
-from nbcache.shared.level import Publication, SharedLevel
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.publications import Publication
 from nbcache.shared.signing import Peer
 from nbcache.snapshots.sources import origin
 from nbcache.stores.base import Store

@@ -1,0 +1,206 @@
+"""A store that others run, as one kernel uses it: what it reads, and what it has written in the background.
+
+A store that fails is left alone for a while (`Availability`), and what was to be written meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly
+from nbcache.core.threads import Worker, renew_in_children
+from nbcache.shared.circuit_breaker import Availability
+from nbcache.stores.base import Store
+from nbcache.stores.open import coordinator
+
+__all__ = ["Connection"]
+
+T = TypeVar("T")
+
+_MOST_PENDING = 256 << 20
+"""Bytes that wait to be written; more is not published."""
+_PROBE = "probe"
+_PROBE_SECONDS = 0.001
+_TRIES = 3
+"""How often something is written that the store failed at; some stores fail at what is too long for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """Something to be written."""
+
+    write: Callable[[], object]
+    size: int
+    """Bytes that it holds meanwhile."""
+    tries: int = _TRIES
+
+
+class Connection:
+    """Safe to use from any thread. `say` is given one-line notices."""
+
+    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+        self.store = store
+        self.say = say
+        self.coordinator = coordinator(store)
+        self.reading = Availability(lambda: store.get(_PROBE), self._changed)
+        self.writing = Availability(self._try_to_write, self._changed)
+        """Off where it is full, a replica, or fails at writing alone: then it is still read."""
+        self._worker = Worker(self._failed)
+        self._lock = threading.Lock()
+        self._unsent: list[_Task] = []
+        self.pending = 0
+        """Bytes that are still to be written."""
+        self.closed = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which reads and writes nothing."""
+        self._lock = threading.Lock()
+        self.closed = True
+
+    @property
+    def name(self) -> str:
+        """What to call the store in reports; holds no secret."""
+        return self.store.name
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why it is not read, or not written to, now; None where it is both."""
+        return self.reading.failure or self.writing.failure
+
+    @property
+    def can_read(self) -> bool:
+        return self.reading.failure is None and not self.closed
+
+    @property
+    def can_write(self) -> bool:
+        """Whether it is read and written to."""
+        return self.failure is None and not self.closed
+
+    def ask(self) -> None:
+        """Ask whether it answers again, where it is off; within its timeouts."""
+        self.reading.ask()
+        if self.reading.failure is None:
+            self.writing.ask()
+
+    def note(self, text: str) -> None:
+        """Give a notice that begins with the name of the store."""
+        self.say(f"{self.name}: {text}")
+
+    def read(self, action: Callable[[], T]) -> T | None:
+        """Return what `action` returns; None where the store is off, or fails, which turns it off."""
+        if not self.can_read:
+            return None
+        try:
+            return action()
+        except StoreError as error:
+            self.fails(error)
+            return None
+
+    def write(self, size: int, write: Callable[[], object]) -> bool:
+        """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.
+
+        Returns False where too much waits already.
+        """
+        with self._lock:
+            if self.pending + size > _MOST_PENDING:
+                self.note("more waits to be written than is kept; some is not shared")
+                return False
+            self.pending += size
+        self._worker.submit(partial(self._do, _Task(write, size)))
+        return True
+
+    def _do(self, task: _Task) -> None:
+        left = None
+        try:
+            if self.can_write:
+                task.write()
+            else:
+                left = task
+        except StoreError as error:
+            self.fails_to_write(error)
+            left = replace(task, tries=task.tries - 1)
+        finally:
+            with self._lock:
+                if left is not None and left.tries:
+                    self._unsent.append(left)
+                else:
+                    self.pending -= task.size
+        if left is not None and not left.tries:
+            self.note(f"something could not be written {_TRIES} times, and is not shared")
+        elif left is not None and self.can_write:  # it is back just now
+            self._send_again()
+
+    def _send_again(self) -> None:
+        """Have written what waits for that."""
+        with self._lock:
+            unsent, self._unsent = self._unsent, []
+        for task in unsent:
+            self._worker.submit(partial(self._do, task))
+
+    def after_writes(self, action: Callable[[], object]) -> None:
+        """Have `action` done once all that was handed to `write` before is written, or could not be."""
+        self._worker.submit(action)
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until all is written; False where `timeout` seconds were too few, or the store is off."""
+        return self.closed or (self._worker.flush(timeout) and not self._unsent)
+
+    def stop(self) -> None:
+        """Read and write no more."""
+        with self._lock:
+            self.closed = True
+        self.reading.close()
+        self.writing.close()
+
+    def close(self) -> None:
+        """Close the store, after `stop`."""
+        self._worker.stop()
+        self.store.close()
+
+    def _try_to_write(self) -> None:
+        """Raise StoreError unless the store can be written to, and coordinates where it did."""
+        self.store.put(_PROBE, b"")
+        if self.coordinator is not None:
+            self.coordinator.claim(_PROBE, b"", _PROBE_SECONDS)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def fails(self, error: StoreError) -> None:
+        """Leave alone what somebody waited for in vain."""
+        if not isinstance(error, StoreFull | StoreReadOnly):
+            self.reading.failed(error)
+        self.writing.failed(error)
+
+    def fails_to_write(self, error: StoreError) -> None:
+        """Leave off writing, and reading only where that fails as well; for threads that nobody waits for."""
+        if not isinstance(error, StoreFull | StoreReadOnly):
+            try:
+                self.store.get(_PROBE)
+            except StoreError as fault:
+                self.fails(fault)
+                return
+        self.writing.failed(error)
+
+    def _changed(self, error: StoreError | None) -> None:
+        if error is None:
+            if self.failure is None:
+                self.say(f"{self.name} answers again")
+                self._send_again()
+            return
+        if error is self.writing.failure and self.reading.failure is not None:  # of reading it was said
+            return
+        next_step = f" Next: {error.next_step}." if error.next_step else ""
+        until = "written to until it can be" if self.reading.failure is None else "asked until it answers"
+        self.note(f"{error.what}, so it is not {until} again.{next_step}")
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, NbcacheError):
+            next_step = f" Next: {error.next_step}" if error.next_step else ""
+            self.note(f"what was compiled is not shared: {error}.{next_step}")
+        else:  # a bug of ours must not go unseen
+            self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
