@@ -10,11 +10,11 @@ from nbcache.artifacts.types import type_of
 from nbcache.core.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Source
 from nbcache.core.threads import renew_in_children
 
-__all__ = ["Brought", "Holdings", "summaries"]
+__all__ = ["ManifestBuilder", "PendingImport", "summaries"]
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class PendingImport:
     """What came from elsewhere and is to be stored here."""
 
     manifest: Manifest
@@ -23,12 +23,12 @@ class Brought:
     source: Source
 
 
-class Holdings:
+class ManifestBuilder:
     """Collects what the manifest is to name. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._brought: list[Brought] = []
+        self._brought: list[PendingImport] = []
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._due = False
         renew_in_children(self)
@@ -37,12 +37,12 @@ class Holdings:
         """Go on in a forked child."""
         self._lock = threading.Lock()
 
-    def bring(self, brought: Brought) -> None:
+    def bring(self, brought: PendingImport) -> None:
         """Keep what was brought until it is stored: storing can wait, and the compiler cannot."""
         with self._lock:
             self._brought.append(brought)
 
-    def take_brought(self) -> list[Brought]:
+    def take_brought(self) -> list[PendingImport]:
         """Return what was brought since this was last asked."""
         with self._lock:
             brought, self._brought = self._brought, []

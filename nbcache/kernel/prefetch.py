@@ -12,7 +12,7 @@ from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Manifest, Source
 from nbcache.core.threads import renew_in_children
 
-__all__ = ["Supply"]
+__all__ = ["Prefetcher"]
 
 
 _AHEAD_BYTES = 256 * 2**20
@@ -21,7 +21,7 @@ _READERS = 4
 """Threads that read ahead: reading, hashing and decompressing leave Python's lock to others."""
 
 
-class Supply:
+class Prefetcher:
     """Artifacts for one environment. Methods are safe to call from any thread."""
 
     def __init__(

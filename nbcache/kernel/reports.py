@@ -9,7 +9,7 @@ from nbcache.core.errors import printable
 from nbcache.core.model import Cell, CellReport, GraphRecord
 from nbcache.core.threads import renew_in_children
 
-__all__ = ["Journal"]
+__all__ = ["ReportLog"]
 
 _MOST_NOTICES = 100
 _LONGEST_NOTICE = 2000
@@ -17,7 +17,7 @@ _LONGEST_NOTICE = 2000
 _MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
 
 
-class Journal:
+class ReportLog:
     """Keeps reports and notices, and which cell's source is under which file name. Safe for all threads."""
 
     def __init__(self) -> None:

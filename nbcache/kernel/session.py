@@ -39,13 +39,13 @@ from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import Event, SpanEnded
 from nbcache.kernel.local_cache import LocalLevel
-from nbcache.kernel.manifest import Brought, Holdings
-from nbcache.kernel.prefetch import Supply
+from nbcache.kernel.manifest import ManifestBuilder, PendingImport
+from nbcache.kernel.prefetch import Prefetcher
 from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.reasons import names_changed, why_missed
-from nbcache.kernel.reports import Journal
+from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
-from nbcache.shared.client import Exchange
+from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
 from nbcache.stores.base import Store
 
@@ -110,7 +110,7 @@ class Session:
     ) -> None:
         self.settings = settings
         self.bridge = bridge
-        self.journal = Journal()
+        self.report_log = ReportLog()
         """Reports, notices, and the names of cells' code."""
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
         """Says whose artifacts may be used here."""
@@ -137,8 +137,8 @@ class Session:
         self._attempting = threading.local()
         self._unnoticed: int | None = None
         self._unnoticed_ids: set[str] = set()
-        self._supply = self._new_supply()
-        self.exchange: Exchange | None = None
+        self._prefetcher = self._new_prefetcher()
+        self.shared_client: SharedClient | None = None
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
         """What `connect` does; the extension sets it."""
@@ -148,7 +148,7 @@ class Session:
         """Called when a cell has ended."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of the session's, before this notebook's manifest is read."""
-        self._holdings = Holdings()
+        self._manifest_builder = ManifestBuilder()
         self._notebook = ""
         self._notebook_known = threading.Event()
         self._pid = os.getpid()
@@ -186,7 +186,7 @@ class Session:
     def close(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
         self.prewarm.stop()
-        self._supply.stop()
+        self._prefetcher.stop()
         self.bridge.uninstall()
         began = time.monotonic()
         self.flush(timeout)
@@ -207,8 +207,8 @@ class Session:
         if not self._flush_here(timeout):
             return False
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        exchange = self.exchange
-        return exchange is None or exchange.shared.flush(left)
+        shared_client = self.shared_client
+        return shared_client is None or shared_client.level.flush(left)
 
     def _flush_here(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored here; False where `timeout` seconds were not enough."""
@@ -233,7 +233,7 @@ class Session:
         self.bridge.clear()
         with self._lock:
             self._forget_read()
-            self._supply.begin(None)
+            self._prefetcher.begin(None)
             self._incomplete.clear()
         return removed
 
@@ -248,31 +248,31 @@ class Session:
             raise NbcacheError("this session cannot connect", next_step="run `%load_ext nbcache`")
         self.connector(url)
 
-    def join(self, shared: SharedLevel) -> Exchange:
-        """Make `shared` part of every lookup, and exchange with it what there is of this notebook."""
+    def join(self, shared: SharedLevel) -> SharedClient:
+        """Make `shared` part of every lookup, and share with it what there is of this notebook."""
         self.disconnect()
-        self.exchange = exchange = Exchange(shared, self, lambda: self.settings.prefetch)
+        self.shared_client = shared_client = SharedClient(shared, self, lambda: self.settings.prefetch)
         if self.environment is not None:
-            self._start(partial(exchange.begin, self.environment))
-        return exchange
+            self._start(partial(shared_client.begin, self.environment))
+        return shared_client
 
     def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
-        if self.exchange is None:
+        if self.shared_client is None:
             return
         began = time.monotonic()
         self._flush_here(timeout)  # which hands on what is to be published
-        exchange, self.exchange = self.exchange, None
-        exchange.shared.close(max(0.0, timeout - (time.monotonic() - began)))
+        shared_client, self.shared_client = self.shared_client, None
+        shared_client.level.close(max(0.0, timeout - (time.monotonic() - began)))
 
     @property
     def shares(self) -> bool:
         """Whether this kernel is connected to a shared level."""
-        return self.exchange is not None
+        return self.shared_client is not None
 
     def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
         """Return what is here of this notebook; nothing where that is not known within `timeout` seconds."""
-        return self._supply.refs(timeout)
+        return self._prefetcher.refs(timeout)
 
     def stored(self) -> Manifest | None:
         """Return what is stored of this notebook, without waiting for what is still to be stored."""
@@ -287,7 +287,7 @@ class Session:
     def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
         """Have an artifact stored that came from `source` because the compiler asked for it."""
         self._met_others()
-        self._supply.came_from(ref.type, ref.key, source)
+        self._prefetcher.came_from(ref.type, ref.key, source)
         if self._saving and self.settings.save:
             adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
             self.attempt("storing what was shared", partial(self.submit, adopt))
@@ -302,28 +302,28 @@ class Session:
     @property
     def reports(self) -> list[CellReport]:
         """The reports of the cells that have run, oldest first."""
-        return self.journal.reports
+        return self.report_log.reports
 
     def report(self, cell: int | Cell | None = None) -> CellReport | None:
         """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
-        return self.journal.report(cell)
+        return self.report_log.report(cell)
 
     @property
     def notices(self) -> list[str]:
         """Every notice since the extension was loaded, oldest first."""
-        return self.journal.notices
+        return self.report_log.notices
 
     def activity(self) -> Activity | None:
         """Return what is being compiled right now, or None."""
-        activity, exchange = self._tracker.activity(self._clock()), self.exchange
-        holder = None if exchange is None else exchange.holder
+        activity, shared_client = self._tracker.activity(self._clock()), self.shared_client
+        holder = None if shared_client is None else shared_client.holder
         if activity is None or holder is None:
             return activity
         return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
 
     def notice(self, text: str) -> None:
         """Show `text` once, under the next report."""
-        self.journal.notice(text)
+        self.report_log.notice(text)
 
     def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
         """Write all that is stored of this notebook into a snapshot, with all that is there already.
@@ -354,8 +354,8 @@ class Session:
         self._cell_began = self._clock()
         self._idle_since = None
         self._saving = True
-        if (exchange := self.exchange) is not None:
-            exchange.shared.begin_cell()
+        if (shared_client := self.shared_client) is not None:
+            shared_client.level.begin_cell()
         self._tracker.begin_cell(cell)
 
     def save_cell(self, save: bool) -> None:
@@ -375,7 +375,7 @@ class Session:
             )
         if graphs and (off := self._shared_is_off()) is not None:
             marks.append(off)
-        report = self.journal.add(self._cell, graphs, self._clock() - self._cell_began, marks, name)
+        report = self.report_log.add(self._cell, graphs, self._clock() - self._cell_began, marks, name)
         self._cell = None
         self._idle_since = self._clock()
         for hook in self.cell_ended:
@@ -386,9 +386,9 @@ class Session:
 
     def _shared_is_off(self) -> str | None:
         """Return the mark of a report while the shared level is off, unless a notice of it says why."""
-        shared = None if self.exchange is None else self.exchange.shared
+        shared = None if self.shared_client is None else self.shared_client.level
         failure = None if shared is None else shared.failure
-        if shared is None or failure is None or self.journal.will_say(failure.what):
+        if shared is None or failure is None or self.report_log.will_say(failure.what):
             return None
         return f"{shared.name} is off for now: {failure.what}"
 
@@ -421,8 +421,8 @@ class Session:
         self._start_reading(environment)
 
     def _start_reading(self, environment: Environment) -> None:
-        if not self._start(partial(self._read_ahead, environment, self._supply)):
-            self._supply.begin(None)
+        if not self._start(partial(self._read_ahead, environment, self._prefetcher)):
+            self._prefetcher.begin(None)
 
     def _start(self, action: Callable[[], object]) -> bool:
         """Have `action` done on a thread of its own; False where there can be none."""
@@ -456,9 +456,9 @@ class Session:
 
     def emit(self, event: Event) -> None:
         """Take in one compile event."""
-        exchange = self.exchange
-        if exchange is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
-            exchange.compiled(event.thread)
+        shared_client = self.shared_client
+        if shared_client is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
+            shared_client.compiled(event.thread)
         if self._unnoticed is not None:
             if event.thread == self._unnoticed and event.compile_id is not None:
                 self._unnoticed_ids.add(event.compile_id)
@@ -490,46 +490,46 @@ class Session:
         """Return what the local store and the snapshots hold under torch's `key`, as `provide` does."""
         if self.environment is None or self._is_given_up(type, key):
             return ()
-        return self._supply.take(type, key)
+        return self._prefetcher.take(type, key)
 
     def provide_shared(self, type: str, key: str) -> Sequence[Artifact]:
         """Return what the shared level holds under torch's `key`, as `provide` does."""
-        environment, exchange = self.environment, self.exchange
-        if environment is None or exchange is None or self._is_given_up(type, key):
+        environment, shared_client = self.environment, self.shared_client
+        if environment is None or shared_client is None or self._is_given_up(type, key):
             return ()
         if self._unnoticed == threading.get_ident():  # prewarming, between cells: it may wait for nobody
             return ()
-        return exchange.provide(environment, type, key)
+        return shared_client.provide(environment, type, key)
 
     def await_other(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now; nothing where this one is to compile it.
 
         `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
         """
-        environment, exchange = self.environment, self.exchange
-        if environment is None or exchange is None or not (self._saving and self.settings.save):
+        environment, shared_client = self.environment, self.shared_client
+        if environment is None or shared_client is None or not (self._saving and self.settings.save):
             return ()
         function = self._tracker.function_on(threading.get_ident())
-        return exchange.await_other(environment, key, function, frozenset(map(sha256, tried)))
+        return shared_client.await_other(environment, key, function, frozenset(map(sha256, tried)))
 
     def _is_given_up(self, type: str, key: str) -> bool:
         return type == "inductor" and key in self._incomplete
 
     def named(self, type: str, timeout: float) -> list[str]:
         """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
-        return list(dict.fromkeys(ref.key for ref in self._supply.refs(timeout) if ref.type == type))
+        return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))
 
     def populated(self, type: str, key: str) -> None:
         """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
         here = (Level.L1, self.artifacts.store.name)
-        self._origins[(type, key)] = self._supply.source(type, key) or here
+        self._origins[(type, key)] = self._prefetcher.source(type, key) or here
 
     def looked_up(self, type: str, key: str) -> tuple[Level, str]:
         """Return the level and the source, in words, of an artifact that the compiler has just hit."""
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def _renamed(self, key: str, autograd_key: str) -> bool:
-        return names_changed(key, autograd_key, self._supply.graphs(), self._supply.refs())
+        return names_changed(key, autograd_key, self._prefetcher.graphs(), self._prefetcher.refs())
 
     def miss_reason(self, key: str, threads: int = 0, *, backward: bool = False) -> str:
         """Return why nothing could be hit under `key`, where torch uses so many threads."""
@@ -539,7 +539,7 @@ class Session:
             return "nbcache does not know this environment"
         function = self._tracker.function_on(threading.get_ident())
         cell = self._cell.digest if self._cell else ""
-        stored = self._supply.graphs()
+        stored = self._prefetcher.graphs()
         incomplete = key in self._incomplete
         return why_missed(
             key, function, cell, threads, stored, self.graphs, backward=backward, incomplete=incomplete
@@ -572,8 +572,8 @@ class Session:
         with self._lock:
             if self._closed or environment != self.environment:
                 return
-            if self._supply.bring(ours, packed, source) and self.settings.save:
-                self._holdings.bring(Brought(ours, packed, source))
+            if self._prefetcher.bring(ours, packed, source) and self.settings.save:
+                self._manifest_builder.bring(PendingImport(ours, packed, source))
 
     def _met_others(self) -> None:
         """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
@@ -634,49 +634,51 @@ class Session:
         if (ref := self._local.put(put)) is None:
             return
         self._use(environment, ref)
-        if (exchange := self.exchange) is not None:
-            exchange.publish(environment, ref)
+        if (shared_client := self.shared_client) is not None:
+            shared_client.publish(environment, ref)
 
     def _use(self, environment: Environment, ref: ArtifactRef) -> None:
         with self._lock:
             if environment is self.environment:
-                self._holdings.use(ref)
+                self._manifest_builder.use(ref)
 
     def _save_manifest(self) -> None:
-        for brought in self._holdings.take_brought():  # so that it is here without who brought it
+        for brought in self._manifest_builder.take_brought():  # so that it is here without who brought it
             for ref in brought.manifest.artifacts:
                 if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
-                    self._supply.came_from(ref.type, ref.key, brought.source)
+                    self._prefetcher.came_from(ref.type, ref.key, brought.source)
             self._local.save(brought.manifest)
         notebook = self.notebook(timeout=1.0)
         with self._lock:  # the environment may change, and what was used belongs to one
             if (environment := self.environment) is None:
                 return
-            manifest = self._holdings.manifest(environment, notebook, self._supply.refs(), self.graphs)
+            manifest = self._manifest_builder.manifest(
+                environment, notebook, self._prefetcher.refs(), self.graphs
+            )
         if manifest is None:
             return
         if (saved := self._local.save(manifest)) is None:
-            self._holdings.not_saved()
-        elif (exchange := self.exchange) is not None:
-            exchange.publish_manifest(saved)
+            self._manifest_builder.not_saved()
+        elif (shared_client := self.shared_client) is not None:
+            shared_client.publish_manifest(saved)
 
     # --- ahead ----------------------------------------------------------------------------------
 
     def _forget_read(self) -> None:
         """Begin as if nothing had been read, provided or used; with the lock held."""
-        self._supply.stop()
-        self._supply = self._new_supply()
-        self._holdings.forget()
+        self._prefetcher.stop()
+        self._prefetcher = self._new_prefetcher()
+        self._manifest_builder.forget()
         self._origins.clear()
 
-    def _new_supply(self) -> Supply:
-        return Supply(self._find, partial(self._failed, "unpacking a snapshot"))
+    def _new_prefetcher(self) -> Prefetcher:
+        return Prefetcher(self._find, partial(self._failed, "unpacking a snapshot"))
 
     def _find(self, type: str, key: str) -> list[Artifact]:
         environment = self.environment
         return [] if environment is None else self._local.find(environment, type, key)
 
-    def _read_ahead(self, environment: Environment, supply: Supply) -> None:
+    def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
         """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
         notebook = self.notebook(timeout=2.0)
         for hook in self.reading_ahead:
@@ -684,9 +686,9 @@ class Session:
         manifest = None
         if self.settings.prefetch:
             manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
-        supply.begin(manifest)
-        if (exchange := self.exchange) is not None:
-            exchange.begin(environment)
+        prefetcher.begin(manifest)
+        if (shared_client := self.shared_client) is not None:
+            shared_client.begin(environment)
 
     # --- faults ---------------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from nbcache.core.errors import StoreError
 from nbcache.core.threads import renew_in_children
 
-__all__ = ["Availability"]
+__all__ = ["CircuitBreaker"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0
 _STEADY_SECONDS = 60.0
 """A store that fails again within this time after it came back is left alone for longer."""
 
 
-class Availability:
+class CircuitBreaker:
     """Off after a failure, for a while that doubles from 2 s to 5 min; then a thread asks `probe`.
 
     So nobody waits for a store that fails, but for the first who meets the failure. `changed` is called with
@@ -44,7 +44,7 @@ class Availability:
         """Why the store is left alone now; None where it is not."""
         return self._failure
 
-    def failed(self, error: StoreError) -> None:
+    def record_failure(self, error: StoreError) -> None:
         """Leave the store alone for a while."""
         with self._lock:
             if self._failure is not None:
@@ -59,7 +59,7 @@ class Availability:
             except RuntimeError:  # no more threads for this process: it stays off
                 return
 
-    def ask(self) -> None:
+    def probe_now(self) -> None:
         """Ask now, in this thread, where the store is left alone: somebody wants to know."""
         if self._failure is not None and not self._closed.is_set():
             self._answers()

@@ -27,10 +27,10 @@ from nbcache.core.model import (
 from nbcache.core.threads import renew_in_children
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.publications import Publication
-from nbcache.shared.signing import Found
+from nbcache.shared.signing import VerifiedEntry
 from nbcache.shared.single_flight import Holder
 
-__all__ = ["Exchange", "Kernel"]
+__all__ = ["Kernel", "SharedClient"]
 
 _LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
 """Seconds that compiling a graph is expected to take: at least, where nothing is known, and at most."""
@@ -40,7 +40,7 @@ _GRAPH = "inductor"
 
 
 class Kernel(Protocol):
-    """What an exchange needs of the session of its kernel."""
+    """What an shared_client needs of the session of its kernel."""
 
     @property
     def environment(self) -> Environment | None: ...
@@ -70,11 +70,11 @@ class Kernel(Protocol):
     def notice(self, text: str) -> None: ...
 
 
-class Exchange:
+class SharedClient:
     """Looks up, waits, publishes and reads ahead. Methods are safe to call from any thread."""
 
     def __init__(self, shared: SharedLevel, kernel: Kernel, prefetch: Callable[[], bool]) -> None:
-        self.shared = shared
+        self.level = shared
         self._kernel = kernel
         self._prefetch = prefetch
         self._holder: Holder | None = None
@@ -104,7 +104,7 @@ class Exchange:
     @property
     def source(self) -> Source:
         """How reports name what comes from there."""
-        return (Level.L3, self.shared.name)
+        return (Level.L3, self.level.name)
 
     # --- while torch waits ----------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Exchange:
         """Return what the shared level holds under torch's `key`, newest first."""
         if not type_of(type).is_shared:
             return ()
-        return self._unpacked(environment, self.shared.find(environment, type, key))
+        return self._unpacked(environment, self.level.find(environment, type, key))
 
     def await_other(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
@@ -123,7 +123,7 @@ class Exchange:
         digest, is not what it waits for.
         """
         expected = self._expected_seconds(function)
-        found = self.shared.await_other(environment, _GRAPH, key, expected, self._wait_for, tried)
+        found = self.level.await_other(environment, _GRAPH, key, expected, self._wait_for, tried)
         if not found:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
         return self._unpacked(environment, found)
@@ -131,7 +131,7 @@ class Exchange:
     def compiled(self, thread: int) -> None:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
         for environment, key in self._claims.pop(thread, []):
-            self._kernel.submit(partial(self.shared.compiled, environment, _GRAPH, key))
+            self._kernel.submit(partial(self.level.compiled, environment, _GRAPH, key))
 
     def _wait_for(self, holder: Holder | None) -> None:
         self._holder = holder
@@ -140,14 +140,14 @@ class Exchange:
         seconds = self._seconds.get(function, _USUALLY_EXPECTED)
         return min(max(_LEAST_EXPECTED, seconds), _MOST_EXPECTED)
 
-    def _unpacked(self, environment: Environment, found: Iterable[Found]) -> list[Artifact]:
+    def _unpacked(self, environment: Environment, found: Iterable[VerifiedEntry]) -> list[Artifact]:
         artifacts = []
         for each in found:
             ref = each.ref
             try:
                 artifacts.append(Artifact(ref.type, ref.key, each.unpack()))
             except FormatError as error:
-                self._kernel.notice(f"{self.shared.name}: an entry was refused: {error}")
+                self._kernel.notice(f"{self.level.name}: an entry was refused: {error}")
                 continue
             self._kernel.arrived(environment, ref, each.packed, self.source)
         return artifacts
@@ -157,7 +157,7 @@ class Exchange:
     def publish(self, environment: Environment, ref: ArtifactRef) -> None:
         """Publish an artifact that is stored here."""
         if type_of(ref.type).is_shared:
-            self.shared.publish(environment, ref, partial(self._kernel.packed, ref))
+            self.level.publish(environment, ref, partial(self._kernel.packed, ref))
 
     def publish_manifest(self, manifest: Manifest) -> None:
         """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
@@ -168,7 +168,7 @@ class Exchange:
         told = with_makers(restricted(manifest, _signed(manifest.artifacts)))
         refs = tuple(replace(ref, provenance=None) for ref in told.artifacts)
         name = os.path.basename(manifest.notebook)
-        self.shared.publish_manifest(replace(told, notebook=name, artifacts=refs))
+        self.level.publish_manifest(replace(told, notebook=name, artifacts=refs))
 
     def begin(self, environment: Environment) -> None:
         """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
@@ -176,18 +176,18 @@ class Exchange:
         self._read_ahead(environment, self.publications())
         if (manifest := self._kernel.stored()) is not None and manifest.artifacts:
             # Of the manifest's own environment: the kernel's may have changed since this began.
-            for ref in self.shared.absent(manifest.environment, manifest.artifacts):
+            for ref in self.level.absent(manifest.environment, manifest.artifacts):
                 self.publish(manifest.environment, ref)
             self.publish_manifest(manifest)
-        self.shared.listen(self._notebook(), self._heard)
+        self.level.listen(self._notebook(), self._heard)
 
     def publications(self) -> list[Publication]:
         """Return what was published of this notebook, newest first."""
-        return self.shared.publications(self._notebook())
+        return self.level.publications(self._notebook())
 
     def _heard(self, slot: str) -> None:
         if (environment := self._kernel.environment) is not None:
-            self._read_ahead(environment, self.shared.publication(slot, self._notebook()))
+            self._read_ahead(environment, self.level.publication(slot, self._notebook()))
 
     def _read_ahead(self, environment: Environment, publications: Sequence[Publication]) -> None:
         """Read what others have published, and is not here."""
@@ -202,11 +202,11 @@ class Exchange:
                 self._asked_for.clear()
             here = {ref.identity for ref in self._kernel.refs(timeout=0.0)} | self._asked_for
             wanted = [ref for ref in whole.artifacts if ref.identity not in here]
-            listed = self.shared.find_many(environment, wanted, most_bytes=_MOST_AHEAD - self._ahead)
+            listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD - self._ahead)
             found = {each.statement.ref.identity: each for each in listed}
             self._ahead += sum(len(each.packed) for each in found.values())
             # What a store that failed did not tell of is asked for again.
-            self._asked_for.update(found if self.shared.failure else (ref.identity for ref in wanted))
+            self._asked_for.update(found if self.level.failure else (ref.identity for ref in wanted))
             refs = tuple(
                 replace(ref, provenance=found[ref.identity].provenance)
                 for ref in wanted

@@ -1,6 +1,6 @@
 """A store that others run, as one kernel uses it: what it reads, and what it has written in the background.
 
-A store that fails is left alone for a while (`Availability`), and what was to be written meanwhile waits.
+A store that fails is left alone for a while (`CircuitBreaker`), and what was to be written meanwhile waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly
 from nbcache.core.threads import Worker, renew_in_children
-from nbcache.shared.circuit_breaker import Availability
+from nbcache.shared.circuit_breaker import CircuitBreaker
 from nbcache.stores.base import Store
 from nbcache.stores.open import coordinator
 
@@ -46,8 +46,8 @@ class Connection:
         self.store = store
         self.say = say
         self.coordinator = coordinator(store)
-        self.reading = Availability(lambda: store.get(_PROBE), self._changed)
-        self.writing = Availability(self._try_to_write, self._changed)
+        self.reading = CircuitBreaker(lambda: store.get(_PROBE), self._changed)
+        self.writing = CircuitBreaker(self._try_to_write, self._changed)
         """Off where it is full, a replica, or fails at writing alone: then it is still read."""
         self._worker = Worker(self._failed)
         self._lock = threading.Lock()
@@ -83,9 +83,9 @@ class Connection:
 
     def ask(self) -> None:
         """Ask whether it answers again, where it is off; within its timeouts."""
-        self.reading.ask()
+        self.reading.probe_now()
         if self.reading.failure is None:
-            self.writing.ask()
+            self.writing.probe_now()
 
     def note(self, text: str) -> None:
         """Give a notice that begins with the name of the store."""
@@ -173,8 +173,8 @@ class Connection:
     def fails(self, error: StoreError) -> None:
         """Leave alone what somebody waited for in vain."""
         if not isinstance(error, StoreFull | StoreReadOnly):
-            self.reading.failed(error)
-        self.writing.failed(error)
+            self.reading.record_failure(error)
+        self.writing.record_failure(error)
 
     def fails_to_write(self, error: StoreError) -> None:
         """Leave off writing, and reading only where that fails as well; for threads that nobody waits for."""
@@ -184,7 +184,7 @@ class Connection:
             except StoreError as fault:
                 self.fails(fault)
                 return
-        self.writing.failed(error)
+        self.writing.record_failure(error)
 
     def _changed(self, error: StoreError | None) -> None:
         if error is None:

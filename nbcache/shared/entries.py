@@ -19,7 +19,7 @@ from nbcache.core.trust import Purpose
 from nbcache.shared.connection import Connection
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
-from nbcache.shared.signing import Found, Peer
+from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.stores.base import MAX_VALUE_BYTES, Swapping
 
 __all__ = ["BATCH", "Entries"]
@@ -41,10 +41,10 @@ _PUTS = 3
 class Entries:
     """Entries of one shared store, as one kernel reads and writes them."""
 
-    def __init__(self, connection: Connection, peer: Peer) -> None:
+    def __init__(self, connection: Connection, signer: Signer) -> None:
         self._connection = connection
         self._store = connection.store
-        self._peer = peer
+        self._signer = signer
         self.found = 0
         """How many artifacts were found there that may be used."""
         self.published = 0
@@ -54,26 +54,28 @@ class Entries:
         self._strangers: set[str] = set()
         """What was said of signers who are not trusted."""
 
-    def find(self, environment: Environment, type: str, key: str) -> list[Found]:
+    def find(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
         """Return what may be used under torch's `key`; StoreError where the store fails."""
         slot = slot_of(environment, type, key)
         value = self._store.get(slot)
         return self.judged(value, slot, environment, type, key) if value is not None else []
 
-    def judged(self, value: bytes, slot: str, environment: Environment, type: str, key: str) -> list[Found]:
+    def judged(
+        self, value: bytes, slot: str, environment: Environment, type: str, key: str
+    ) -> list[VerifiedEntry]:
         """Return what of a value may be used under this key."""
         found = [each for each in self.admitted(value) if self._is_of(each, environment, type, key)]
         self.known.update((slot, each.statement.ref.digest) for each in found)
         self.found += len(found)
         return found
 
-    def _is_of(self, found: Found, environment: Environment, type: str, key: str) -> bool:
+    def _is_of(self, found: VerifiedEntry, environment: Environment, type: str, key: str) -> bool:
         if _place_of(found.statement) == _place(environment, type, key):
             return True
         self._connection.note("an entry that was signed for another key was refused")
         return False
 
-    def admitted(self, value: bytes, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[Found]:
+    def admitted(self, value: bytes, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[VerifiedEntry]:
         """Yield those variants whose lengths, digests and signatures are right, of trusted signers.
 
         What is wrong with others is said in words that quote nothing of them: anybody may have written it.
@@ -85,7 +87,7 @@ class Entries:
             return
         for variant in variants:
             try:
-                yield self._peer.checked(variant, purpose)
+                yield self._signer.checked(variant, purpose)
             except (BadSignature, FormatError) as error:
                 self._connection.note(f"an entry was refused: {error}")
             except UntrustedSigner as error:
@@ -114,7 +116,7 @@ class Entries:
         whose it is, some in each round trip; after very many bytes, whatever is there counts.
         """
         try:
-            own = self._peer.fingerprint()
+            own = self._signer.fingerprint()
         except TrustError:  # publishing says so
             return list(refs)
         wanted: dict[str, list[tuple[str, ArtifactRef]]] = {}
@@ -143,7 +145,7 @@ class Entries:
     def _makers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:
         """Return who has compiled what a value holds under the key of `ref`, trusted or not."""
         try:
-            said = [self._peer.said(each) for each in decode_shared(value)]
+            said = [self._signer.said(each) for each in decode_shared(value)]
         except FormatError:
             return set()
         wanted = _place(environment, ref.type, ref.key)
@@ -151,7 +153,7 @@ class Entries:
 
     def write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
         """Write an artifact beside what others have under its key; StoreError where the store fails."""
-        if (ours := self._peer.variant(environment, ref, packed)) is None:
+        if (ours := self._signer.variant(environment, ref, packed)) is None:
             return
         by = signed_by(Provenance(ours.statement, ours.signature))
         store, written = self._store, False
@@ -190,7 +192,7 @@ class Entries:
         for each in others:
             signer = signed_by(Provenance(each.statement, each.signature))
             try:
-                there = self._peer.checked(each)
+                there = self._signer.checked(each)
                 grows = there.signer == by and type_of(ref.type).grows
                 if (there.signer, there.statement.ref.digest) == (by, ref.digest):
                     return None  # it is there already

@@ -14,7 +14,7 @@ from nbcache.shared.connection import Connection
 from nbcache.shared.entries import BATCH, Entries
 from nbcache.shared.keys import slot_of
 from nbcache.shared.publications import Publication, Publications
-from nbcache.shared.signing import Found, Peer
+from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.shared.single_flight import Holder, SingleFlight
 from nbcache.stores.base import Store
 
@@ -48,19 +48,21 @@ class SharedLevel:
     the cell does not ask. `say` is given one-line notices.
     """
 
-    def __init__(self, store: Store, peer: Peer, *, wait_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, signer: Signer, *, wait_seconds: float, say: Callable[[str], None]
+    ) -> None:
         self.store = store
         self.connection = Connection(store, say)
-        self._peer = peer
+        self._signer = signer
         self._say = say
         self._wait_seconds = wait_seconds
         self._waited = self._in_vain = self._for_others = 0.0
-        self._entries = Entries(self.connection, peer)
-        self._publications = Publications(self.connection, self._entries, peer)
+        self._entries = Entries(self.connection, signer)
+        self._publications = Publications(self.connection, self._entries, signer)
         self._flights: SingleFlight | None = None
         if (coordinator := self.connection.coordinator) is not None:
             self._flights = SingleFlight(
-                coordinator, peer.user, peer.host, sign=self._sign, vouches=peer.vouches
+                coordinator, signer.user, signer.host, sign=self._sign, vouches=signer.vouches
             )
         renew_in_children(self)
 
@@ -109,7 +111,7 @@ class SharedLevel:
 
     # --- lookups --------------------------------------------------------------------------------
 
-    def find(self, environment: Environment, type: str, key: str) -> list[Found]:
+    def find(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
         """Return what may be used under torch's `key`, newest first, in one round trip."""
         if self._is_slow():
             return []
@@ -121,7 +123,7 @@ class SharedLevel:
 
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
-    ) -> Iterator[Found]:
+    ) -> Iterator[VerifiedEntry]:
         """Yield what may be used of these, some in each round trip, until it has read `most_bytes`.
 
         What may not be used counts as well.
@@ -156,7 +158,7 @@ class SharedLevel:
         expected: float,
         tell: Callable[[Holder | None], None],
         tried: Collection[str] = (),
-    ) -> list[Found]:
+    ) -> list[VerifiedEntry]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
 
         Waits while somebody else compiles it, at most the `expected` seconds, and in one cell no longer than
@@ -170,7 +172,7 @@ class SharedLevel:
         began, waits = time.monotonic(), False
         patience = max(0.0, min(expected - self._in_vain, _MOST_FOR_OTHERS - self._for_others))
 
-        def arrived() -> list[Found] | None:
+        def arrived() -> list[VerifiedEntry] | None:
             found = self._entries.find(environment, type, key)
             return [each for each in found if each.statement.ref.digest not in tried] or None
 
@@ -196,7 +198,7 @@ class SharedLevel:
         """Return a signature; the time that it takes is none that the store has cost."""
         began = time.monotonic()
         try:
-            return self._peer.sign(content)
+            return self._signer.sign(content)
         finally:
             self._waited -= time.monotonic() - began
 

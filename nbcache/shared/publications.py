@@ -21,7 +21,7 @@ from nbcache.shared import keys as shared_keys
 from nbcache.shared.connection import Connection
 from nbcache.shared.entries import BATCH, Entries
 from nbcache.shared.layout import encode_shared
-from nbcache.shared.signing import Found, Peer
+from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.stores.base import is_key
 from nbcache.stores.leases import Listener
 
@@ -43,7 +43,7 @@ _HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 class Publication:
     """What one publisher has of a notebook."""
 
-    found: Found
+    found: VerifiedEntry
     manifest: Manifest
 
     @property
@@ -63,11 +63,11 @@ class Publication:
 class Publications:
     """What is published of notebooks on one shared store, as one kernel reads and writes it."""
 
-    def __init__(self, connection: Connection, entries: Entries, peer: Peer) -> None:
+    def __init__(self, connection: Connection, entries: Entries, signer: Signer) -> None:
         self._connection = connection
         self._store = connection.store
         self._entries = entries
-        self._peer = peer
+        self._signer = signer
         self._announced = 0
         """How many artifacts this kernel had published when it last told of that."""
         self._lock = threading.Lock()
@@ -134,8 +134,8 @@ class Publications:
 
         Nothing is written, nor announced, where all of it is there and was used within a day.
         """
-        notebook, signer = manifest.notebook, self._peer.fingerprint()
-        publisher = {"environment": manifest.environment.digest, "host": self._peer.host, "signer": signer}
+        notebook, signer = manifest.notebook, self._signer.fingerprint()
+        publisher = {"environment": manifest.environment.digest, "host": self._signer.host, "signer": signer}
         name = keys.digest(keys.components(publisher))
         self.own = slot = shared_keys.publications(notebook) + name
         value = self._store.get(slot)
@@ -150,7 +150,7 @@ class Publications:
         packed = pack(content)
         ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
         self._store.put(
-            slot, encode_shared([self._peer.publication(manifest.environment.digest, ref, packed)])
+            slot, encode_shared([self._signer.publication(manifest.environment.digest, ref, packed)])
         )
         self._list(notebook, name)
         # All who listen read it: not from each of a thousand kernels that only hit.

@@ -14,11 +14,11 @@ from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, Packed, Prove
 from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit
 from nbcache.shared.layout import Variant
 
-__all__ = ["Found", "Peer"]
+__all__ = ["Signer", "VerifiedEntry"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VerifiedEntry:
     """An artifact of the shared level, checked and admitted, and not unpacked yet."""
 
     statement: Statement
@@ -40,7 +40,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Signer:
     """Signs what a kernel publishes, and says what may be believed of what others have.
 
     Methods raise TrustError where its keys cannot be used.
@@ -93,7 +93,7 @@ class Peer:
         said = statement.signed(self.keyring(), Purpose.PUBLICATION)
         return Variant(said.statement, said.signature, packed)
 
-    def checked(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> Found:
+    def checked(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> VerifiedEntry:
         """Return a variant whose lengths, digest and signature are right, and whose signer may be believed.
 
         Raises FormatError, BadSignature, or another TrustError: of what the policy forbids. Nothing that a
@@ -105,7 +105,7 @@ class Peer:
         admit(self.policy(), standing, signer)
         _check_digest(variant, statement)
         provenance = Provenance(variant.statement, variant.signature)
-        return Found(statement, signer, standing, variant.packed, provenance)
+        return VerifiedEntry(statement, signer, standing, variant.packed, provenance)
 
     def said(self, variant: Variant) -> tuple[Statement, str] | None:
         """Return a variant's statement and who has signed it, trusted or not; None where it is wrong."""

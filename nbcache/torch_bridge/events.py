@@ -275,7 +275,7 @@ def _frame(
         **at,
         function=_function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?"),
         location=f"{where}:{line}" if where else "",
-        function_cell=session.journal.code_cell(file),
+        function_cell=session.report_log.code_cell(file),
         operators=metadata.get("graph_op_count"),
         recompile_reason=_with_cells(session, getattr(metrics, "recompile_reason", None)),
         graph_break_reason=_graph_break(utils, session) if broke else None,
@@ -297,7 +297,7 @@ def _with_cells(session: Session, text: str | None) -> str | None:
 
 
 def _place(session: Session, file: str) -> str:
-    cell = session.journal.code_cell(file)
+    cell = session.report_log.code_cell(file)
     return cell.label if cell else file
 
 

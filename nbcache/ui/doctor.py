@@ -32,7 +32,7 @@ from nbcache.core.version import __version__
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
-from nbcache.shared.client import Exchange
+from nbcache.shared.client import SharedClient
 from nbcache.snapshots.verify import Received
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
@@ -90,7 +90,7 @@ def in_kernel(
         ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
         *_everywhere(settings, store, folder),
         ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
-        ("shared store", partial(_connection, settings, session.exchange)),
+        ("shared store", partial(_connection, settings, session.shared_client)),
         ("prewarming", partial(_prewarming, settings, session.prewarm)),
         ("notices", partial(notices_of, session.notices)),
     )
@@ -203,18 +203,18 @@ def _snapshot(received: Received, here: Environment | None, policy: Policy, judg
     return _ok("snapshot", DOT.join([said, "used" if here else "used as soon as torch is imported"]))
 
 
-def _connection(settings: Settings, exchange: Exchange | None) -> _Checks:
+def _connection(settings: Settings, shared_client: SharedClient | None) -> _Checks:
     """Check the shared store of a kernel."""
-    if exchange is None:
+    if shared_client is None:
         if settings.shared_url:
             yield _note("shared store", "not connected, as a notice explains", "%nbcache connect")
         else:
             yield _ok("shared store", "not connected to any: %nbcache connect URL")
         return
-    figures = exchange.shared.figures()
+    figures = shared_client.level.figures()
     said = DOT.join(shared_parts(figures))
     if figures.off:
-        failure = exchange.shared.failure
+        failure = shared_client.level.failure
         yield _problem(
             "shared store", said, (failure and failure.next_step) or "check that it can be reached"
         )

@@ -27,7 +27,7 @@ from nbcache.core.key import Component
 from nbcache.core.model import Artifact, ArtifactRef, Environment
 from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.stores.redis.store import RedisStore
 from nbcache.ui.terminal import parser
 from support.front_door import run_interpreter
@@ -191,7 +191,7 @@ def test_the_bytes_of_the_measured_cells_graphs_are_told_from_the_rest(
     with needed_server(redis_server.url, tmp_path) as server:
         level = SharedLevel(
             RedisStore(redis_server.url),
-            Peer(lambda: keyring, lambda: Policy.STRICT),
+            Signer(lambda: keyring, lambda: Policy.STRICT),
             wait_seconds=1.0,
             say=lambda _: None,
         )

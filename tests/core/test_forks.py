@@ -62,13 +62,13 @@ def store() -> MemoryStore:
     [
         lambda session: session._lock,
         lambda session: session._notebook_known._cond,
-        lambda session: session._supply._lock,
-        lambda session: session._supply._known._cond,
+        lambda session: session._prefetcher._lock,
+        lambda session: session._prefetcher._known._cond,
         lambda session: session._tracker._lock,
         lambda session: session._worker._lock,
         lambda session: session.artifacts.store.store._lock,
     ],
-    ids=["session", "notebook", "supply", "manifest", "tracker", "worker", "store"],
+    ids=["session", "notebook", "prefetcher", "manifest", "tracker", "worker", "store"],
 )
 def test_a_forked_child_compiles_while_a_thread_of_its_parent_holds_a_lock(
     store: MemoryStore, lock: Callable[[Session], threading.Lock]

@@ -16,7 +16,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.session import Session
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
@@ -74,10 +74,10 @@ def test_a_notice_is_one_line_that_steers_no_terminal(store: DirectoryStore) -> 
 
 
 def test_what_a_failing_store_says_marks_reports_as_one_line(store: DirectoryStore, tmp_path: Path) -> None:
-    peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
+    signer = Signer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
     kernel = Kernel(store)
     gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it says\n\x1b[31mred\u202e"))
-    kernel.session.join(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.join(SharedLevel(gone, signer, wait_seconds=2.0, say=kernel.session.notice))
     kernel.session.provide_shared("inductor", "k")
     for name in ("a", "b"):
         kernel.run(name, f"k-{name}")
@@ -179,10 +179,10 @@ def test_a_store_that_fails_is_a_miss_with_one_notice(error: Exception) -> None:
 
 
 def test_of_a_shared_store_that_fails_each_report_says_it_once(store: DirectoryStore, tmp_path: Path) -> None:
-    peer = Peer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
+    signer = Signer(lambda: Keyring(tmp_path / "keys"), lambda: Policy.STRICT)
     gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it cannot be reached"))
     kernel = Kernel(store)
-    kernel.session.join(SharedLevel(gone, peer, wait_seconds=2.0, say=kernel.session.notice))
+    kernel.session.join(SharedLevel(gone, signer, wait_seconds=2.0, say=kernel.session.notice))
     kernel.session.provide_shared("inductor", "k")
 
     for number in range(3):

@@ -8,7 +8,7 @@ import pytest
 
 from nbcache.core.errors import StoreError, StoreUnavailable
 from nbcache.shared import circuit_breaker
-from nbcache.shared.circuit_breaker import Availability
+from nbcache.shared.circuit_breaker import CircuitBreaker
 from support.front_door import in_child
 from support.redis_servers import wait_until
 
@@ -20,7 +20,7 @@ class Store:
         self.error: StoreError | None = StoreUnavailable("gone")
         self.said: list[StoreError | None] = []
         self.asked = 0
-        self.availability = Availability(self.probe, self.said.append)
+        self.availability = CircuitBreaker(self.probe, self.said.append)
 
     def probe(self) -> None:
         self.asked += 1
@@ -46,8 +46,8 @@ def test_it_is_off_after_a_failure_until_it_answers_again() -> None:
     Pauses(store)
     error = StoreUnavailable("gone")
     assert store.availability.failure is None
-    store.availability.failed(error)
-    store.availability.failed(StoreUnavailable("another thread met it as well"))
+    store.availability.record_failure(error)
+    store.availability.record_failure(StoreUnavailable("another thread met it as well"))
     assert store.availability.failure is error
     wait_until(lambda: store.asked > 2, "it is asked again and again")
     assert store.said == [error]
@@ -60,13 +60,13 @@ def test_who_wants_to_know_asks_at_once() -> None:
     store = Store()
     store.availability._pause = SECONDS = 600.0
     store.availability._back_at = float("inf")  # or it would begin with a short pause
-    store.availability.ask()
+    store.availability.probe_now()
     assert store.asked == 0  # it is not off
-    store.availability.failed(StoreUnavailable("gone"))
-    store.availability.ask()
+    store.availability.record_failure(StoreUnavailable("gone"))
+    store.availability.probe_now()
     assert store.asked == 1 and store.availability.failure is not None
     store.error = None
-    store.availability.ask()
+    store.availability.probe_now()
     assert store.availability.failure is None and store.said[-1] is None
     assert store.availability._pause == SECONDS
     store.availability.close()
@@ -75,7 +75,7 @@ def test_who_wants_to_know_asks_at_once() -> None:
 def test_pauses_double_up_to_five_minutes() -> None:
     store = Store()
     pauses = Pauses(store).seconds
-    store.availability.failed(StoreUnavailable("gone"))
+    store.availability.record_failure(StoreUnavailable("gone"))
     wait_until(lambda: len(pauses) > 10, "it was asked often")
     store.availability.close()
     assert pauses[:10] == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
@@ -91,7 +91,7 @@ def test_what_fails_again_soon_is_left_alone_for_longer_and_later_not(
     def fail() -> float:
         """Have it fail once and come back; return how long it was left alone."""
         seen, said = len(pauses), len(store.said)
-        store.availability.failed(StoreUnavailable("gone"))
+        store.availability.record_failure(StoreUnavailable("gone"))
         wait_until(lambda: len(store.said) == said + 2, "it is back")
         return pauses[seen]
 
@@ -103,7 +103,7 @@ def test_what_fails_again_soon_is_left_alone_for_longer_and_later_not(
 def test_once_closed_it_asks_no_more() -> None:
     others = {*threading.enumerate()}
     store = Store()
-    store.availability.failed(StoreUnavailable("gone"))
+    store.availability.record_failure(StoreUnavailable("gone"))
     store.availability.close()
     wait_until(lambda: not {*threading.enumerate()} - others, "its thread ends")
     assert store.asked == 0
@@ -115,7 +115,7 @@ def test_in_a_forked_child_it_stays_off_and_nobody_asks() -> None:
     store = Store()
 
     def fails() -> bool:
-        store.availability.failed(StoreUnavailable("gone"))
+        store.availability.record_failure(StoreUnavailable("gone"))
         return store.availability.failure is not None and threading.active_count() == 1
 
     assert in_child(fails)

@@ -19,7 +19,7 @@ from nbcache.core.model import ArtifactRef, Environment, Packed
 from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.stores.memory import MemoryStore
 
 REF = ArtifactRef("inductor", "fabc", "0" * 64, 7, 1.0, 2.5, "cell", "f")
@@ -133,8 +133,8 @@ class Reader:
         keyring = Keyring(folder)
         self.store = MemoryStore()
         self.said: list[str] = []
-        peer = Peer(lambda: keyring, lambda: Policy.STRICT, "ada", "engine")
-        self.level = SharedLevel(self.store, peer, wait_seconds=600, say=self.said.append)
+        signer = Signer(lambda: keyring, lambda: Policy.STRICT, "ada", "engine")
+        self.level = SharedLevel(self.store, signer, wait_seconds=600, say=self.said.append)
         packed = pack(CONTENT)
         ref = ArtifactRef("inductor", "one", sha256(CONTENT), len(CONTENT), 1.0, 1.0)
         self.level.publish(HERE, ref, lambda: packed)
@@ -186,7 +186,7 @@ def test_of_many_variants_the_damaged_are_left_out(reader: Reader) -> None:
 
 
 def test_content_that_would_be_far_longer_than_its_bytes_is_not_unpacked(reader: Reader) -> None:
-    keyring = Keyring(reader.level._peer.keyring().folder)
+    keyring = Keyring(reader.level._signer.keyring().folder)
     (whole,) = decode_shared(reader.value)
     statement = Statement.decode(whole.statement)
     bomb = replace(

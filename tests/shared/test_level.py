@@ -21,7 +21,7 @@ from nbcache.shared import connection, entries, publications
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import decode_shared
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
@@ -47,8 +47,8 @@ def level(tmp_path: Path, said: list[str]) -> Iterator[Level]:
 
     def make(store: Store, user: str = "ada", host: str = "engine") -> SharedLevel:
         keyring = Keyring(tmp_path / user)
-        peer = Peer(lambda: keyring, lambda: Policy.STRICT, user, host)
-        made.append(SharedLevel(store, peer, wait_seconds=1.0, say=said.append))
+        signer = Signer(lambda: keyring, lambda: Policy.STRICT, user, host)
+        made.append(SharedLevel(store, signer, wait_seconds=1.0, say=said.append))
         return made[-1]
 
     yield make

@@ -379,15 +379,15 @@ def test_a_forked_child_compiles_while_its_parent_is_connected(kernel: Make, ser
     one = kernel(server.url)
     one.publish("one")
     other = kernel(server.url, notebook="another.ipynb")
-    exchange = other.session.exchange
-    assert exchange is not None
+    shared_client = other.session.shared_client
+    assert shared_client is not None
 
     def child() -> bool:
         outcomes = other.run("one", "two")
         other.session.close(SECONDS)
         return outcomes == [MISS, MISS]
 
-    locks = [other.shared.connection._lock, exchange._reading]
+    locks = [other.shared.connection._lock, shared_client._reading]
     for lock in locks:
         lock.acquire()
     try:

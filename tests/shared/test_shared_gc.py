@@ -15,7 +15,7 @@ from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.gc import MAX_AGE_SECONDS, sweep
 from nbcache.shared.keys import LIVE, NOTEBOOK
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis.store import RedisStore
@@ -32,8 +32,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisSer
 
 @pytest.fixture
 def level(store: Store, tmp_path: Path) -> Iterator[SharedLevel]:
-    peer = Peer(lambda: Keyring(tmp_path / "trust"), lambda: Policy.STRICT, "ada", "gpu-1")
-    level = SharedLevel(store, peer, wait_seconds=2.0, say=pytest.fail)
+    signer = Signer(lambda: Keyring(tmp_path / "trust"), lambda: Policy.STRICT, "ada", "gpu-1")
+    level = SharedLevel(store, signer, wait_seconds=2.0, say=pytest.fail)
     yield level
     level.close(1.0)
 

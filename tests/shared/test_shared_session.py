@@ -16,7 +16,7 @@ from nbcache.artifacts.types import FAILED
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, Environment, Level
 from nbcache.core.trust import Keyring, Policy, Purpose, spelled
-from nbcache.shared import client as exchange_module
+from nbcache.shared import client as client_module
 from nbcache.shared.keys import LIVE, slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
 from nbcache.stores.redis.store import RedisStore
@@ -96,7 +96,7 @@ def test_without_prefetch_nothing_is_read_ahead(redis_server: RedisServer, kerne
     kernel(redis_server.url).publish("one")
     reader = kernel(redis_server.url, prefetch=False)
 
-    assert reader.session._supply._brought == []
+    assert reader.session._prefetcher._brought == []
     assert reader.run("one") == [HIT]
 
 
@@ -107,7 +107,7 @@ def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kern
     wait_until(lambda: bob.shared.hears, "it listens")
     ada.publish("one")
 
-    wait_until(lambda: bob.session._supply._brought, "it was read ahead")
+    wait_until(lambda: bob.session._prefetcher._brought, "it was read ahead")
     with redis_server.client() as client:
         client.flushall()
     assert bob.run("one") == [HIT]
@@ -122,7 +122,7 @@ def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisS
     wait_until(lambda: bob.shared.hears, "it listens")
     ada.publish("one")
 
-    wait_until(lambda: bob.session._supply._brought, "it was read ahead")
+    wait_until(lambda: bob.session._prefetcher._brought, "it was read ahead")
 
 
 def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
@@ -132,9 +132,9 @@ def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
     early.run("one")
     assert early.session.flush(SECONDS)
     late = kernel(redis_server.url, store=early.store, environment=ELSEWHERE)
-    exchange = late.session.exchange
-    assert exchange is not None
-    exchange.begin(HERE)  # as a thread does that began before the environment changed
+    shared_client = late.session.shared_client
+    assert shared_client is not None
+    shared_client.begin(HERE)  # as a thread does that began before the environment changed
 
     assert late.session.flush(SECONDS)
     assert stored(redis_server, "one") == []
@@ -172,7 +172,7 @@ def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) ->
     reader.shared.store.get_many = noting  # type: ignore[method-assign]
     for number in range(3):
         writer.publish(f"graph {number}")
-        wait_until(lambda count=number + 1: len(reader.session._supply._brought) == count, "it was read")  # type: ignore[misc]
+        wait_until(lambda count=number + 1: len(reader.session._prefetcher._brought) == count, "it was read")  # type: ignore[misc]
 
     assert sorted(asked) == sorted(slot_of(HERE, "inductor", f"graph {number}") for number in range(3))
 
@@ -180,16 +180,16 @@ def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) ->
 def test_reading_ahead_is_bounded_in_all(
     redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange_module, "_MOST_AHEAD", 1500)  # a graph has 1,000 bytes
+    monkeypatch.setattr(client_module, "_MOST_AHEAD", 1500)  # a graph has 1,000 bytes
     reader, writer = kernel(redis_server.url), kernel(redis_server.url)
     wait_until(lambda: reader.shared.hears, "it listens")
     for number in range(4):
         writer.publish(f"graph {number}")
         wait_until(lambda: reader.shared.publications("model.ipynb"), "it was published")
-    assert reader.session.exchange is not None
-    reader.session.exchange.begin(HERE)
+    assert reader.session.shared_client is not None
+    reader.session.shared_client.begin(HERE)
 
-    assert len(reader.session._supply._packed) == 2
+    assert len(reader.session._prefetcher._packed) == 2
     assert reader.run(*(f"graph {number}" for number in range(4))) == [HIT] * 4
 
 
@@ -198,10 +198,10 @@ def test_a_thread_that_is_late_listens_to_no_store_that_was_left(
 ) -> None:
     others = {*threading.enumerate()}
     left = kernel(redis_server.url)
-    exchange = left.session.exchange
-    assert exchange is not None
+    shared_client = left.session.shared_client
+    assert shared_client is not None
     left.session.disconnect()
-    exchange.shared.listen("another.ipynb", lambda slot: None)
+    shared_client.level.listen("another.ipynb", lambda slot: None)
 
     late = {*threading.enumerate()} - others
     assert not [thread for thread in late if thread.name == "nbcache-listen"]
@@ -317,7 +317,7 @@ def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_al
     assert not first.session.await_other("one", tried)
 
     def compile() -> None:
-        wait_until(lambda: second.session.exchange and second.session.exchange.holder, "it waits")
+        wait_until(lambda: second.session.shared_client and second.session.shared_client.holder, "it waits")
         record(first, "inductor", "one", b"these guards")
 
     (found, _) = at_once([lambda: second.session.await_other("one", tried), compile])
@@ -555,7 +555,7 @@ def test_a_password_is_shown_nowhere(tmp_path: Path, kernel: Make) -> None:
     session, shared = bob.session, bob.shared
     said = [
         *session.notices,
-        *map(repr, (session, session.settings, shared, shared.store, session.exchange, report, dead)),
+        *map(repr, (session, session.settings, shared, shared.store, session.shared_client, report, dead)),
         *map(repr, (shared.failure, session.activity(), *session.graphs)),
         json.dumps([each.to_json() for each in (report, dead)]),
         *(session.settings.text(name) for name in session.settings.names()),

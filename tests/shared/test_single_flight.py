@@ -17,11 +17,10 @@ import pytest
 
 from nbcache.core.model import Level
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared import client as exchange
-from nbcache.shared import single_flight
+from nbcache.shared import client, single_flight
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import decode_shared
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.shared.single_flight import Holder, SingleFlight
 from nbcache.stores.leases import Coordinator
 from nbcache.stores.open import coordinator
@@ -201,8 +200,8 @@ def test_where_the_compiler_dies_the_next_takes_over(
 def test_nobody_waits_for_longer_than_compiling_is_expected_to_take(
     redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "_LEAST_EXPECTED", 0.3)
-    monkeypatch.setattr(exchange, "_USUALLY_EXPECTED", 0.3)
+    monkeypatch.setattr(client, "_LEAST_EXPECTED", 0.3)
+    monkeypatch.setattr(client, "_USUALLY_EXPECTED", 0.3)
     first, second = kernel(redis_server.url), kernel(redis_server.url)
     compiler = Compiler(first)
 
@@ -218,10 +217,10 @@ def test_nobody_waits_for_longer_than_compiling_is_expected_to_take(
 
 def test_what_compiling_takes_is_learned_and_bounded(redis_server: RedisServer, kernel: Make) -> None:
     first = kernel(redis_server.url)
-    assert first.session.exchange is not None
-    expected = first.session.exchange._expected_seconds
+    assert first.session.shared_client is not None
+    expected = first.session.shared_client._expected_seconds
     assert expected("f") == 60.0
-    first.session.exchange._seconds = {"f": 20.0, "g": 40.0, "h": 1e15, "i": 0.1}
+    first.session.shared_client._seconds = {"f": 20.0, "g": 40.0, "h": 1e15, "i": 0.1}
     assert [expected(name) for name in "fghi"] == [20.0, 40.0, 1800.0, 5.0]
     assert expected("unheard of") == 60.0
 
@@ -287,7 +286,7 @@ def test_a_kernel_never_waits_for_itself(redis_server: RedisServer, kernel: Make
     assert not first.session.await_other("one")
     assert not first.session.await_other("one")
     assert first.run("one") == [MISS]
-    assert time.monotonic() - began < exchange._LEAST_EXPECTED
+    assert time.monotonic() - began < client._LEAST_EXPECTED
     assert first.session.flush(SECONDS)
     wait_until(lambda: free(redis_server), "it is released")
 
@@ -447,7 +446,7 @@ def test_nobody_is_named_whom_the_user_does_not_trust(
 ) -> None:
     mallory, ada = kernel(redis_server.url, "mallory"), kernel(redis_server.url)
     if trusted:
-        ada.keyring.add(mallory.shared._peer.fingerprint())
+        ada.keyring.add(mallory.shared._signer.fingerprint())
     compiler = Compiler(mallory)
     named: list[str] = []
 
@@ -468,21 +467,21 @@ def test_nobody_is_named_whom_the_user_does_not_trust(
 
 
 def test_what_a_holder_says_counts_for_its_own_lease_only(tmp_path: Path) -> None:
-    peer = Peer(lambda: Keyring(tmp_path / "ada"), lambda: Policy.STRICT)
-    data = Holder("ada", "engine", 12.5).encode(KEY, peer.sign)
-    assert str(Holder.decode(data, KEY, peer.vouches)) == "ada@engine"
-    assert str(Holder.decode(data, f"{KEY}x", peer.vouches)) == "another kernel"
-    assert str(Holder.decode(data.replace(b"ada", b"eve"), KEY, peer.vouches)) == "another kernel"
+    signer = Signer(lambda: Keyring(tmp_path / "ada"), lambda: Policy.STRICT)
+    data = Holder("ada", "engine", 12.5).encode(KEY, signer.sign)
+    assert str(Holder.decode(data, KEY, signer.vouches)) == "ada@engine"
+    assert str(Holder.decode(data, f"{KEY}x", signer.vouches)) == "another kernel"
+    assert str(Holder.decode(data.replace(b"ada", b"eve"), KEY, signer.vouches)) == "another kernel"
     (tmp_path / "ada").chmod(0o777)  # keys that cannot be believed
-    locked = Holder("ada", "engine", 12.5).encode(KEY, peer.sign)
-    assert str(Holder.decode(locked, KEY, peer.vouches)) == "another kernel"
+    locked = Holder("ada", "engine", 12.5).encode(KEY, signer.sign)
+    assert str(Holder.decode(locked, KEY, signer.vouches)) == "another kernel"
 
 
 def test_a_cell_waits_in_vain_no_longer_than_for_one_graph(
     redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "_LEAST_EXPECTED", 1.0)
-    monkeypatch.setattr(exchange, "_USUALLY_EXPECTED", 1.0)
+    monkeypatch.setattr(client, "_LEAST_EXPECTED", 1.0)
+    monkeypatch.setattr(client, "_USUALLY_EXPECTED", 1.0)
     keys = [f"graph-{number}" for number in range(8)]
     waiting = kernel(redis_server.url)
     with closing(RedisStore(redis_server.url)) as store:

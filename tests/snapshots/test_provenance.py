@@ -45,7 +45,7 @@ from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import MAX_VARIANTS, decode_shared, encode_shared
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.snapshots.build import Draft, makers, signed
 from nbcache.snapshots.verify import receive
 from nbcache.snapshots.versions import vouched
@@ -793,9 +793,9 @@ def test_live_too_who_compiled_it_is_kept_by_whoever_passes_it_on(
         trust(kernel("", name), *trusted)
         reader = kernel(here, name)
         assert reader.run("one", "two") == expected
-        exchange = reader.session.exchange
-        assert exchange is not None
-        lines = publication_lines(exchange.publications())
+        shared_client = reader.session.shared_client
+        assert shared_client is not None
+        lines = publication_lines(shared_client.publications())
         if bob in trusted:
             (line,) = lines
             assert "bob@engine · 1 graph · " in line
@@ -839,9 +839,9 @@ def test_what_nobody_signed_is_not_shared(redis_server: RedisServer, kernel: Mak
     bob.publish("two")
     assert signers(redis_server, "off", "inductor", "one") == []
     assert signers(redis_server, "off", "inductor", "two") == [bob.keyring.own()]
-    exchange = bob.session.exchange
-    assert exchange is not None
-    (publication,) = exchange.publications()
+    shared_client = bob.session.shared_client
+    assert shared_client is not None
+    (publication,) = shared_client.publications()
     assert [each.key for each in publication.manifest.artifacts] == ["two"]
 
 
@@ -865,10 +865,10 @@ def test_an_entry_from_before_the_first_release_is_refused_and_written_again(
 @pytest.mark.parametrize("purpose", Purpose)
 def test_what_a_holder_says_is_signed_for_leases_alone(ada: Person, purpose: Purpose) -> None:
     keyring = Keyring(ada.keys)
-    peer = Peer(lambda: keyring, lambda: Policy.STRICT)
-    assert peer.vouches(b"said", peer.sign(b"said"))
+    signer = Signer(lambda: keyring, lambda: Policy.STRICT)
+    assert signer.vouches(b"said", signer.sign(b"said"))
     signature = keyring.sign(purpose, b"said").encode()
-    assert peer.vouches(b"said", signature) is (purpose is Purpose.LEASE)
+    assert signer.vouches(b"said", signature) is (purpose is Purpose.LEASE)
 
 
 def test_a_publication_is_no_artifact_and_an_artifact_no_publication(
@@ -886,9 +886,9 @@ def test_a_publication_is_no_artifact_and_an_artifact_no_publication(
         store.put(publication, artifact)
     again = kernel(url, "ada")
     assert again.run("one") == [MISS]
-    exchange = again.session.exchange
-    assert exchange is not None
-    assert exchange.publications() == []
+    shared_client = again.session.shared_client
+    assert shared_client is not None
+    assert shared_client.publications() == []
     assert any("not that of these contents" in each for each in again.session.notices)
 
 

@@ -392,11 +392,11 @@ def all_sent() -> list[str]:
         problems += problems_of_sending("as it is")
         with without(remote_cache, "RedisRemoteCache"):
             problems += problems_of_sending("gone since")
-        here.session.exchange = Hostile()  # type: ignore[assignment]
+        here.session.shared_client = Hostile()  # type: ignore[assignment]
         problems += problems_of_sending("while sharing")
         if remote_cache.RedisRemoteCache.backend_override_cls is not dict:
             problems.append("the switch is not turned")
-        here.session.exchange = None
+        here.session.shared_client = None
     type_of_session = type(here.session)
     shares = type_of_session.shares
     with installed() as here:
@@ -411,9 +411,9 @@ def all_sent() -> list[str]:
     async_compile._worker_compile_triton = found
 
     with installed() as here:
-        here.session.exchange = Hostile()  # type: ignore[assignment]
+        here.session.shared_client = Hostile()  # type: ignore[assignment]
         backend = remote_cache.RedisRemoteCache.backend_override_cls()
-        here.session.exchange = None
+        here.session.shared_client = None
         for args, kwargs in ARGUMENTS:
             for name in ("_get", "_put"):
                 try:

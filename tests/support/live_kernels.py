@@ -16,7 +16,7 @@ from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
 from nbcache.shared import circuit_breaker
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_shared
@@ -64,9 +64,9 @@ class Kernel:
 
     @property
     def shared(self) -> SharedLevel:
-        exchange = self.session.exchange
-        assert exchange is not None
-        return exchange.shared
+        shared_client = self.session.shared_client
+        assert shared_client is not None
+        return shared_client.level
 
     @property
     def levels(self) -> list[Level | None]:
@@ -74,9 +74,9 @@ class Kernel:
 
     def connect(self) -> None:
         session = self.session
-        peer = Peer(lambda: self.keyring, lambda: session.settings.trust, self.user, "engine")
+        signer = Signer(lambda: self.keyring, lambda: session.settings.trust, self.user, "engine")
         seconds = session.settings.shared_timeout
-        shared = SharedLevel(open_shared(session.settings), peer, wait_seconds=seconds, say=session.notice)
+        shared = SharedLevel(open_shared(session.settings), signer, wait_seconds=seconds, say=session.notice)
         session.join(shared)
         self.settle()
 

@@ -52,7 +52,7 @@ def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell: 
         "disconnect",
     ]
     ran, connected = in_shell(
-        f"value = [[run('%nbcache ' + line) for line in {lines!r}], session.exchange is not None]"
+        f"value = [[run('%nbcache ' + line) for line in {lines!r}], session.shared_client is not None]"
     )
     for each in ran[:-1]:
         assert not each["success"] and "Traceback" not in each["text"], each
@@ -213,7 +213,7 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path)
 def test_python_connects_as_the_magic_does(in_shell: Any, redis_server: RedisServer) -> None:
     connected, name, left, error = in_shell(
         "session.connect(os.environ['URL'])\n"
-        "value = [session.shares, session.exchange.shared.name]\n"
+        "value = [session.shares, session.shared_client.level.name]\n"
         "session.disconnect()\n"
         "value.append(session.shares)\n"
         "try:\n    session.connect('nothing://host')\n"
@@ -236,10 +236,10 @@ def test_what_a_store_says_as_it_fails_is_printed_as_one_line(in_shell: Any, tmp
         f"""
 from nbcache.core.errors import StoreUnavailable
 run('%nbcache connect {tmp_path}/team')
-shared = session.exchange.shared
+shared = session.shared_client.level
 evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')
-shared.connection.reading.failed(evil)
-shared.connection.writing.failed(evil)
+shared.connection.reading.record_failure(evil)
+shared.connection.writing.record_failure(evil)
 shared.ask = lambda: None
 session.environment_ready(here)
 session.begin_cell(None)

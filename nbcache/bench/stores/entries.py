@@ -28,7 +28,7 @@ from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.gc import sweep
 from nbcache.shared.keys import LIVE
 from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.snapshots.build import Origin, take
 from nbcache.snapshots.named import NamedSnapshots
 from nbcache.stores.memory import MemoryStore
@@ -233,8 +233,8 @@ class Entries:
 
 @contextlib.contextmanager
 def _level(url: str, keyring: Keyring, notices: list[str]) -> Iterator[SharedLevel]:
-    peer = Peer(lambda: keyring, lambda: Policy.STRICT, "bench", "here")
-    level = SharedLevel(RedisStore(url), peer, wait_seconds=600.0, say=notices.append)
+    signer = Signer(lambda: keyring, lambda: Policy.STRICT, "bench", "here")
+    level = SharedLevel(RedisStore(url), signer, wait_seconds=600.0, say=notices.append)
     try:
         yield level
     finally:

@@ -17,10 +17,10 @@ from nbcache.core.settings import Settings, torchs_url
 from nbcache.core.text import DOT, ago, counted, duration, one_line
 from nbcache.core.trust import Keyring, short, spelled
 from nbcache.kernel.session import Session
-from nbcache.shared.client import Exchange
+from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.publications import Publication
-from nbcache.shared.signing import Peer
+from nbcache.shared.signing import Signer
 from nbcache.snapshots.sources import origin
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_shared
@@ -60,13 +60,17 @@ class ConnectMagics:
                 "%nbcache connect takes one URL, as redis://host, s3://bucket/folder or a folder"
             )
         settings = self._session.settings
-        exchange = self._session.exchange
-        if not arguments and exchange is not None and _shared(settings) == _shared(self._used or settings):
-            self._tell(exchange)
+        shared_client = self._session.shared_client
+        if (
+            not arguments
+            and shared_client is not None
+            and _shared(settings) == _shared(self._used or settings)
+        ):
+            self._tell(shared_client)
         else:
             self._tell(self.connect_to(arguments[0] if arguments else ""))
 
-    def connect_to(self, url: str) -> Exchange:
+    def connect_to(self, url: str) -> SharedClient:
         """Connect to the store at `url`, without one to that of the settings, or of torch's variables."""
         settings = self._session.settings
         if url:
@@ -92,12 +96,12 @@ class ConnectMagics:
         """Leave the shared level."""
         if arguments:
             raise UsageError("%nbcache disconnect takes nothing more")
-        exchange = self._session.exchange
-        if exchange is None:
+        shared_client = self._session.shared_client
+        if shared_client is None:
             print("nbcache: not connected to a shared level")
             return
         self._session.disconnect()
-        print(f"nbcache: disconnected from {exchange.shared.name}")
+        print(f"nbcache: disconnected from {shared_client.level.name}")
 
     def share(self, arguments: list[str]) -> None:
         """Take a snapshot where others find it, and print the one line that a colleague pastes.
@@ -108,7 +112,7 @@ class ConnectMagics:
             raise UsageError("%nbcache share takes one NAME, or nothing")
         session = self._session
         name = arguments[0] if arguments else Path(self._locate()).stem
-        if session.exchange is None:
+        if session.shared_client is None:
             if arguments:
                 raise ConfigError(
                     "a NAME is one in a shared store, and this kernel is connected to none",
@@ -137,25 +141,25 @@ class ConnectMagics:
         print(f"%nbcache restore {_as_word(source)}\n")
         print(f"and, once, trusts your key:\n\n%nbcache trust add {spelled(signer)}{named}")
 
-    def _tell(self, exchange: Exchange) -> None:
-        exchange.shared.ask()
-        print(f"nbcache: connected to {exchange.shared.name}")
-        lines = publication_lines(exchange.publications())
-        if (failure := exchange.shared.failure) is not None:
+    def _tell(self, shared_client: SharedClient) -> None:
+        shared_client.level.ask()
+        print(f"nbcache: connected to {shared_client.level.name}")
+        lines = publication_lines(shared_client.publications())
+        if (failure := shared_client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
         for line in lines or ["nobody whom you trust has published anything of this notebook there"]:
             print(f"  {line}")
 
-    def _connect(self, settings: Settings, store: Store) -> Exchange:
+    def _connect(self, settings: Settings, store: Store) -> SharedClient:
         session = self._session
         told = origin("", settings)
-        peer = Peer(
+        signer = Signer(
             lambda: Keyring(session.settings.trust_dir),
             lambda: session.settings.trust,
             told.user,
             told.host,
         )
-        shared = SharedLevel(store, peer, wait_seconds=settings.shared_timeout, say=session.notice)
+        shared = SharedLevel(store, signer, wait_seconds=settings.shared_timeout, say=session.notice)
         session.configure(settings)
         self._used = settings
         return session.join(shared)

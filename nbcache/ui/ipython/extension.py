@@ -263,7 +263,7 @@ class Extension:
             if getattr(debugger, "is_started", False):  # breakpoints are set under the kernel's own names
                 return str(original(raw_code, transformed_code, number))
             name = _CODE_NAMES.format(sha256(raw_code.encode())[:16])
-            self.session.journal.name_code(name, Cell.of(raw_code, number))
+            self.session.report_log.name_code(name, Cell.of(raw_code, number))
             return name
 
         before = vars(compiler).get("get_code_name")

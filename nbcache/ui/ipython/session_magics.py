@@ -76,8 +76,8 @@ class SessionMagics:
         told = {id(graph) for report in reports for graph in report.graphs}
         if outside := tuple(graph for graph in self._session.graphs if id(graph) not in told):
             reports.append(CellReport(None, outside, seconds=0.0))
-        exchange = self._session.exchange
-        shared = None if exchange is None else exchange.shared.figures()
+        shared_client = self._session.shared_client
+        shared = None if shared_client is None else shared_client.level.figures()
         _show(render_status(reports, figures, self._session.prewarm, shared), as_json)
 
     def config(self, arguments: list[str]) -> None:
@@ -161,12 +161,12 @@ class SessionMagics:
         _nothing("flush", arguments)
         began = time.perf_counter()
         whole = self._session.flush(_WAIT_SECONDS)
-        exchange, seconds = self._session.exchange, f"{time.perf_counter() - began:.2f} s"
+        shared_client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
         if whole:
-            print(f"nbcache: all is stored{' and shared' if exchange else ''} ({seconds})")
+            print(f"nbcache: all is stored{' and shared' if shared_client else ''} ({seconds})")
         else:
-            what = f"shared with {exchange.shared.name}" if exchange else "stored"
-            failure = exchange.shared.failure if exchange else None
+            what = f"shared with {shared_client.level.name}" if shared_client else "stored"
+            failure = shared_client.level.failure if shared_client else None
             why = f": off for now: {one_line(failure.what)}" if failure else ""
             print(f"nbcache: not all is {what} yet ({seconds}){why}")
 
@@ -207,11 +207,11 @@ class SessionMagics:
 
     def _say_what_stays(self) -> None:
         """Name what brings removed graphs back: snapshots that came along, and the shared store."""
-        notebook, exchange = self._session.notebook(timeout=0.0), self._session.exchange
+        notebook, shared_client = self._session.notebook(timeout=0.0), self._session.shared_client
         if notebook and (near := beside(Path(notebook))).exists():
             print(f"  {one_line(near.name)} stays, and is restored when the extension is loaded again")
-        if exchange:
-            print(f"  what is shared stays on {exchange.shared.name}")
+        if shared_client:
+            print(f"  what is shared stays on {shared_client.level.name}")
 
 
 _OPTIONS = {
