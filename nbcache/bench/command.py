@@ -44,10 +44,10 @@ def run(options: Options) -> int:
 
 
 def _run_models(options: Options, folder: Path) -> int:
-    from nbcache.bench.kept import write_whole
     from nbcache.bench.redis_server import needed_server
     from nbcache.bench.report import report_json, report_text
     from nbcache.bench.runner import Runner
+    from nbcache.core.files import write_whole
 
     def values(*, interrupted: bool) -> dict[str, Any]:
         environment = {**runner.environment, **machine()}
@@ -55,7 +55,7 @@ def _run_models(options: Options, folder: Path) -> int:
 
     def measured() -> None:
         if options.json not in (None, "-"):
-            write_whole(Path(options.json), text_of(values(interrupted=True)))
+            write_whole(Path(options.json), text_of(values(interrupted=True)).encode())
 
     runner, interrupted = Runner(options, folder, say, measured=measured), False
     try:

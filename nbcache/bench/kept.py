@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from nbcache.bench.kernels import BenchError
 from nbcache.bench.options import Options
 from nbcache.bench.results import Result
 from nbcache.bench.variants import Subject
+from nbcache.core.files import write_whole
 from nbcache.core.key import components, diff
 from nbcache.torch_bridge.environment import foreseen
 
-__all__ = ["identity", "load", "save", "write_whole"]
+__all__ = ["identity", "load", "save"]
 
 _FILE = "result.json"
 _FORMAT = "nbcache.bench.kept"
@@ -71,11 +71,4 @@ def save(folder: Path, result: Result, environment: Mapping[str, Any], here: Map
         "environment": dict(environment),
         "result": result.to_json(),
     }
-    write_whole(folder / _FILE, json.dumps(values))
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Replace a file's text: whoever ends this process meanwhile leaves the old one or the new one."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    beside.write_text(text)
-    os.replace(beside, file)
+    write_whole(folder / _FILE, json.dumps(values).encode())

@@ -24,9 +24,9 @@ def write_json(options: Options, values: Mapping[str, Any]) -> None:
     if options.json == "-":
         print(text, end="", flush=True)
         return
-    from nbcache.bench.kept import write_whole
+    from nbcache.core.files import write_whole
 
-    write_whole(Path(options.json), text)
+    write_whole(Path(options.json), text.encode())
     say(f"all runs: {options.json}")
 
 

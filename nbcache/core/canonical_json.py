@@ -7,11 +7,11 @@ Each object names its format and its version, and readers ignore fields that the
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
+from nbcache.core.key import is_sha256
 
 __all__ = ["VERSION", "Fields", "corrupt", "from_json", "hex64", "is_text", "to_json", "unsupported"]
 
@@ -19,7 +19,6 @@ VERSION = 1
 """That of all formats so far."""
 
 _MOST_QUOTED = 100
-_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def to_json(name: str, fields: Mapping[str, Any]) -> bytes:
@@ -51,7 +50,7 @@ def from_json(content: bytes, name: str) -> Fields:
 
 def hex64(value: object) -> str:
     """Return a SHA-256 in hexadecimal digits, or raise CorruptEntry where it is none."""
-    if not isinstance(value, str) or not _HEX64.fullmatch(value):
+    if not isinstance(value, str) or not is_sha256(value):
         raise corrupt("a digest is not 64 hexadecimal digits")
     return value
 

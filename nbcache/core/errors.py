@@ -57,6 +57,10 @@ class NbcacheError(Exception):
         what = "\n".join(map(printable, self.what.split("\n")))
         return f"{what} ({printable(self.where)})" if self.where else what
 
+    def with_next_step(self) -> str:
+        """Return what and where, and what next, as one line of a notice."""
+        return f"{self}. Next: {self.next_step}" if self.next_step else str(self)
+
     def diagnostics(self) -> list[str]:
         """Return the lines to show a person: what and where, then what next."""
         lines = [f"{type(self).__name__}: {self}"]
@@ -134,6 +138,10 @@ class EnvironmentMismatch(SnapshotError):
     def __init__(self, what: str, differences: Sequence[str], *, where: str | None = None):
         super().__init__(what, where=where, next_step="take a snapshot on a machine like this one, or here")
         self.differences = tuple(differences)
+
+    def with_next_step(self) -> str:
+        """Return what and where, and what next, as one line of a notice."""
+        return f"{self}. Next: {self.next_step}" if self.next_step else str(self)
 
     def diagnostics(self) -> list[str]:
         first, *rest = super().diagnostics()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nbcache.core.errors import SnapshotError
 
-__all__ = ["read", "update"]
+__all__ = ["read", "update", "write_whole"]
 
 _LOCK_SECONDS = 30.0
 """How long another writer is waited for: any user who can read the folder can hold its lock."""
@@ -115,15 +115,36 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
                 left.unlink()
+    mode = None
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+    write_whole(path, data, mode=mode, durable=True)
+
+
+def write_whole(
+    path: Path, content: bytes, *, mode: int | None = None, durable: bool = False, replace: bool = True
+) -> None:
+    """Write a file: whoever reads meanwhile, and whoever dies, leaves the old one or the new one, whole.
+
+    `mode` are its permissions, by default the process's. `durable` waits until it is on the disk. Where not
+    `replace`, what is there stays. Raises OSError.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600)
     try:
-        with temporary.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-        temporary.replace(path)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(descriptor)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+        if replace:
+            temporary.replace(path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

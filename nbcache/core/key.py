@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Component", "Difference", "components", "diff", "digest", "sha256"]
+__all__ = ["Component", "Difference", "components", "diff", "digest", "is_sha256", "sha256"]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,6 +39,11 @@ class Difference:
 def sha256(content: bytes) -> str:
     """Return the SHA-256 of `content`, 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
+
+
+def is_sha256(text: str) -> bool:
+    """Tell whether `text` is a digest as `sha256` returns it."""
+    return _SHA256.fullmatch(text) is not None
 
 
 def components(values: Mapping[str, object]) -> tuple[Component, ...]:

@@ -13,7 +13,17 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Renewed", "Worker", "renew_in_children"]
+__all__ = ["Renewed", "Worker", "renew_in_children", "start_thread"]
+
+
+def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
+    """Have `action` done on a daemon thread, `nbcache-<name>`; None where there can be no more threads."""
+    thread = threading.Thread(target=action, name=f"nbcache-{name}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 class Worker:

@@ -28,12 +28,10 @@ A fingerprint is the SHA-256 of the 32 bytes of a public key, 64 hexadecimal dig
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable
@@ -43,7 +41,8 @@ from typing import TYPE_CHECKING
 
 from nbcache.core.canonical_json import unsupported
 from nbcache.core.errors import BadSignature, ConfigError, TrustError, Unsigned, UntrustedSigner, printable
-from nbcache.core.key import sha256
+from nbcache.core.files import write_whole
+from nbcache.core.key import is_sha256, sha256
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -67,7 +66,6 @@ _MAX_SIGNATURE_BYTES = 4096
 _KEY = "key"
 _TRUSTED = "trusted"
 _REMOVED = "removed"
-_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_NAME = 100
 _SHORTEST = 8
 """Digits of a fingerprint that a user must give at least."""
@@ -154,7 +152,7 @@ class Signature:
                 "public_key": str(public_key),
                 "signature": str(signature),
                 "version": 2,
-            } if _HEX64.fullmatch(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
+            } if is_sha256(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
                 return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
         raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
 
@@ -259,7 +257,7 @@ class Keyring:
             return []
         except OSError as error:
             raise self._unusable("cannot be read", self.folder / _TRUSTED, error) from error
-        signers = [self._read(name) for name in names if _HEX64.fullmatch(name)]
+        signers = [self._read(name) for name in names if is_sha256(name)]
         return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
 
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
@@ -368,24 +366,11 @@ class Keyring:
 
     def _write(self, path: Path, content: bytes, *, replace: bool) -> None:
         """Write a file that nobody else can ever read; keep what is there where not `replace`."""
-        temporary = self.folder / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
             for folder in (self.folder, path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._check(folder)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(content)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                if replace:
-                    temporary.replace(path)
-                else:
-                    with contextlib.suppress(FileExistsError):
-                        os.link(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_whole(path, content, mode=0o600, durable=True, replace=replace)
         except OSError as error:
             raise self._unusable("cannot be written", path, error) from error
 
@@ -431,12 +416,12 @@ def _digits(fingerprint: str) -> str:
 
 def is_fingerprint(text: str) -> bool:
     """Tell whether `text` is a whole fingerprint, grouped or not."""
-    return _HEX64.fullmatch(_digits(text)) is not None
+    return is_sha256(_digits(text))
 
 
 def _fingerprint(text: str) -> str:
     digits = _digits(text)
-    if not _HEX64.fullmatch(digits):
+    if not is_sha256(digits):
         raise ConfigError(
             f"{text!r} is no fingerprint",
             next_step="all 64 hexadecimal digits are needed; `nbcache inspect FILE` shows the signer's",

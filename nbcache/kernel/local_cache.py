@@ -119,8 +119,8 @@ class LocalLevel:
             return action()
         except StoreError as error:
             self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
-            next_step = f" Next: {error.next_step}." if error.next_step else ""
-            self._say(f"{self.name}: {what} failed, so it is not tried for a while. {error}.{next_step}")
+            why = error.with_next_step()
+            self._say(f"{self.name}: {what} failed, so it is not tried for a while. {why}")
         except Exception as error:
             self._failed(what, error)
         return None
@@ -135,9 +135,7 @@ class LocalLevel:
         except TrustError as error:
             if error.what not in self._refused:
                 self._refused.add(error.what)
-                self._say(
-                    f"{self.name}: what came from elsewhere is not used: {error}. Next: {error.next_step}"
-                )
+                self._say(f"{self.name}: what came from elsewhere is not used: {error.with_next_step()}")
             return False
 
     def _faulted(self, fault: Fault) -> None:

@@ -10,7 +10,7 @@ from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.store import union
 from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Manifest, Source
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import renew_in_children, start_thread
 
 __all__ = ["Prefetcher"]
 
@@ -84,9 +84,7 @@ class Prefetcher:
         wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
         read = partial(self._read, wanted, self._reading)
         for _ in range(_READERS if self._refs else 0):
-            try:
-                threading.Thread(target=read, name="nbcache-prefetch", daemon=True).start()
-            except RuntimeError:  # no more threads for this process: all is read when it is asked for
+            if start_thread(read, "prefetch") is None:  # all is read when it is asked for
                 return
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ from nbcache.core.model import (
     Source,
 )
 from nbcache.core.settings import Settings
-from nbcache.core.threads import Worker, renew_in_children
+from nbcache.core.threads import Worker, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import Event, SpanEnded
@@ -178,9 +178,7 @@ class Session:
     def relocate(self) -> None:
         """Find out anew, in the background, which notebook this is."""
         self._notebook_known.clear()
-        try:
-            threading.Thread(target=self._find_notebook, name="nbcache-locate", daemon=True).start()
-        except RuntimeError:  # no more threads for this process
+        if start_thread(self._find_notebook, "locate") is None:
             self._find_notebook()
 
     def close(self, timeout: float = _FLUSH_SECONDS) -> None:
@@ -426,14 +424,10 @@ class Session:
 
     def _start(self, action: Callable[[], object]) -> bool:
         """Have `action` done on a thread of its own; False where there can be none."""
-        try:
-            threading.Thread(
-                target=partial(self.attempt, "reading ahead", action), name="nbcache-prefetch", daemon=True
-            ).start()
+        if start_thread(partial(self.attempt, "reading ahead", action), "prefetch") is not None:
             return True
-        except RuntimeError as error:  # no more threads for this process
-            self._failed("reading ahead", error)
-            return False
+        self.notice("nothing is read ahead: this process may start no more threads")
+        return False
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; if it raises, make that a notice and return None.

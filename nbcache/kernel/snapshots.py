@@ -24,7 +24,7 @@ from nbcache.core.errors import (
 )
 from nbcache.core.files import read
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
 from nbcache.kernel.session import Session
 from nbcache.snapshots.build import Draft, Origin, makers, take
@@ -109,9 +109,7 @@ class Sharing:
     def look(self) -> None:
         """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
         self._looked.clear()
-        try:
-            threading.Thread(target=self._look, name="nbcache-look", daemon=True).start()
-        except RuntimeError:  # no more threads for this process
+        if start_thread(self._look, "look") is None:
             self._looked.set()
 
     def looked(self, timeout: float | None) -> bool:
@@ -151,8 +149,7 @@ class Sharing:
         if problems and not taken_in:
             raise problems[0]
         for problem in problems[:_MOST_PROBLEMS]:
-            next_step = f". Next: {problem.next_step}" if problem.next_step else ""
-            self._session.notice(f"a version is not used: {problem}{next_step}")
+            self._session.notice(f"a version is not used: {problem.with_next_step()}")
         return taken_in
 
     def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:

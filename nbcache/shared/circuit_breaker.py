@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from nbcache.core.errors import StoreError
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import renew_in_children, start_thread
 
 __all__ = ["CircuitBreaker"]
 
@@ -54,10 +54,7 @@ class CircuitBreaker:
                 self._pause = _FIRST_PAUSE
         self._changed(error)
         if not self._closed.is_set():
-            try:
-                threading.Thread(target=self._ask_again, name="nbcache-probe", daemon=True).start()
-            except RuntimeError:  # no more threads for this process: it stays off
-                return
+            start_thread(self._ask_again, "probe")  # without a thread it stays off
 
     def probe_now(self) -> None:
         """Ask now, in this thread, where the store is left alone: somebody wants to know."""

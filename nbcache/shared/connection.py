@@ -200,7 +200,6 @@ class Connection:
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NbcacheError):
-            next_step = f" Next: {error.next_step}" if error.next_step else ""
-            self.note(f"what was compiled is not shared: {error}.{next_step}")
+            self.note(f"what was compiled is not shared: {error.with_next_step()}")
         else:  # a bug of ours must not go unseen
             self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")

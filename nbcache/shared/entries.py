@@ -93,21 +93,15 @@ class Entries:
             except UntrustedSigner as error:
                 self._tell_of_stranger(error)
             except TrustError as error:
-                self._connection.say(
-                    f"{self._connection.name}: an entry is not used: {error}. Next: {error.next_step}"
-                )
+                self._connection.note(f"an entry is not used: {error.with_next_step()}")
 
     def _tell_of_stranger(self, error: UntrustedSigner) -> None:
         """Say that an entry is not used; of a server with many strangers, not of each."""
         if error.what not in self._strangers and len(self._strangers) >= _MOST_STRANGERS:
-            self._connection.say(
-                f"{self._connection.name}: entries of more signers are not used: they are not trusted here"
-            )
+            self._connection.note("entries of more signers are not used: they are not trusted here")
             return
         self._strangers.add(error.what)
-        self._connection.say(
-            f"{self._connection.name}: an entry is not used: {error}. Next: {error.next_step}"
-        )
+        self._connection.note(f"an entry is not used: {error.with_next_step()}")
 
     def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
         """Return those of `refs` under whose keys neither who compiled them has anything, nor the user.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from nbcache.artifacts.encoding import decode_manifest, encode_manifest, pack
 from nbcache.artifacts.store import union
 from nbcache.core import key as keys
 from nbcache.core.errors import FormatError
-from nbcache.core.key import sha256
+from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import ArtifactRef, Manifest
 from nbcache.core.threads import renew_in_children
 from nbcache.core.trust import Purpose
@@ -36,7 +35,6 @@ _LISTED_BYTES = 65 * _MOST_PUBLICATIONS
 _REF_BYTES = 400
 """About what a manifest takes in memory for each artifact."""
 _DAY_SECONDS = 86400.0
-_HEX64 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +169,7 @@ class Publications:
     def _listed(self, notebook: str) -> list[str]:
         """Return the publishers in a notebook's list, which is signed by nobody, and promises nothing."""
         value = (self._store.get(shared_keys.publishers(notebook)) or b"")[:_LISTED_BYTES]
-        return [
-            line for line in value.decode("ascii", errors="replace").split("\n") if _HEX64.fullmatch(line)
-        ]
+        return [line for line in value.decode("ascii", errors="replace").split("\n") if is_sha256(line)]
 
     def listen(self, notebook: str, heard: Callable[[str], None]) -> None:
         """Call `heard`, on a thread of its own, with each slot under which somebody publishes from now on."""

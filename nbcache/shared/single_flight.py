@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from nbcache.core.canonical_json import from_json, to_json
 from nbcache.core.errors import FormatError, StoreError, TrustError, printable
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
 
 __all__ = ["Holder", "SingleFlight"]
@@ -203,9 +203,7 @@ class SingleFlight:
         with self._lock:
             self._flights[lease.name] = _Flight(lease, until)
             if self._beating is None or not self._beating.is_alive():
-                self._beating = threading.Thread(target=self._beat, name="nbcache-lease", daemon=True)
-                with suppress(RuntimeError):  # no more threads for this process: the lease just ends
-                    self._beating.start()
+                self._beating = start_thread(self._beat, "lease")  # without a thread the lease just ends
 
     def _beat(self) -> None:
         while not self._closed.wait(_BEAT_SECONDS):

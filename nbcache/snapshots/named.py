@@ -44,7 +44,7 @@ from nbcache.core.errors import (
     UnsupportedVersion,
     UntrustedSigner,
 )
-from nbcache.core.key import sha256
+from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import Packed
 from nbcache.core.trust import Keyring, Standing
 from nbcache.snapshots.build import Draft, Origin, signed_manifest
@@ -72,7 +72,6 @@ _LISTINGS = 5
 """How often versions are listed again, when some were replaced between listing and reading."""
 _ATTEMPTS = 3
 """How often a snapshot is merged again, because artifacts went meanwhile."""
-_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
 
 
@@ -408,7 +407,7 @@ class NamedSnapshots:
 
     def _digests(self, prefix: str) -> set[str]:
         found = (key.removeprefix(prefix) for key in self._store.keys(prefix))
-        return {digest for digest in found if _DIGEST.fullmatch(digest)}
+        return {digest for digest in found if is_sha256(digest)}
 
     def _marks(self, digests: Iterable[str]) -> dict[str, float]:
         """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""

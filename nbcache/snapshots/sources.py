@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Packed, SnapshotTaken
 from nbcache.core.settings import Settings
 from nbcache.core.text import redacted
+from nbcache.core.threads import start_thread
 from nbcache.core.trust import Keyring
 from nbcache.core.version import __version__
 from nbcache.snapshots import in_notebook
@@ -227,9 +227,7 @@ def _fetch(url: str) -> bytes:
             fetched.set_exception(error)
 
     # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
-    try:
-        threading.Thread(target=fetch, name="nbcache-fetch", daemon=True).start()
-    except RuntimeError:  # no more threads for this process
+    if start_thread(fetch, "fetch") is None:
         fetch()
     try:
         return fetched.result(_DOWNLOAD_SECONDS)

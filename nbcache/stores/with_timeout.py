@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from nbcache.core.errors import StoreUnavailable
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.stores.base import Store
 
 __all__ = ["BoundedStore", "given_up"]
@@ -101,9 +101,7 @@ class BoundedStore:
                 _asking.over = None
                 hanging.release()
 
-        try:
-            threading.Thread(target=act, name="nbcache-ask", daemon=True).start()
-        except RuntimeError:  # no more threads for this process
+        if start_thread(act, "ask") is None:
             act()
         try:
             return done.result(seconds)

@@ -15,13 +15,13 @@ import ctypes
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause, Slice, Steps
 from nbcache.torch_bridge import gc_pause, gpus
 from nbcache.torch_bridge.sample import _compile_sample, _sample_key, sample_steps
@@ -117,9 +117,8 @@ def prefetch_keys(codecache: Any, session: Session) -> None:
 
 def _hash_sources() -> Steps:
     """Have the sources of torch and Triton hashed in a thread, and wait for it; a compile would not."""
-    hashing = threading.Thread(target=_source_keys, name="nbcache-hashing", daemon=True)
-    hashing.start()
-    while hashing.is_alive():
+    hashing = start_thread(_source_keys, "hashing")
+    while hashing is not None and hashing.is_alive():
         yield Pause.SHORT
 
 
@@ -134,10 +133,7 @@ def _source_keys() -> None:
 def _imports(session: Session) -> Iterator[Slice | Pause]:
     libraries = None
     if "torch" not in sys.modules and (folder := _torch_folder()) is not None:
-        libraries = threading.Thread(
-            target=_load_libraries, args=(folder,), name="nbcache-libraries", daemon=True
-        )
-        libraries.start()
+        libraries = start_thread(partial(_load_libraries, folder), "libraries")
     for name in _FIRST.split():
         yield from _import(session, name)
     while libraries is not None and libraries.is_alive():

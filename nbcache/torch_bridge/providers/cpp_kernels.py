@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.artifacts.types import BUNDLED
+from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest, sha256
 from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
@@ -273,7 +273,8 @@ def place(cache_folder: str, artifact: Artifact) -> Path:
     if path.exists() and sha256(path.read_bytes()) == artifact.digest:
         os.utime(path)
     else:
-        _write(path, artifact.content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, artifact.content, mode=0o600)
     return path
 
 
@@ -297,18 +298,6 @@ def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
 
 def _same(library: Any) -> Any:
     return library
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _recording(

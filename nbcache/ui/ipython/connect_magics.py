@@ -50,8 +50,7 @@ class ConnectMagics:
                 self._connect(settings, open_shared(settings))
             except NbcacheError as error:
                 named = settings.origin("shared_url")
-                step = f". Next: {error.next_step}" if error.next_step else ""
-                self._session.notice(f"no shared level ({named}): {error}{step}")
+                self._session.notice(f"no shared level ({named}): {error.with_next_step()}")
 
     def connect(self, arguments: list[str]) -> None:
         """Connect to the store at a URL, by default the one that the settings name, and say who is there."""

@@ -12,6 +12,7 @@ from nbcache.artifacts.store import union
 from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Environment
 from nbcache.core.text import DOT, counted, duration, one_line
+from nbcache.core.threads import start_thread
 from nbcache.kernel.session import Session
 
 __all__ = ["Greeting"]
@@ -34,8 +35,7 @@ class Greeting:
 
     def look(self) -> None:
         """Begin to read."""
-        with suppress(RuntimeError):  # no more threads for this process: the line says less
-            threading.Thread(target=self._look, name="nbcache-greet", daemon=True).start()
+        start_thread(self._look, "greet")  # without a thread the line says less
 
     def line(self, timeout: float) -> str:
         """Return the line: with what is stored, where that is known within `timeout` seconds."""

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TextIO
 
 from nbcache.core.model import Activity
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.ui.display.render import Rendered, render_activity, render_idle
 from nbcache.ui.ipython.streams import WatchedStreams
 
@@ -78,10 +78,7 @@ class LiveLine:
                 # The context carries the header of the request that runs the cell, by which a front end knows
                 # whose output it is: without it a late update lands in the next cell.
                 run = contextvars.copy_context().run
-                self._thread = threading.Thread(
-                    target=run, args=(self._watch,), name="nbcache-live-line", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_thread(partial(run, self._watch), "live-line")
 
     def reserve(self) -> None:
         """Keep a place for the line above all that the cell is going to write: it is known to compile."""

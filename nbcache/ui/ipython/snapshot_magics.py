@@ -17,6 +17,7 @@ from nbcache.core.errors import NbcacheError, SnapshotError
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment
 from nbcache.core.text import counted, one_line, size
+from nbcache.core.threads import start_thread
 from nbcache.core.trust import Policy, short, spelled
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing, Stranger
@@ -80,7 +81,7 @@ class ShareMagics:
             for line in self._arrived():
                 self._session.notice(line.removeprefix("nbcache: "))
 
-        threading.Thread(target=tell_later, name="nbcache-tell", daemon=True).start()
+        start_thread(tell_later, "tell")
 
     @contextmanager
     def _following(self) -> Iterator[None]:
@@ -135,9 +136,7 @@ class ShareMagics:
 
     def autosnapshot(self) -> None:
         """Write the snapshot beside the notebook, in the background; what stops that becomes a notice."""
-        self._writing = threading.Thread(target=self._autosnapshot, name="nbcache-snapshot", daemon=True)
-        with suppress(RuntimeError):  # no more threads for this process
-            self._writing.start()
+        self._writing = start_thread(self._autosnapshot, "snapshot")
 
     def finish(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for what is being written."""
