@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -27,20 +27,17 @@ from nbcache.core.model import (
     CellReport,
     Environment,
     GraphRecord,
-    Level,
     Manifest,
     SnapshotRestored,
     SnapshotTaken,
-    Source,
 )
 from nbcache.core.settings import Settings
-from nbcache.core.threads import Worker, renew_in_children, start_thread
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import Event, SpanEnded
 from nbcache.kernel.local_cache import LocalLevel
-from nbcache.kernel.manifest import ManifestBuilder, PendingImport
-from nbcache.kernel.prefetch import Prefetcher
+from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.reasons import names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
@@ -62,9 +59,9 @@ _COMPILE = "inductor_compile"
 class CompilerBridge(Protocol):
     """What a session needs of the compiler; `torch_bridge` implements it for torch.
 
-    Once installed, the bridge calls the session: `environment_ready` when the compiler is there,
-    `emit` for what it does, `record` for each artifact that it makes or hits, and `provide` when it
-    is about to look one up.
+    Once installed, the bridge calls `emit` of the session for what the compiler does, and `find` when it is
+    about to look an artifact up; and of the session's cache `environment_ready` when the compiler is there,
+    and `record` for each artifact that it makes or hits.
     """
 
     def install(self, session: Session) -> None:
@@ -115,29 +112,26 @@ class Session:
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
         """Says whose artifacts may be used here."""
         self._local = LocalLevel(
-            store, lambda: self.settings.max_bytes, self.notice, self._failed, self.judge, self._met_others
+            store, lambda: self.settings.max_bytes, self.notice, self.failed, self.judge, self.met_others
         )
         self.artifacts = self._local.artifacts
-        self.environment: Environment | None = None
-        """What compiled code is bound to here; None until the compiler is imported."""
-        self.prewarm = Prewarming(bridge.prewarm, self._failed)
+        self.cache = NotebookCache(self._local, self)
+        """What is stored of this notebook."""
+        self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
         self._locate_notebook = locate_notebook
         self._clock = clock
         self._tracker = Tracker(self._renamed)
-        self._worker = Worker(partial(self._failed, "storing what was compiled"))
-        self._lock = threading.Lock()
-        self._cell: Cell | None = None
+        self.cell: Cell | None = None
+        """The cell that runs."""
         self._cell_began = 0.0
         self._idle_since: float | None = clock()
-        self._saving = True
-        self._origins: dict[tuple[str, str], tuple[Level, str]] = {}
-        self._incomplete: set[str] = set()
+        self.saving = True
+        """Whether the running cell is recorded."""
         self._attempting = threading.local()
         self._unnoticed: int | None = None
         self._unnoticed_ids: set[str] = set()
-        self._prefetcher = self._new_prefetcher()
         self.shared_client: SharedClient | None = None
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
@@ -146,13 +140,8 @@ class Session:
         """What `snapshot` and `restore` do; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
         """Called when a cell has ended."""
-        self.reading_ahead: list[Callable[[Environment], object]] = []
-        """Called, on a thread of the session's, before this notebook's manifest is read."""
-        self._manifest_builder = ManifestBuilder()
         self._notebook = ""
         self._notebook_known = threading.Event()
-        self._pid = os.getpid()
-        self._closed = False
         renew_in_children(self)
 
     # --- life -----------------------------------------------------------------------------------
@@ -168,7 +157,7 @@ class Session:
         if (settings.portable, settings.trust) == (before.portable, before.trust):
             return
         if settings.portable != before.portable:
-            self._flush_here(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
+            self.cache.flush(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
         try:
             self.bridge.configure()
         except ConfigError:
@@ -184,40 +173,30 @@ class Session:
     def close(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
         self.prewarm.stop()
-        self._prefetcher.stop()
+        self.cache.stop_reading()
         self.bridge.uninstall()
         began = time.monotonic()
         self.flush(timeout)
         self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
-        self._closed = True
-        self._worker.stop()
-        self.artifacts.store.close()
+        self.cache.close()
 
     def renew(self) -> None:
-        """Go on in a forked child, which provides what is stored and stores nothing: it has no worker."""
-        self._lock = threading.Lock()
+        """Go on in a forked child, in which nobody looks for the notebook."""
         self._notebook_known = threading.Event()
         self._notebook_known.set()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
         began = time.monotonic()
-        if not self._flush_here(timeout):
+        if not self.cache.flush(timeout):
             return False
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         shared_client = self.shared_client
         return shared_client is None or shared_client.level.flush(left)
 
-    def _flush_here(self, timeout: float | None = None) -> bool:
-        """Wait until all that was recorded is stored here; False where `timeout` seconds were not enough."""
-        if self._closed or os.getpid() != self._pid:
-            return True
-        self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
-        return self._worker.flush(timeout)
-
     def clearing(self) -> Clearing:
         """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
-        self._flush_here()
+        self.cache.flush()
         return clearing(self.artifacts, self.notebook(timeout=_FLUSH_SECONDS))
 
     def clear(self, only: Clearing | None = None) -> int:
@@ -226,13 +205,10 @@ class Session:
 
         Returns how many entries are gone, or artifacts of the notebook. StoreError where the store fails.
         """
-        self._flush_here()
+        self.cache.flush()
         removed = self.artifacts.clear() if only is None else self.artifacts.drop(only.manifests, only.refs)
         self.bridge.clear()
-        with self._lock:
-            self._forget_read()
-            self._prefetcher.begin(None)
-            self._incomplete.clear()
+        self.cache.forget()
         return removed
 
     # --- the shared level -----------------------------------------------------------------------
@@ -249,9 +225,11 @@ class Session:
     def join(self, shared: SharedLevel) -> SharedClient:
         """Make `shared` part of every lookup, and share with it what there is of this notebook."""
         self.disconnect()
-        self.shared_client = shared_client = SharedClient(shared, self, lambda: self.settings.prefetch)
+        shared_client = SharedClient(shared, self.cache, self, lambda: self.settings.prefetch)
+        self.shared_client = shared_client
         if self.environment is not None:
-            self._start(partial(shared_client.begin, self.environment))
+            begin = partial(shared_client.begin, self.environment)
+            start_thread(partial(self.attempt, "reading ahead", begin), "prefetch")
         return shared_client
 
     def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
@@ -259,7 +237,7 @@ class Session:
         if self.shared_client is None:
             return
         began = time.monotonic()
-        self._flush_here(timeout)  # which hands on what is to be published
+        self.cache.flush(timeout)  # which hands on what is to be published
         shared_client, self.shared_client = self.shared_client, None
         shared_client.level.close(max(0.0, timeout - (time.monotonic() - began)))
 
@@ -267,28 +245,6 @@ class Session:
     def shares(self) -> bool:
         """Whether this kernel is connected to a shared level."""
         return self.shared_client is not None
-
-    def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
-        """Return what is here of this notebook; nothing where that is not known within `timeout` seconds."""
-        return self._prefetcher.refs(timeout)
-
-    def stored(self) -> Manifest | None:
-        """Return what is stored of this notebook, without waiting for what is still to be stored."""
-        if (environment := self.environment) is None:
-            return None
-        return self._local.manifest(environment, self.notebook(timeout=1.0))
-
-    def packed(self, ref: ArtifactRef) -> bytes | None:
-        """Return an artifact that is stored, as a snapshot holds it; None where it is not there."""
-        return self._local.packed(ref)
-
-    def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
-        """Have an artifact stored that came from `source` because the compiler asked for it."""
-        self._met_others()
-        self._prefetcher.came_from(ref.type, ref.key, source)
-        if self._saving and self.settings.save:
-            adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
-            self.attempt("storing what was shared", partial(self.submit, adopt))
 
     # --- what a user sees -----------------------------------------------------------------------
 
@@ -348,17 +304,17 @@ class Session:
 
     def begin_cell(self, cell: Cell) -> None:
         """Attribute what compiles from now on to `cell`; again, where more becomes known of it."""
-        self._cell = cell
+        self.cell = cell
         self._cell_began = self._clock()
         self._idle_since = None
-        self._saving = True
+        self.saving = True
         if (shared_client := self.shared_client) is not None:
             shared_client.level.begin_cell()
         self._tracker.begin_cell(cell)
 
     def save_cell(self, save: bool) -> None:
         """Record what the running cell compiles, or nothing of it."""
-        self._saving = save
+        self.saving = save
 
     def end_cell(self, name: str | None = None) -> CellReport:
         """Report on the cell that was running, and have what it made stored in the background.
@@ -373,13 +329,13 @@ class Session:
             )
         if graphs and (off := self._shared_is_off()) is not None:
             marks.append(off)
-        report = self.report_log.add(self._cell, graphs, self._clock() - self._cell_began, marks, name)
-        self._cell = None
+        report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
+        self.cell = None
         self._idle_since = self._clock()
         for hook in self.cell_ended:
             self.attempt("ending a cell", hook)
-        self._saving = True
-        self.attempt("writing the manifest", partial(self.submit, self._save_manifest))
+        self.saving = True
+        self.cache.save_manifest()
         return report
 
     def _shared_is_off(self) -> str | None:
@@ -407,27 +363,12 @@ class Session:
         finally:
             self._notebook_known.set()
 
+    @property
+    def environment(self) -> Environment | None:
+        """What compiled code is bound to here; None until the compiler is imported."""
+        return self.cache.environment
+
     # --- what the bridge calls ------------------------------------------------------------------
-
-    def environment_ready(self, environment: Environment) -> None:
-        """Take in what compiled code is bound to, and start to read this notebook's artifacts ahead."""
-        if self.environment is not None and self.environment.digest == environment.digest:
-            return
-        with self._lock:
-            self.environment = environment
-            self._forget_read()
-        self._start_reading(environment)
-
-    def _start_reading(self, environment: Environment) -> None:
-        if not self._start(partial(self._read_ahead, environment, self._prefetcher)):
-            self._prefetcher.begin(None)
-
-    def _start(self, action: Callable[[], object]) -> bool:
-        """Have `action` done on a thread of its own; False where there can be none."""
-        if start_thread(partial(self.attempt, "reading ahead", action), "prefetch") is not None:
-            return True
-        self.notice("nothing is read ahead: this process may start no more threads")
-        return False
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; if it raises, make that a notice and return None.
@@ -441,7 +382,7 @@ class Session:
         try:
             return action()
         except Exception as error:
-            self._failed(what, error)
+            self.failed(what, error)
             return None
         finally:
             if outermost:
@@ -472,28 +413,22 @@ class Session:
             self._unnoticed_ids.clear()
             self.overhead_seconds = overhead
 
-    def provide(self, type: str, key: str) -> Sequence[Artifact]:
+    def find(self, type: str, key: str) -> Sequence[Artifact]:
         """Return what the levels beyond torch's own hold under torch's `key`, newest first.
 
         torch is about to look `key` up: the bridge writes what this returns to where torch looks, and
-        says so by `populated`. The shared level is asked only where no nearer one has anything.
+        says so by `mark_restored`. The shared level is asked only where no nearer one has anything.
         """
-        return self.provide_near(type, key) or self.provide_shared(type, key)
+        return self.cache.find(type, key) or self.find_shared(type, key)
 
-    def provide_near(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the local store and the snapshots hold under torch's `key`, as `provide` does."""
-        if self.environment is None or self._is_given_up(type, key):
-            return ()
-        return self._prefetcher.take(type, key)
-
-    def provide_shared(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the shared level holds under torch's `key`, as `provide` does."""
+    def find_shared(self, type: str, key: str) -> Sequence[Artifact]:
+        """Return what the shared level holds under torch's `key`, as `find` does."""
         environment, shared_client = self.environment, self.shared_client
-        if environment is None or shared_client is None or self._is_given_up(type, key):
+        if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
         if self._unnoticed == threading.get_ident():  # prewarming, between cells: it may wait for nobody
             return ()
-        return shared_client.provide(environment, type, key)
+        return shared_client.find(environment, type, key)
 
     def await_other(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now; nothing where this one is to compile it.
@@ -501,29 +436,17 @@ class Session:
         `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
         """
         environment, shared_client = self.environment, self.shared_client
-        if environment is None or shared_client is None or not (self._saving and self.settings.save):
+        if environment is None or shared_client is None or not (self.saving and self.settings.save):
             return ()
-        function = self._tracker.function_on(threading.get_ident())
+        function = self.function()
         return shared_client.await_other(environment, key, function, frozenset(map(sha256, tried)))
 
-    def _is_given_up(self, type: str, key: str) -> bool:
-        return type == "inductor" and key in self._incomplete
-
-    def named(self, type: str, timeout: float) -> list[str]:
-        """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
-        return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))
-
-    def populated(self, type: str, key: str) -> None:
-        """Note that what `provide` gave for `key` is where the compiler looks, and was not before."""
-        here = (Level.L1, self.artifacts.store.name)
-        self._origins[(type, key)] = self._prefetcher.source(type, key) or here
-
-    def looked_up(self, type: str, key: str) -> tuple[Level, str]:
-        """Return the level and the source, in words, of an artifact that the compiler has just hit."""
-        return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
+    def function(self) -> str:
+        """Return the function that this thread compiles."""
+        return self._tracker.function_on(threading.get_ident())
 
     def _renamed(self, key: str, autograd_key: str) -> bool:
-        return names_changed(key, autograd_key, self._prefetcher.graphs(), self._prefetcher.refs())
+        return names_changed(key, autograd_key, self.cache.summaries(), self.cache.refs())
 
     def miss_reason(self, key: str, threads: int = 0, *, backward: bool = False) -> str:
         """Return why nothing could be hit under `key`, where torch uses so many threads."""
@@ -531,162 +454,42 @@ class Session:
             return "what is stored is damaged; it was set aside"
         if self.environment is None:
             return "nbcache does not know this environment"
-        function = self._tracker.function_on(threading.get_ident())
-        cell = self._cell.digest if self._cell else ""
-        stored = self._prefetcher.graphs()
-        incomplete = key in self._incomplete
+        function = self.function()
+        cell = self.cell.digest if self.cell else ""
+        stored = self.cache.summaries()
+        incomplete = self.cache.is_given_up("inductor", key)
         return why_missed(
             key, function, cell, threads, stored, self.graphs, backward=backward, incomplete=incomplete
         )
 
-    def manifest(self) -> Manifest | None:
-        """Return all that is stored of this notebook in this environment; None before torch is imported.
-
-        StoreError where the store fails.
-        """
-        self._flush_here()
-        environment = self.environment
-        if environment is None:
-            return None
-        notebook = self.notebook(timeout=1.0)
-        return self.artifacts.load_manifest(environment, notebook) or Manifest(environment, notebook, ())
-
-    def adopt(
-        self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
-    ) -> None:
-        """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
-
-        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
-        """
-        self._met_others()
-        now = time.time()
-        refs = [ref.not_after(now) for ref in manifest.artifacts]
-        notebook = self.notebook(timeout=2.0)
-        ours = replace(manifest, environment=environment, notebook=notebook, artifacts=tuple(refs))
-        with self._lock:
-            if self._closed or environment != self.environment:
-                return
-            if self._prefetcher.bring(ours, packed, source) and self.settings.save:
-                self._manifest_builder.bring(PendingImport(ours, packed, source))
-
-    def _met_others(self) -> None:
+    def met_others(self) -> None:
         """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
         self.attempt("noting what others have compiled", self.bridge.disown)
 
-    def read_again(self) -> None:
-        """Read ahead anew, with what has come since."""
-        if (environment := self.environment) is not None:
-            self._start_reading(environment)
-
-    def incomplete(self, key: str) -> None:
-        """Give up a stored graph that cannot be used, since a kernel that it needs is not there.
-
-        Else it would lie beside the one that is compiled now, and torch might try it first for good.
-        """
-        environment = self.environment
-        if environment is None or key in self._incomplete:
-            return
-        self._incomplete.add(key)
-        self.submit(partial(self._local.forget, environment, "inductor", key))
-
     def rejected(self, type: str, key: str, error: BaseException) -> None:
-        """Note that the compiler would not take an artifact that `provide` gave it."""
+        """Note that the compiler would not take an artifact that `find` gave it."""
         self.notice(f"a stored {type} could not be used and is compiled again: {error}")
 
-    def record(self, type: str, key: str, content: bytes | Callable[[], bytes], *, made: bool) -> None:
-        """Store an artifact that this process `made`, in the background; of one that it hit note the use.
+    # --- what the cache calls -------------------------------------------------------------------
 
-        What was hit may come from a folder that other CPUs use as well, or from a bundle: nothing says
-        that it belongs to this environment, unless it is stored here already. `content` may be a function,
-        where reading it can wait.
-        """
-        environment = self.environment
-        if environment is None or not (self._saving and self.settings.save):
-            return
-        if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
-            return
-        cell = self._cell.digest if self._cell else ""
-        function = self._tracker.function_on(threading.get_ident())
-        store = self.artifacts.put if made else self.artifacts.refresh
-
-        def put() -> ArtifactRef | None:
-            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
-            return store(environment.digest, artifact, cell=cell, function=function)
-
-        self.attempt(
-            "storing what was compiled", partial(self.submit, partial(self._store, environment, put))
-        )
-
-    def submit(self, task: Callable[[], object]) -> None:
-        """Have the worker do `task`; a forked child has none, and nothing to write."""
-        if os.getpid() == self._pid:
-            self._worker.submit(task)
-
-    # --- on the worker thread -------------------------------------------------------------------
-
-    def _store(self, environment: Environment, put: Callable[[], ArtifactRef | None]) -> None:
-        if (ref := self._local.put(put)) is None:
-            return
-        self._use(environment, ref)
+    def was_stored(self, environment: Environment, ref: ArtifactRef) -> None:
+        """Publish an artifact that was stored."""
         if (shared_client := self.shared_client) is not None:
             shared_client.publish(environment, ref)
 
-    def _use(self, environment: Environment, ref: ArtifactRef) -> None:
-        with self._lock:
-            if environment is self.environment:
-                self._manifest_builder.use(ref)
+    def was_named(self, manifest: Manifest) -> None:
+        """Publish what is stored of the notebook."""
+        if (shared_client := self.shared_client) is not None:
+            shared_client.publish_manifest(manifest)
 
-    def _save_manifest(self) -> None:
-        for brought in self._manifest_builder.take_brought():  # so that it is here without who brought it
-            for ref in brought.manifest.artifacts:
-                if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
-                    self._prefetcher.came_from(ref.type, ref.key, brought.source)
-            self._local.save(brought.manifest)
-        notebook = self.notebook(timeout=1.0)
-        with self._lock:  # the environment may change, and what was used belongs to one
-            if (environment := self.environment) is None:
-                return
-            manifest = self._manifest_builder.manifest(
-                environment, notebook, self._prefetcher.refs(), self.graphs
-            )
-        if manifest is None:
-            return
-        if (saved := self._local.save(manifest)) is None:
-            self._manifest_builder.not_saved()
-        elif (shared_client := self.shared_client) is not None:
-            shared_client.publish_manifest(saved)
-
-    # --- ahead ----------------------------------------------------------------------------------
-
-    def _forget_read(self) -> None:
-        """Begin as if nothing had been read, provided or used; with the lock held."""
-        self._prefetcher.stop()
-        self._prefetcher = self._new_prefetcher()
-        self._manifest_builder.forget()
-        self._origins.clear()
-
-    def _new_prefetcher(self) -> Prefetcher:
-        return Prefetcher(self._find, partial(self._failed, "unpacking a snapshot"))
-
-    def _find(self, type: str, key: str) -> list[Artifact]:
-        environment = self.environment
-        return [] if environment is None else self._local.find(environment, type, key)
-
-    def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
-        """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
-        notebook = self.notebook(timeout=2.0)
-        for hook in self.reading_ahead:
-            self.attempt("restoring a snapshot", partial(hook, environment))
-        manifest = None
-        if self.settings.prefetch:
-            manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
-        prefetcher.begin(manifest)
+    def was_read(self, environment: Environment) -> None:
+        """Read ahead what others have of the notebook."""
         if (shared_client := self.shared_client) is not None:
             shared_client.begin(environment)
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def _failed(self, what: str, error: BaseException) -> None:
+    def failed(self, what: str, error: BaseException) -> None:
         if isinstance(error, NbcacheError):
             self.notice(f"{what} failed: {error}")
         else:  # a bug of ours must not cost the user a cell, nor go unseen

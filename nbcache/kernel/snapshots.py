@@ -86,7 +86,7 @@ class Sharing:
         self._received: dict[str, Received] = {}
         """By what tells versions apart."""
         self._problems: list[NbcacheError] = []
-        session.reading_ahead.append(self._restore_known)
+        session.cache.reading_ahead.append(self._restore_known)
         session.snapshots = self
         renew_in_children(self)
 
@@ -171,7 +171,7 @@ class Sharing:
                 problems.append(error)
         if problems and not restored:
             raise problems[0]
-        self._session.read_again()
+        self._session.cache.read_again()
         return restored
 
     def follow(self, taken_in: Sequence[Received]) -> None:
@@ -211,7 +211,7 @@ class Sharing:
         self.follow([stranger.received])
         if (environment := self._session.environment) is not None:
             self._restore_known(environment)
-            self._session.read_again()
+            self._session.cache.read_again()
 
     def _judged(self, received: Received) -> Received:
         """Return a snapshot with its signer as they stand now."""
@@ -220,7 +220,7 @@ class Sharing:
 
     def take(self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({})) -> Draft:
         """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
-        manifest = self._session.manifest()
+        manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
             raise SnapshotError(
                 "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
@@ -324,7 +324,7 @@ class Sharing:
         manifest, wrong = usable(received, here, self.judge)
         for error in wrong:
             self._session.notice(f"{received.name}: part of it is not used: {error}")
-        self._session.adopt(here, manifest, packed, (Level.L2, received.name))
+        self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
         return manifest
 
 

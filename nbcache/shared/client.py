@@ -30,7 +30,7 @@ from nbcache.shared.publications import Publication
 from nbcache.shared.signing import VerifiedEntry
 from nbcache.shared.single_flight import Holder
 
-__all__ = ["Kernel", "SharedClient"]
+__all__ = ["Cache", "Kernel", "SharedClient"]
 
 _LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
 """Seconds that compiling a graph is expected to take: at least, where nothing is known, and at most."""
@@ -40,12 +40,18 @@ _GRAPH = "inductor"
 
 
 class Kernel(Protocol):
-    """What an shared_client needs of the session of its kernel."""
+    """What is needed of the kernel's session."""
+
+    def notebook(self, timeout: float) -> str: ...
+
+    def notice(self, text: str) -> None: ...
+
+
+class Cache(Protocol):
+    """What is needed of what is stored here."""
 
     @property
     def environment(self) -> Environment | None: ...
-
-    def notebook(self, timeout: float) -> str: ...
 
     def refs(self, timeout: float) -> tuple[ArtifactRef, ...]:
         """Return what is here of this notebook."""
@@ -56,7 +62,9 @@ class Kernel(Protocol):
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return an artifact that is stored here, as `pack` makes it."""
 
-    def arrived(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+    def store_fetched(
+        self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
+    ) -> None:
         """Have an artifact of `environment` stored that the compiler asks for now, and note its source."""
 
     def adopt(
@@ -67,14 +75,15 @@ class Kernel(Protocol):
     def submit(self, task: Callable[[], object]) -> None:
         """Have `task` done after what is still to be stored."""
 
-    def notice(self, text: str) -> None: ...
-
 
 class SharedClient:
     """Looks up, waits, publishes and reads ahead. Methods are safe to call from any thread."""
 
-    def __init__(self, shared: SharedLevel, kernel: Kernel, prefetch: Callable[[], bool]) -> None:
-        self.level = shared
+    def __init__(
+        self, level: SharedLevel, cache: Cache, kernel: Kernel, prefetch: Callable[[], bool]
+    ) -> None:
+        self.level = level
+        self._cache = cache
         self._kernel = kernel
         self._prefetch = prefetch
         self._holder: Holder | None = None
@@ -108,7 +117,7 @@ class SharedClient:
 
     # --- while torch waits ----------------------------------------------------------------------
 
-    def provide(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
+    def find(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
         """Return what the shared level holds under torch's `key`, newest first."""
         if not type_of(type).is_shared:
             return ()
@@ -131,7 +140,7 @@ class SharedClient:
     def compiled(self, thread: int) -> None:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
         for environment, key in self._claims.pop(thread, []):
-            self._kernel.submit(partial(self.level.compiled, environment, _GRAPH, key))
+            self._cache.submit(partial(self.level.compiled, environment, _GRAPH, key))
 
     def _wait_for(self, holder: Holder | None) -> None:
         self._holder = holder
@@ -149,7 +158,7 @@ class SharedClient:
             except FormatError as error:
                 self._kernel.notice(f"{self.level.name}: an entry was refused: {error}")
                 continue
-            self._kernel.arrived(environment, ref, each.packed, self.source)
+            self._cache.store_fetched(environment, ref, each.packed, self.source)
         return artifacts
 
     # --- in the background ----------------------------------------------------------------------
@@ -157,7 +166,7 @@ class SharedClient:
     def publish(self, environment: Environment, ref: ArtifactRef) -> None:
         """Publish an artifact that is stored here."""
         if type_of(ref.type).is_shared:
-            self.level.publish(environment, ref, partial(self._kernel.packed, ref))
+            self.level.publish(environment, ref, partial(self._cache.packed, ref))
 
     def publish_manifest(self, manifest: Manifest) -> None:
         """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
@@ -172,9 +181,9 @@ class SharedClient:
 
     def begin(self, environment: Environment) -> None:
         """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
-        self._kernel.refs(timeout=_LEAST_EXPECTED)  # what is here is not read from there
+        self._cache.refs(timeout=_LEAST_EXPECTED)  # what is here is not read from there
         self._read_ahead(environment, self.publications())
-        if (manifest := self._kernel.stored()) is not None and manifest.artifacts:
+        if (manifest := self._cache.stored()) is not None and manifest.artifacts:
             # Of the manifest's own environment: the kernel's may have changed since this began.
             for ref in self.level.absent(manifest.environment, manifest.artifacts):
                 self.publish(manifest.environment, ref)
@@ -186,12 +195,12 @@ class SharedClient:
         return self.level.publications(self._notebook())
 
     def _heard(self, slot: str) -> None:
-        if (environment := self._kernel.environment) is not None:
+        if (environment := self._cache.environment) is not None:
             self._read_ahead(environment, self.level.publication(slot, self._notebook()))
 
     def _read_ahead(self, environment: Environment, publications: Sequence[Publication]) -> None:
         """Read what others have published, and is not here."""
-        if not self._prefetch() or environment != self._kernel.environment:
+        if not self._prefetch() or environment != self._cache.environment:
             return
         with self._reading:
             fits = [fitting([each.manifest], environment) for each in publications]
@@ -200,7 +209,7 @@ class SharedClient:
             if environment != self._read_for:  # the session has nothing any more of what was read before
                 self._read_for, self._ahead = environment, 0
                 self._asked_for.clear()
-            here = {ref.identity for ref in self._kernel.refs(timeout=0.0)} | self._asked_for
+            here = {ref.identity for ref in self._cache.refs(timeout=0.0)} | self._asked_for
             wanted = [ref for ref in whole.artifacts if ref.identity not in here]
             listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD - self._ahead)
             found = {each.statement.ref.identity: each for each in listed}
@@ -214,7 +223,7 @@ class SharedClient:
             )
             if refs:
                 packed = {ref.digest: found[ref.identity].packed for ref in refs}
-                self._kernel.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
+                self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
 
     def _notebook(self) -> str:
         return os.path.basename(self._kernel.notebook(timeout=2.0))

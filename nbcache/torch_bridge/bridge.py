@@ -367,7 +367,7 @@ class TorchBridge:
         """Neither store nor serve anything from now on: what graphs depend on cannot be told."""
         self._sound = False
         if self._session is not None:
-            self._session.environment = None
+            self._session.cache.environment = None
 
     def _current_baseline(self) -> Baseline | None:
         return self._baseline
@@ -395,7 +395,7 @@ class TorchBridge:
         current = environment.current(self._baseline)
         self._give_folder(session, current)
         if self._sound:
-            session.environment_ready(current)
+            session.cache.environment_ready(current)
 
     def _give_folder(self, session: Session, current: Environment) -> None:
         """Give torch a cache folder of its own for this environment, unless the user has set one.

@@ -357,7 +357,7 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
 
 def _looked_up(session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any]) -> None:
     hit = graph is not None
-    level, source = session.looked_up("inductor", key) if hit else (None, None)
+    level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
     threads = sys.modules["torch"].get_num_threads()
     session.emit(
         GraphLookup(

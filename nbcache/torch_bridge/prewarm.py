@@ -71,7 +71,7 @@ def compile_steps(session: Session, device: str) -> Steps:
     """Yield what it takes to compile and store the sample for `device`, here."""
     yield from _imports(session)
     yield Slice(f"compile a sample for {device}", partial(_compile_sample, session, device))
-    session.record("probe", _sample_key(device), b"1", made=True)
+    session.cache.record("probe", _sample_key(device), b"1", made=True)
 
 
 def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callable[[], bool]) -> Steps:
@@ -210,7 +210,7 @@ def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
         return None
     if not torch.version.hip and gpus.device() == "cpu":
         return "cpu"
-    return "cuda" if _sample_key("cuda") in session.named("probe", timeout=0.0) else None
+    return "cuda" if _sample_key("cuda") in session.cache.keys_of("probe", timeout=0.0) else None
 
 
 def _cuda_context() -> None:

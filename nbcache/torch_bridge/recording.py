@@ -94,18 +94,18 @@ def record(
 def hand_on(session: Session, artifact: Artifact, *, made: bool) -> None:
     """Have an artifact that was just made or used counted for its graph, and stored, or its use noted."""
     session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
-    session.record(artifact.type, artifact.key, artifact.content, made=made)
+    session.cache.record(artifact.type, artifact.key, artifact.content, made=made)
 
 
 def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]) -> T | None:
     """Return what `use` makes of the newest artifact that is stored; None without one that it can use."""
-    for artifact in session.provide(type, key)[:1]:
+    for artifact in session.find(type, key)[:1]:
         try:
             found = use(artifact)
         except (OSError, ImportError, FormatError) as error:
             session.rejected(type, key, error)
             continue
-        session.populated(type, key)
+        session.cache.mark_restored(type, key)
         hand_on(session, artifact, made=False)
         return found
     return None

@@ -56,15 +56,15 @@ def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> 
     for may_compile in (True, False):
         if not (serving() and _as_usual()):
             return
-        if session.provide("probe", key):
+        if session.find("probe", key):
             yield from _restored_sample(session, device, key)
             return
-        if not (may_compile and session.settings.save) or session.provide(FAILED, failed):
+        if not (may_compile and session.settings.save) or session.find(FAILED, failed):
             return
         if device == "cuda" and not _has_room():
             return
         if not (yield from _compile_elsewhere(session, device)):
-            session.record(FAILED, failed, b"1", made=True)
+            session.cache.record(FAILED, failed, b"1", made=True)
             return
 
 
@@ -74,7 +74,7 @@ def _restored_sample(session: Session, device: str, key: str) -> Steps:
     for training in (False, True):
         yield Slice(f"restore a sample for {device}", partial(sample.run, training=training))
     if sample.stored:
-        session.record("probe", key, b"1", made=False)
+        session.cache.record("probe", key, b"1", made=False)
         yield Slice("vector instruction sets", _choose_instruction_set)
 
 

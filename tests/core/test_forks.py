@@ -60,12 +60,12 @@ def store() -> MemoryStore:
 @pytest.mark.parametrize(
     "lock",
     [
-        lambda session: session._lock,
+        lambda session: session.cache._lock,
         lambda session: session._notebook_known._cond,
-        lambda session: session._prefetcher._lock,
-        lambda session: session._prefetcher._known._cond,
+        lambda session: session.cache._prefetcher._lock,
+        lambda session: session.cache._prefetcher._known._cond,
         lambda session: session._tracker._lock,
-        lambda session: session._worker._lock,
+        lambda session: session.cache._worker._lock,
         lambda session: session.artifacts.store.store._lock,
     ],
     ids=["session", "notebook", "prefetcher", "manifest", "tracker", "worker", "store"],
@@ -77,7 +77,7 @@ def test_a_forked_child_compiles_while_a_thread_of_its_parent_holds_a_lock(
     bridge = FakeBridge(HERE)
     with closing(Session(Settings(), bridge, failing)) as session:
         session.start()
-        session.named("inductor", SECONDS)
+        session.cache.keys_of("inductor", SECONDS)
 
         def compile() -> bool:
             session.begin_cell(Cell.of("a cell", 1))
@@ -85,7 +85,7 @@ def test_a_forked_child_compiles_while_a_thread_of_its_parent_holds_a_lock(
             bridge.compile("new")
             failing.error = StoreUnavailable("gone")
             bridge.compile("newer")  # the store's failure is a notice
-            session.incomplete("known")
+            session.cache.discard_incomplete("known")
             report = session.end_cell()
             session.notebook(timeout=SECONDS)
             return [graph.outcome for graph in report.graphs] == [Outcome.HIT, Outcome.MISS, Outcome.MISS]
@@ -108,7 +108,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(store: MemoryStore) ->
         with held(sharing._lock):
             assert in_child(
                 lambda: (
-                    session.named("inductor", 2 * SECONDS) == []
+                    session.cache.keys_of("inductor", 2 * SECONDS) == []
                     and session.notebook(2 * SECONDS) == ""
                     and sharing.looked(2 * SECONDS)
                     and sharing.known() == []

@@ -33,7 +33,7 @@ CachingAutotuner.bench = lambda *args, **kwargs: next(times, 1.0)
 WAIT = f"assert {SESSION}.flush(60)"
 STORED = f"""\
 assert {SESSION}.flush(60)
-print(json.dumps([each.key for each in {SESSION}.manifest().artifacts if each.type == "triton_kernel"]))
+print(json.dumps([each.key for each in {SESSION}.cache.manifest().artifacts if each.type == "triton_kernel"]))
 """
 
 
@@ -141,7 +141,7 @@ def test_a_kernel_whose_best_configuration_is_lost_is_tuned_again_and_says_so(
     machine = machines.make("machine")
     forget = """\
 session = __import__("nbcache").session()
-keys = [each.key for each in session.manifest().artifacts if each.type == "autotune"]
+keys = [each.key for each in session.cache.manifest().artifacts if each.type == "autotune"]
 assert session.flush(60) and keys
 for key in keys:
     session.artifacts.forget(session.environment.digest, "autotune", key)

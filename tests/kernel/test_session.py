@@ -78,7 +78,7 @@ def test_what_a_failing_store_says_marks_reports_as_one_line(store: DirectorySto
     kernel = Kernel(store)
     gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it says\n\x1b[31mred\u202e"))
     kernel.session.join(SharedLevel(gone, signer, wait_seconds=2.0, say=kernel.session.notice))
-    kernel.session.provide_shared("inductor", "k")
+    kernel.session.find_shared("inductor", "k")
     for name in ("a", "b"):
         kernel.run(name, f"k-{name}")
     told = [notice for report in kernel.session.reports for notice in report.notices]
@@ -183,7 +183,7 @@ def test_of_a_shared_store_that_fails_each_report_says_it_once(store: DirectoryS
     gone = FailingStore(MemoryStore("redis://host/0"), StoreUnavailable("it cannot be reached"))
     kernel = Kernel(store)
     kernel.session.join(SharedLevel(gone, signer, wait_seconds=2.0, say=kernel.session.notice))
-    kernel.session.provide_shared("inductor", "k")
+    kernel.session.find_shared("inductor", "k")
 
     for number in range(3):
         kernel.run("a", f"k{number}")

@@ -329,7 +329,7 @@ def test_where_the_policy_is_to_ask_the_answer_counts(
         shutil.rmtree(bob.environ["NBCACHE_DIR"], ignore_errors=True)
         load = "get_ipython().run_line_magic('load_ext', 'nbcache')"
         say = f"import builtins; builtins.input = lambda question: print(question) or {answer!r}; {load}"
-        used = "import nbcache, torch; print(nbcache.session().named('inductor', 20) != [])"
+        used = "import nbcache, torch; print(nbcache.session().cache.keys_of('inductor', 20) != [])"
         notebook = bob.run(say, used)
         assert "from now on? [y/N]" in printed(notebook, 0)
         assert printed(notebook, 1) == f"{expected}\n"

@@ -354,7 +354,7 @@ def test_a_kernel_ends_in_time_while_redis_hangs(kernel: Make, server: RedisServ
     one.publish("one")
     assert not one.session.await_other("claimed")
     server.stop()
-    one.session.record("inductor", "two", b"a graph", made=True)
+    one.session.cache.record("inductor", "two", b"a graph", made=True)
     with within(2.0):
         one.session.close(2.0)
     with within(0.1):
@@ -365,9 +365,9 @@ def test_a_snapshot_and_clear_do_not_wait_for_redis(kernel: Make, server: RedisS
     one = kernel(server.url, shared_timeout=600.0)
     one.publish("one")
     server.stop()
-    one.session.record("inductor", "two", b"a graph", made=True)
+    one.session.cache.record("inductor", "two", b"a graph", made=True)
     with within(1.0):
-        manifest = one.session.manifest()
+        manifest = one.session.cache.manifest()
         assert manifest is not None and {ref.key for ref in manifest.artifacts} == {"one", "two"}
         assert not one.session.flush(0.2)
         one.session.clear()

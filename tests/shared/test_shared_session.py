@@ -61,7 +61,7 @@ def test_what_one_kernel_compiled_another_hits_at_l3_and_then_has_itself(
     again = kernel("", store=other.store, notebook="another.ipynb")
     assert again.run("one", "two", "three") == [HIT, HIT, HIT]
     assert again.levels == [Level.L1] * 3
-    manifest = again.session.manifest()
+    manifest = again.session.cache.manifest()
     assert manifest is not None and {ref.key for ref in manifest.artifacts} == {"one", "two", "three"}
 
 
@@ -96,7 +96,7 @@ def test_without_prefetch_nothing_is_read_ahead(redis_server: RedisServer, kerne
     kernel(redis_server.url).publish("one")
     reader = kernel(redis_server.url, prefetch=False)
 
-    assert reader.session._prefetcher._brought == []
+    assert reader.session.cache._prefetcher._brought == []
     assert reader.run("one") == [HIT]
 
 
@@ -107,7 +107,7 @@ def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kern
     wait_until(lambda: bob.shared.hears, "it listens")
     ada.publish("one")
 
-    wait_until(lambda: bob.session._prefetcher._brought, "it was read ahead")
+    wait_until(lambda: bob.session.cache._prefetcher._brought, "it was read ahead")
     with redis_server.client() as client:
         client.flushall()
     assert bob.run("one") == [HIT]
@@ -117,12 +117,12 @@ def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisS
     bob = kernel(redis_server.url, "bob", environment=ELSEWHERE)
     ada = kernel(redis_server.url, "ada")
     bob.keyring.add(ada.keyring.fingerprint())
-    bob.session.environment_ready(HERE)
+    bob.session.cache.environment_ready(HERE)
     bob.settle()
     wait_until(lambda: bob.shared.hears, "it listens")
     ada.publish("one")
 
-    wait_until(lambda: bob.session._prefetcher._brought, "it was read ahead")
+    wait_until(lambda: bob.session.cache._prefetcher._brought, "it was read ahead")
 
 
 def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
@@ -172,7 +172,9 @@ def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) ->
     reader.shared.store.get_many = noting  # type: ignore[method-assign]
     for number in range(3):
         writer.publish(f"graph {number}")
-        wait_until(lambda count=number + 1: len(reader.session._prefetcher._brought) == count, "it was read")  # type: ignore[misc]
+        wait_until(
+            lambda count=number + 1: len(reader.session.cache._prefetcher._brought) == count, "it was read"
+        )  # type: ignore[misc]
 
     assert sorted(asked) == sorted(slot_of(HERE, "inductor", f"graph {number}") for number in range(3))
 
@@ -189,7 +191,7 @@ def test_reading_ahead_is_bounded_in_all(
     assert reader.session.shared_client is not None
     reader.session.shared_client.begin(HERE)
 
-    assert len(reader.session._prefetcher._packed) == 2
+    assert len(reader.session.cache._prefetcher._packed) == 2
     assert reader.run(*(f"graph {number}" for number in range(4))) == [HIT] * 4
 
 
@@ -239,11 +241,11 @@ def test_beside_a_gpu_no_graph_crosses_cpus(redis_server: RedisServer, kernel: M
 def test_that_something_failed_here_is_nobody_elses(redis_server: RedisServer, kernel: Make) -> None:
     """The reason may pass, as where memory was short; and nobody would try it again."""
     ada = kernel(redis_server.url)
-    ada.session.record(FAILED, "a sample", b"1", made=True)
+    ada.session.cache.record(FAILED, "a sample", b"1", made=True)
     ada.run("one")
     assert ada.session.flush(SECONDS)
 
-    assert len(ada.session.provide(FAILED, "a sample")) == 1
+    assert len(ada.session.find(FAILED, "a sample")) == 1
     assert stored(redis_server, "a sample", FAILED) == []
 
 
@@ -267,7 +269,7 @@ def test_what_was_read_from_elsewhere_claims_no_time_to_come(redis_server: Redis
     assert bob.run("one") == [HIT]
     assert bob.session.flush(SECONDS)
 
-    manifest = bob.session.stored()
+    manifest = bob.session.cache.stored()
     assert manifest is not None
     assert max(each.used for each in manifest.artifacts) <= time.time()
 
@@ -277,7 +279,7 @@ def test_what_was_read_from_elsewhere_claims_no_time_to_come(redis_server: Redis
 
 def record(one: Kernel, type: str, key: str, *contents: bytes) -> None:
     for content in contents:
-        one.session.record(type, key, content, made=True)
+        one.session.cache.record(type, key, content, made=True)
         assert one.session.flush(SECONDS)
 
 
@@ -289,7 +291,7 @@ def test_variants_for_other_guards_stand_side_by_side_and_the_newest_are_kept(
     record(kernel(redis_server.url), "inductor", "one", *contents[5:])
     reader = kernel(redis_server.url, prefetch=False)
 
-    found = reader.session.provide("inductor", "one")
+    found = reader.session.find("inductor", "one")
     assert [each.content for each in found] == contents[:1:-1]
 
 
@@ -304,7 +306,7 @@ def test_of_a_profile_only_the_newest_is_kept(redis_server: RedisServer, kernel:
     record(kernel(redis_server.url), "pgo", "one", b"old")
     record(kernel(redis_server.url), "pgo", "one", b"new")
     reader = kernel(redis_server.url, prefetch=False)
-    assert [each.content for each in reader.session.provide("pgo", "one")] == [b"new"]
+    assert [each.content for each in reader.session.find("pgo", "one")] == [b"new"]
 
 
 def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_all(
@@ -312,7 +314,7 @@ def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_al
 ) -> None:
     record(kernel(redis_server.url), "inductor", "one", b"other guards")
     first, second = (kernel(redis_server.url, prefetch=False) for _ in range(2))
-    tried = [each.content for each in first.session.provide("inductor", "one")]
+    tried = [each.content for each in first.session.find("inductor", "one")]
     assert tried == [b"other guards"]
     assert not first.session.await_other("one", tried)
 
@@ -499,7 +501,7 @@ def test_nothing_that_a_stranger_writes_is_said(
         variant = said_by_a_stranger(tmp_path, statement.encode()) if signed else said_by_nobody(b"[]")
         put(redis_server, key, [variant])
         RedisStore(redis_server.url).put(slot_of(HERE, "pgo", key), f"NBCS {SAID}{number}".encode())
-        reader.session.provide("pgo", key)
+        reader.session.find("pgo", key)
 
     assert reader.run(*keys) == [MISS] * len(keys)
     assert 1 <= len(reader.session.notices) <= 3

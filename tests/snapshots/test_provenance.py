@@ -466,11 +466,11 @@ def test_what_was_refused_is_used_again_once_its_maker_is_trusted_again(
     (tmp_path / "adas.nbcache").unlink()
     trusts_no_more(bob, ada)
     session, _, _ = bob.session()
-    assert not session.provide("inductor", "one")
+    assert not session.find("inductor", "one")
     session.close()
     trusts(bob, ada)
     session, _, _ = bob.session()
-    assert len(session.provide("inductor", "one")) == 1
+    assert len(session.find("inductor", "one")) == 1
     session.close()
 
 
@@ -807,12 +807,12 @@ def test_of_a_profile_the_newest_of_each_signer_is_kept(redis_server: RedisServe
     ada, bob = kernel(url, "ada"), kernel(url, "bob")
     trust(bob, ada)
     for one, content in ((ada, b"adas old"), (bob, b"bobs old"), (ada, b"adas"), (bob, b"bobs")):
-        one.session.record("pgo", "one", content, made=True)
+        one.session.cache.record("pgo", "one", content, made=True)
         assert one.session.flush(SECONDS)
     assert signers(redis_server, "pgo", "pgo", "one") == [bob.keyring.own(), ada.keyring.own()]
     trust(kernel("", "cleo"), ada)
     cleo = kernel(url, "cleo", prefetch=False)
-    assert [each.content for each in cleo.session.provide("pgo", "one")] == [b"adas"]
+    assert [each.content for each in cleo.session.find("pgo", "one")] == [b"adas"]
 
 
 def test_nobody_crowds_out_all_of_anothers_variants(redis_server: RedisServer, kernel: Make) -> None:
@@ -820,7 +820,7 @@ def test_nobody_crowds_out_all_of_anothers_variants(redis_server: RedisServer, k
     ada, bob = kernel(url, "ada"), kernel(url, "bob")
     for one, most in ((ada, 2), (bob, MAX_VARIANTS + 2)):
         for number in range(most):
-            one.session.record("inductor", "one", b"%s %d" % (one.user.encode(), number), made=True)
+            one.session.cache.record("inductor", "one", b"%s %d" % (one.user.encode(), number), made=True)
             assert one.session.flush(SECONDS)
     found = signers(redis_server, "crowd", "inductor", "one")
     assert (found.count(ada.keyring.own()), len(found)) == (2, MAX_VARIANTS)
@@ -831,11 +831,13 @@ def test_what_nobody_signed_is_not_shared(redis_server: RedisServer, kernel: Mak
     bob = kernel(url, "bob", trust=Policy.OFF)
     content = b"a graph"
     ref = ArtifactRef("inductor", "one", sha256(content), len(content), provenance=UNSIGNED)
-    bob.session.adopt(HERE, Manifest(HERE, "", (ref,)), {ref.digest: pack(content)}, (Level.L2, "somebody's"))
-    bob.session.read_again()
+    bob.session.cache.adopt(
+        HERE, Manifest(HERE, "", (ref,)), {ref.digest: pack(content)}, (Level.L2, "somebody's")
+    )
+    bob.session.cache.read_again()
     bob.settle()
-    assert len(bob.session.provide("inductor", "one")) == 1
-    bob.session.record("inductor", "one", content, made=False)
+    assert len(bob.session.find("inductor", "one")) == 1
+    bob.session.cache.record("inductor", "one", content, made=False)
     bob.publish("two")
     assert signers(redis_server, "off", "inductor", "one") == []
     assert signers(redis_server, "off", "inductor", "two") == [bob.keyring.own()]

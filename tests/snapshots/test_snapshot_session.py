@@ -142,8 +142,8 @@ def test_trust_that_is_taken_back_counts_at_once(ada: Person, bob: Person) -> No
     session.clear()
     with pytest.raises(UntrustedSigner):
         sharing.restore([received])
-    session.read_again()
-    session.named("inductor", 10)
+    session.cache.read_again()
+    session.cache.keys_of("inductor", 10)
     bridge.compile("one")
     assert outcomes(session) == [Outcome.MISS]
 

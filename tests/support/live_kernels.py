@@ -54,7 +54,7 @@ class Kernel:
             replace(Settings(), **given), self.bridge, self.store, locate_notebook=lambda: f"/home/{notebook}"
         )
         self.session.start()
-        self.session.named("inductor", SECONDS)
+        self.session.cache.keys_of("inductor", SECONDS)
         if url:
             self.connect()
 

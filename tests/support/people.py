@@ -40,7 +40,7 @@ class Person:
         session.start()
         sharing.look()
         assert sharing.looked(10)
-        session.named("inductor", 10)
+        session.cache.keys_of("inductor", 10)
         return session, bridge, sharing
 
     def make(self, *keys: str) -> bytes:

@@ -386,7 +386,7 @@ class FakeBridge:
     def install(self, session: Session) -> None:
         """Begin to serve; the environment is known at once."""
         self._session = session
-        session.environment_ready(self.environment)
+        session.cache.environment_ready(self.environment)
 
     def uninstall(self) -> None:
         """Serve no more."""
@@ -423,7 +423,7 @@ class FakeBridge:
             done = {}
             try:
                 hit = self._look_up(session, key, at)
-                session.record("inductor", key, self.folder[key], made=not hit)
+                session.cache.record("inductor", key, self.folder[key], made=not hit)
                 done = {"cache_state": "hit" if hit else "miss"}
             finally:
                 session.emit(SpanEnded(**at(), name="inductor_compile", attributes=done))
@@ -436,14 +436,14 @@ class FakeBridge:
         """Have a graph in the folder; return whether it was there, or the session had it."""
         session.emit(LookupStarted(**at(), key=key, backward=False))
         if key not in self.folder:
-            for artifact in (session.provide("inductor", key) or session.await_other(key))[:1]:
+            for artifact in (session.find("inductor", key) or session.await_other(key))[:1]:
                 self.folder[key] = artifact.content
-                session.populated("inductor", key)
+                session.cache.mark_restored("inductor", key)
         hit = key in self.folder
         if not hit:
             self.compiling(key)
             self.folder[key] = hashlib.shake_128(key.encode()).digest(self.size)
-        level, source = session.looked_up("inductor", key) if hit else (None, None)
+        level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
         reason = None if hit else session.miss_reason(key)
         session.emit(
             GraphLookup(**at(), key=key, backward=False, hit=hit, reason=reason, level=level, source=source)

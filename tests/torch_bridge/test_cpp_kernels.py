@@ -22,6 +22,7 @@ class Session:
     """What is asked of a session: it has one kernel, and notes what is recorded."""
 
     def __init__(self) -> None:
+        self.cache = self  # as far as it is asked for
         self.recorded: list[bool] = []
 
     def attempt(self, what: str, action: Callable[[], Any]) -> Any:
@@ -29,9 +30,9 @@ class Session:
 
     def emit(self, event: object) -> None: ...
 
-    def populated(self, type: str, key: str) -> None: ...
+    def mark_restored(self, type: str, key: str) -> None: ...
 
-    def provide(self, type: str, key: str) -> list[Artifact]:
+    def find(self, type: str, key: str) -> list[Artifact]:
         return [Artifact(type, key, b"a shared object")]
 
     def record(self, type: str, key: str, content: object, *, made: bool) -> None:

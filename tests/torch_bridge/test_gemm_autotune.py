@@ -54,7 +54,7 @@ def look(names="abc", op="mm", inputs=MM, hint=None, measure=True, times=(1.5, 2
 
 def stored():
     session.flush()
-    return [ref.key for ref in session.manifest().artifacts if ref.type == "gemm_autotune"]
+    return [ref.key for ref in session.cache.manifest().artifacts if ref.type == "gemm_autotune"]
 """
 MEASURED = ["1.5", "2.0", "inf"]
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_used_costs_a_benchmark_and_is_said(
     wipe(isolated)
     spoil = f"""\
 from nbcache.core.model import Artifact
-kept = {{ref.key: ref for ref in session.manifest().artifacts if ref.type == "gemm_autotune"}}
+kept = {{ref.key: ref for ref in session.cache.manifest().artifacts if ref.type == "gemm_autotune"}}
 def spoil(content):
     for key in kept:
         session.artifacts.forget(session.environment.digest, "gemm_autotune", key)
@@ -353,10 +353,10 @@ def test_another_graph_with_the_same_multiplication_benchmarks_nothing(
     wipe(isolated)
     forget = f"""\
 session = {SESSION}
-for ref in session.manifest().artifacts:
+for ref in session.cache.manifest().artifacts:
     if ref.type == "gemm_autotune":
         session.artifacts.forget(session.environment.digest, ref.type, ref.key)
-session.read_again()
+session.cache.read_again()
 """
     fourth = run_cells([restored, cells[0], forget, *cells[1:]])
     assert told(fourth) == [1, True]

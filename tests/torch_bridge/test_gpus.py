@@ -260,11 +260,11 @@ def test_nothing_is_prewarmed_for_a_gpu_on_a_guess(
     person = Person(tmp_path / "person")
     if used_before:
         earlier, _, _ = person.session()
-        earlier.record("probe", sample._sample_key("cuda"), b"1", made=True)
+        earlier.cache.record("probe", sample._sample_key("cuda"), b"1", made=True)
         earlier.end_cell()
         earlier.close()
     session, _, _ = person.session()
-    session.named("probe", 10)
+    session.cache.keys_of("probe", 10)
 
     assert prewarm._device(session, lambda: imported) == device
     session.close()

@@ -248,13 +248,13 @@ def test_whatever_happens_in_a_backend_torch_finds_nothing_and_goes_on(
     spoil = """\
 caches = {each: cache(kernel(each)) for each in ("not JSON", "no object", "raises")}
 full = {each: of.remote_cache[0]._get_key(of.remote_cache[1]) for each, of in caches.items()}
-session.record("remote_autotune", full["not JSON"], b"\\xff{", made=True)
-session.record("remote_autotune", full["no object"], b"[1]", made=True)
+session.cache.record("remote_autotune", full["not JSON"], b"\\xff{", made=True)
+session.cache.record("remote_autotune", full["no object"], b"[1]", made=True)
 assert session.flush()
 found = [best(caches["not JSON"]), best(caches["no object"])]
 def fail(*args, **kwargs):
     raise OSError("no route to host")
-session.provide = session.record = fail
+session.find = session.cache.record = fail
 found += [best(caches["raises"]), caches["raises"].remote_cache[0].put("key", {"XBLOCK": 1})]
 """
     notebook = run_cells([LOAD, SHARE, TUNE, spoil, tell("found"), tell("session.notices")], isolated)
@@ -328,7 +328,7 @@ redis.Redis.from_url(os.environ["TORCHINDUCTOR_REDIS_URL"]).set(key, json.dumps(
 """
     hit = "found = [best(poisoned), dict(pgo.get_code_state())]; assert session.flush()"
     stored = tell(
-        "[found, [ref.type for ref in session.manifest().artifacts if ref.type in ('autotune', 'pgo')]]"
+        "[found, [ref.type for ref in session.cache.manifest().artifacts if ref.type in ('autotune', 'pgo')]]"
     )
 
     alone = run_cells([LOAD, APART, TUNE, poison, hit, stored], env)

@@ -73,9 +73,9 @@ def test_connecting_shows_who_is_there_and_config_shows_no_secret(in_shell: Any,
         shared = f"redis://{HOST}:{server.port}/0"
         texts = in_shell(
             f"""
-session.environment_ready(here)
+session.cache.environment_ready(here)
 session.begin_cell(None)
-session.record('inductor', 'one', b'a graph', made=True)
+session.cache.record('inductor', 'one', b'a graph', made=True)
 session.end_cell()
 value = []
 for line in (
@@ -124,10 +124,10 @@ def test_what_is_shared_goes_where_this_kernel_is_connected_to(in_shell: Any, tm
     texts = in_shell(
         f"""
 os.chdir({str(tmp_path)!r})
-session.environment_ready(here)
+session.cache.environment_ready(here)
 session.begin_cell(None)
-session.record('inductor', 'one', b'a graph', made=True)
-session.record('inductor', 'two', b'a graph', made=True)
+session.cache.record('inductor', 'one', b'a graph', made=True)
+session.cache.record('inductor', 'two', b'a graph', made=True)
 session.end_cell()
 value = []
 for line in (
@@ -160,7 +160,8 @@ def test_a_host_without_a_scheme_is_no_folder(in_shell: Any, tmp_path: Path) -> 
 def test_asking_who_is_there_says_where_the_store_is_off(in_shell: Any) -> None:
     dead = f"redis://:hunter2@{HOST}:{free_port()}"
     text = in_shell(
-        "session.environment_ready(here)\nvalue = run('%nbcache connect')['text']", NBCACHE_SHARED_URL=dead
+        "session.cache.environment_ready(here)\nvalue = run('%nbcache connect')['text']",
+        NBCACHE_SHARED_URL=dead,
     )
     assert "off for now: Redis cannot be reached" in text and "next: check that the server runs" in text
     assert "nobody" not in text
@@ -169,9 +170,9 @@ def test_asking_who_is_there_says_where_the_store_is_off(in_shell: Any) -> None:
 def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell: Any) -> None:
     dead = f"redis://:hunter2@{HOST}:{free_port()}"
     reports = in_shell(
-        "session.environment_ready(here)\n"
+        "session.cache.environment_ready(here)\n"
         "[t.join() for t in threading.enumerate() if t.name == 'nbcache-prefetch']\n"
-        "value = [run('1 + 1'), run('2'), session.notices, list(session.provide('inductor', 'one')), "
+        "value = [run('1 + 1'), run('2'), session.notices, list(session.find('inductor', 'one')), "
         "session.await_other('one') or []]",
         NBCACHE_SHARED_URL=dead,
     )
@@ -193,11 +194,11 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path)
         assert server._process is not None
         began = time.monotonic()
         seconds, flushed = in_shell(
-            "session.environment_ready(here)\n"
-            "session.provide('inductor', 'one')\n"
+            "session.cache.environment_ready(here)\n"
+            "session.find('inductor', 'one')\n"
             "session.await_other('one')\n"
             f"os.kill({server._process.pid}, signal.SIGSTOP)\n"
-            "session.record('inductor', 'one', b'a graph', made=True)\n"
+            "session.cache.record('inductor', 'one', b'a graph', made=True)\n"
             "flushed = run('%nbcache flush')['text']\n"
             "began = time.monotonic()\n"
             "run('%unload_ext nbcache')\n"
@@ -241,9 +242,9 @@ evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step
 shared.connection.reading.record_failure(evil)
 shared.connection.writing.record_failure(evil)
 shared.ask = lambda: None
-session.environment_ready(here)
+session.cache.environment_ready(here)
 session.begin_cell(None)
-session.record('inductor', 'one', b'a graph', made=True)
+session.cache.record('inductor', 'one', b'a graph', made=True)
 session.end_cell()
 value = [run('%nbcache ' + line)['text'] for line in ('connect', 'flush')]
 """,

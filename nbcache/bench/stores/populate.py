@@ -122,7 +122,7 @@ def fill(folder: Path) -> dict[str, Any]:
         content += len(artifact.content)
     kept.save_manifest(Manifest(environment, "", tuple(refs)))
     session.start()
-    session.environment_ready(environment)
+    session.cache.environment_ready(environment)
     began = time.perf_counter()
     taken = Sharing(session).write(folder / _SNAPSHOT, Origin("", 0.0, "nbcache bench"))
     snapshot_seconds = time.perf_counter() - began
@@ -184,8 +184,8 @@ def _from_snapshot(folder: Path, environment: Environment, closing: ExitStack) -
 def _populate(session: Session, environment: Environment, closing: ExitStack) -> None:
     closing.callback(session.close, 60.0)  # storing what a snapshot brought is waited for by nobody
     session.start()
-    session.environment_ready(environment)
-    for key in session.named(_TYPE, timeout=60.0):
+    session.cache.environment_ready(environment)
+    for key in session.cache.keys_of(_TYPE, timeout=60.0):
         populate_graph(codecache, session, codecache.FxGraphCache, _TYPE, key)
 
 

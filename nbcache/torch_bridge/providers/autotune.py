@@ -97,7 +97,7 @@ def _populate_tuning(session: Session, folder: str) -> None:
 
     Processes of torch's own read them, where no hook of ours is.
     """
-    for key in session.named("autotune", timeout=1.0):
+    for key in session.cache.keys_of("autotune", timeout=1.0):
         _provide_tuning(session, key, os.path.join(folder, key), partial(_write_tuning, key))
 
 
@@ -113,6 +113,6 @@ def _provide_tuning(session: Session, key: str, path: str, write: Callable[[byte
         return
     content = _bundled.get(os.path.basename(path))
     if content is None:
-        content = next((artifact.content for artifact in session.provide("autotune", key)), None)
+        content = next((artifact.content for artifact in session.find("autotune", key)), None)
     if content is not None:
         write_for_torch(session, "autotune", key, partial(write, content))

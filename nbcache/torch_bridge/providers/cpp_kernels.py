@@ -131,7 +131,7 @@ def provide_kernels(
     def may_be_compiled(graph: str) -> bool:
         """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
         loading = sha256(being_loaded()).encode()
-        return loading in [each.content for each in session.provide(BUNDLED, graph)] and _is_best_choice()
+        return loading in [each.content for each in session.find(BUNDLED, graph)] and _is_best_choice()
 
     def compiled_here(graph: str, load: Callable[[], Any]) -> Any:
         """Return a kernel of a graph that came without it, compiled from the source that came."""
@@ -157,10 +157,10 @@ def provide_kernels(
         if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
             trusted[ours] = path
             restored.discard(ours)
-            session.record("cpp_kernel", key, path.read_bytes, made=True)
+            session.cache.record("cpp_kernel", key, path.read_bytes, made=True)
 
     def give_up(graph: str) -> None:
-        session.incomplete(graph)
+        session.cache.discard_incomplete(graph)
         shutil.rmtree(codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
 
     def restore(
@@ -175,11 +175,11 @@ def provide_kernels(
             session.emit(KernelUsed(**stamp(), compiled=False))
             if ours in trusted:  # the store may have been cleared since
                 made = ours not in restored or owned()  # else it may be another's
-                session.record("cpp_kernel", key, trusted[ours].read_bytes, made=made)
+                session.cache.record("cpp_kernel", key, trusted[ours].read_bytes, made=made)
             return key, loaded
-        for artifact in session.provide("cpp_kernel", key)[:1]:
+        for artifact in session.find("cpp_kernel", key)[:1]:
             if (load := loaded_from(cls, artifact)) is not None:
-                session.populated("cpp_kernel", key)
+                session.cache.mark_restored("cpp_kernel", key)
                 return key, load
         return key, None
 
@@ -187,7 +187,7 @@ def provide_kernels(
         """Return what loads a kernel that was restored earlier and is stored no more; None without it."""
         for artifact in _left(codecache, key) if owned() else ():
             if (load := loaded_from(cls, artifact)) is not None:
-                session.record("cpp_kernel", key, artifact.content, made=True)
+                session.cache.record("cpp_kernel", key, artifact.content, made=True)
                 return load
         return None
 
@@ -216,7 +216,7 @@ def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
     key: str | None = getattr(being_looked_up, "key", None)
     if key is None:
         return None
-    stored = session.looked_up("inductor", key)[0] is not Level.L0 or was_provided(codecache, key)
+    stored = session.cache.origin_of("inductor", key)[0] is not Level.L0 or was_provided(codecache, key)
     return key if stored else None
 
 
@@ -253,7 +253,7 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
         path = place(codecache.cache_dir(), artifact)
         library = cls._load_library(str(path), artifact.key)
         session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
-        session.record("cpp_kernel", artifact.key, artifact.content, made=False)
+        session.cache.record("cpp_kernel", artifact.key, artifact.content, made=False)
         return library
     except (OSError, ImportError) as error:
         session.rejected("cpp_kernel", artifact.key, error)

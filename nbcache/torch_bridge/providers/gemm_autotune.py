@@ -227,7 +227,7 @@ class _Stored:
 
     def under(self, key: str, decode: Callable[[bytes], T]) -> Iterator[T]:
         """Yield what is stored under `key`, newest first; the shared level is asked only for more."""
-        for ask in (self._session.provide_near, self._session.provide_shared):
+        for ask in (self._session.cache.find, self._session.find_shared):
             for artifact in ask(TYPE, key):
                 try:
                     yield decode(artifact.content)
@@ -241,7 +241,7 @@ class _Stored:
         except OSError as error:
             self._session.rejected(TYPE, key, error)
         else:
-            self._session.populated(TYPE, key)
+            self._session.cache.mark_restored(TYPE, key)
 
     def note(self, key: str, content: bytes, measured: bool) -> None:
         """Record what was measured here, or found in the file; a graph counts it once."""
@@ -249,7 +249,7 @@ class _Stored:
         if (at["compile_id"], key) not in self._seen:
             self._seen.add((at["compile_id"], key))
             self._session.emit(ArtifactSeen(**at, type=TYPE, size=len(content)))
-        self._session.record(TYPE, key, content, made=measured or self._owned())
+        self._session.cache.record(TYPE, key, content, made=measured or self._owned())
 
 
 def _key(cache: Any, **parts: str) -> str:

@@ -54,7 +54,7 @@ def provide_graphs(
 
     def shared(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
         """Write what the shared level has beyond what was tried into torch's folder, and return it."""
-        return written(cls, type, key, tried, session.provide_shared(type, key))
+        return written(cls, type, key, tried, session.find_shared(type, key))
 
     def awaited(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
         """Wait while another kernel compiles the graph, and do the same with what it made."""
@@ -107,7 +107,7 @@ def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: st
     present = _names(cache._get_tmp_dir_for_key(key))
     absent = [
         artifact.content
-        for artifact in session.provide_near(type, key)
+        for artifact in session.cache.find(type, key)
         if not present or codecache.sha256_hash(artifact.content) not in present
     ]
     if absent and present:  # what torch has of it already may be what it hits
@@ -122,7 +122,7 @@ def populate(
     """Write graphs that torch does not have into the folder of `cache`, a class of torch's."""
     _write(codecache, session, cache, type, key, contents)
     if contents:
-        session.populated(type, key)
+        session.cache.mark_restored(type, key)
 
 
 def _write(

@@ -42,8 +42,8 @@ def provide_probes(
             return None, False
         program = {"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())}
         key = digest(components({**program, "compiler": compiler}))
-        for artifact in session.provide("probe", key)[:1]:
-            session.record("probe", key, artifact.content, made=False)
+        for artifact in session.find("probe", key)[:1]:
+            session.cache.record("probe", key, artifact.content, made=False)
             return key, artifact.content == _WORKS
         return key, False
 
@@ -54,7 +54,9 @@ def provide_probes(
         must_be_stored(str(self))
         works = original(self, code)
         if works and key is not None:
-            session.attempt("recording a probe", partial(session.record, "probe", key, _WORKS, made=True))
+            session.attempt(
+                "recording a probe", partial(session.cache.record, "probe", key, _WORKS, made=True)
+            )
         return works
 
     patches.hook(cpu_vec_isa.VecISA, "check_build", check_build, takes="self code", only=True)

@@ -27,7 +27,7 @@ def provide_profile(pgo: ModuleType, session: Session, patches: Patches, serving
         path = pgo.code_state_path(key)
         if path is not None and not os.path.exists(path):
             loaded.asked = ("pgo", key)
-            for artifact in session.provide("pgo", key)[:1]:
+            for artifact in session.find("pgo", key)[:1]:
                 write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
 
     def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:

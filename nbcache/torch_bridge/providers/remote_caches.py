@@ -95,10 +95,10 @@ def _get(session: Session, serving: Callable[[], bool], key: str, *_: Any, **__:
     type, name = _artifact_of(key)
     if was_asked(type, name) or not serving():
         return None
-    for artifact in session.provide(type, name):
+    for artifact in session.find(type, name):
         if type == TUNING:
             return _tuning(key, artifact.content)
-        session.populated(type, name)
+        session.cache.mark_restored(type, name)
         return json.dumps({"data": base64.b64encode(artifact.content).decode()}).encode()
     return None
 
@@ -111,12 +111,12 @@ def _put(session: Session, key: str, data: bytes, *_: Any, **__: Any) -> None:
     """
     type, name = _artifact_of(key)
     if type == TUNING:
-        session.record(type, name, data, made=True)
+        session.cache.record(type, name, data, made=True)
     elif type == "pgo":
         from torch._dynamo.pgo import get_cache_key
 
         if name != get_cache_key():  # `torch.compiler.config.pgo_extra_write_key`
-            session.record(type, name, base64.b64decode(json.loads(data)["data"]), made=True)
+            session.cache.record(type, name, base64.b64decode(json.loads(data)["data"]), made=True)
 
 
 def _artifact_of(key: str) -> tuple[str, str]:
