@@ -150,20 +150,22 @@ class Entries:
         if (ours := self._signer.variant(environment, ref, packed)) is None:
             return
         by = signed_by(Provenance(ours.statement, ours.signature))
-        store, written = self._store, False
-        swaps = _SWAPS if isinstance(store, Swapping) else 0
-        for attempt in range(swaps + _PUTS):
+        store, swaps, puts, written = self._store, 0, 0, False
+        while puts < _PUTS:
             value = store.get(slot)
             others = self._others(value, by, ref, again=written)
             if others is None:
                 break
             encoded = encode_shared(_fairly([(by, ours), *others]))
-            if not isinstance(store, Swapping) or attempt >= swaps:
-                # Who has read before may write after it, so it is read again.
+            swapped = None
+            if isinstance(store, Swapping) and swaps < _SWAPS:
+                swapped, swaps = store.swap(slot, value, encoded), swaps + 1
+            if swapped is None:  # who has read before may write after it, so it is read again
                 store.put(slot, encoded)
+                puts += 1
+            if swapped is not False:
                 written = True
-            elif store.swap(slot, value, encoded):
-                written = True
+            if swapped:
                 break
         self.published += written
 

@@ -89,5 +89,8 @@ class Store(Protocol):
 class Swapping(Protocol):
     """A store in which nobody's value is replaced unseen."""
 
-    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
-        """Store `value` as `put` does if `before` is there still, None for nothing; else return False."""
+    def swap(self, key: str, before: bytes | None, value: bytes) -> bool | None:
+        """Store `value` as `put` does if `before` is there still, None for nothing; else return False.
+
+        None where it cannot tell, and nothing was stored.
+        """

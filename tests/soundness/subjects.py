@@ -1019,8 +1019,9 @@ SUBJECTS: dict[str, Subject] = {
         """
         import torch.utils._pytree as pytree
         from torch._library.opaque_object import register_opaque_type
+        from torch._opaque_base import OpaqueBase
         BY = 2.0
-        class Scale:
+        class Scale(OpaqueBase):
             def __init__(self, by): self.by = by
             def scaled(self): return self.by * 2.0
             def __eq__(self, other): return self.by == other.by
@@ -1060,7 +1061,7 @@ SUBJECTS: dict[str, Subject] = {
         """
         class Config:
             def __init__(self, by): self.by = by
-            def scaled(self, x): return x * self.by * 2.0
+            def __call__(self, x): return x * self.by * 2.0
             def __eq__(self, other): return self.by == other.by
             def __hash__(self): return hash(self.by)
         class Wrapped(torch.Tensor):
@@ -1077,13 +1078,13 @@ SUBJECTS: dict[str, Subject] = {
                 return Wrapped(tensors["held"], context)
             @classmethod
             def __torch_dispatch__(cls, func, types, args, kwargs=None):
-                context = next(each.context for each in args if isinstance(each, Wrapped))
+                context = args[0].context
                 unwrapped = torch.utils._pytree.tree_map_only(Wrapped, lambda each: each.held, args)
                 found = func(*unwrapped, **(kwargs or {}))
                 if func is torch.ops.aten.mm.default:
                     found = context[0](found)
                 return Wrapped(found, context) if isinstance(found, torch.Tensor) else found
-        scale = Config(1.0).scaled
+        scale = Config(1.0)
         def double(x):
             return x * 2.0
         CONTEXT = (double,)
@@ -1117,6 +1118,7 @@ SUBJECTS: dict[str, Subject] = {
             namespace["__tensor_flatten__"] = lambda self: (["held"], None)
             namespace["__tensor_unflatten__"] = staticmethod(lambda held, *_: wrap(held["held"]))
         Wrapped = made.Wrapped = made.new_class("Wrapped", (Tensor,), {}, body)
+        @torch._dynamo.disable  # which torch 2.11 fails to trace
         def wrap(held):
             found = Tensor._make_wrapper_subclass(Wrapped, held.shape, dtype=held.dtype)
             found.held = held
@@ -1127,6 +1129,168 @@ SUBJECTS: dict[str, Subject] = {
         """,
         [edit("BY = 2.0", "BY = 3.0"), edit("found * BY", "found + BY")],
         [edit("BY", "FACTOR")],
+    ),
+    "kernels that run while torch compiles": subject(
+        """
+        from torch._inductor import config
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        @torch.library.custom_op("mylib::op", mutates_args=(), tags=(torch.Tag.pointwise,))
+        def op(x: Tensor) -> Tensor:
+            return x * 2.0
+        op.register_fake(lambda x: torch.empty_like(x))
+        @torch.library.custom_op("mylib::other", mutates_args=())
+        def other(x: Tensor) -> Tensor:
+            return x * 4.0
+        other.register_fake(lambda x: torch.empty_like(x))
+        class Pass(torch._inductor.custom_graph_pass.CustomGraphPass):
+            def __call__(self, graph):
+                with unset_fake_temporarily():
+                    by = other(torch.tensor(1.0)).item()
+                for node in graph.nodes:
+                    if node.target is torch.ops.aten.asinh.default:
+                        node.target, node.args = torch.ops.aten.mul.Tensor, (node.args[0], by)
+            def uuid(self):
+                return "pass"
+        config.post_grad_custom_pre_pass = Pass()
+        def f(x, w):
+            return x + op(torch.full((4, 4), 3.0)) + torch.asinh(w)
+        results = infer(f, X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [edit("x * 2.0", "x * 5.0"), edit("x * 4.0", "x * 5.0")],
+        [edit("by", "factor")],
+    ),
+    "what a pass reads of nodes": subject(
+        """
+        import torch.fx.traceback
+        from torch._inductor import config
+        BY = 2.0
+        torch.fx.Node.become = lambda self, target: setattr(self, "target", target)
+        class Inner(torch.nn.Module):
+            def forward(self, x):
+                return x.sin()
+        class Other(Inner):
+            pass
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = Inner()
+            def forward(self, x, w):
+                with torch.fx.traceback.annotate({"by": BY}):
+                    y = torch.asinh(w)
+                return self.inner(x) + y
+        class Pass(torch._inductor.custom_graph_pass.CustomGraphPass):
+            def __call__(self, graph):
+                for node in graph.nodes:
+                    if node.target is torch.ops.aten.asinh.default:
+                        by = node.meta.get("custom", {}).get("by", 7.0)
+                        node.target, node.args = torch.ops.aten.mul.Tensor, (node.args[0], by)
+                    elif node.target is torch.ops.aten.sin.default:
+                        if "Other" in str(node.meta.get("nn_module_stack")):
+                            node.become(torch.ops.aten.cos.default)
+            def uuid(self):
+                return "pass"
+        config.post_grad_custom_pre_pass = Pass()
+        results = infer(Model(), X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [
+            edit("BY = 2.0", "BY = 3.0"),
+            edit("self.inner = Inner()", "self.inner = Other()"),
+            edit(
+                '"target", target)',
+                '"target", torch.ops.aten.tan.default)',
+                "inner = Inner()",
+                "inner = Other()",
+            ),
+        ],
+        [edit('return "pass"', "return 'pass'  # always")],
+    ),
+    "what reaches code as an argument": subject(
+        """
+        from torch._inductor import ir, lowering
+        BY = 2.0
+        def scaled(self):
+            return lowering.lowerings[torch.ops.aten.mul.Tensor](self, BY)
+        ir.TensorBox.scaled = scaled
+        Tensor.taken = lambda self: self * BY
+        torch._dynamo.allow_in_graph(Tensor.taken)
+        torch.autograd.function.FunctionCtx.by = lambda self: BY
+        torch.distributions.Normal.BY = 4.0
+        torch.utils.BY = 5.0
+        def of(module):
+            return module.BY
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2.0
+        op.register_fake(lambda x: torch.empty_like(x))
+        lowering.register_lowering(torch.ops.mylib.op.default, type_promotion_kind=None)(lambda x: x.scaled())
+        op.register_autograd(lambda ctx, g: g * ctx.by() * torch.distributions.Normal.BY * of(torch.utils))
+        def f(x, w):
+            return op(x).mm(w) + x.taken()
+        results = train(f, X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [edit("BY = 2.0", "BY = 3.0"), edit("BY = 4.0", "BY = 3.0"), edit("BY = 5.0", "BY = 3.0")],
+        [edit("of", "asked")],
+    ),
+    "state that is told by torch": subject(
+        """
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+        torch.manual_seed(3)
+        torch.backends.mha.set_fastpath_enabled(True)
+        torch._dynamo.config.recompile_limit = 8
+        COMPLEX = torch.tensor([1.0 + 2.0j])
+        LEAF = torch.ones(1, requires_grad=True)
+        (LEAF * 2.0).sum().backward()
+        def of(config):
+            return config.recompile_limit
+        def told():
+            with unset_fake_temporarily(), disable_proxy_modes_tracing():
+                return COMPLEX.sum().item().imag + LEAF.grad.item()
+        def backward(ctx, g):
+            fast = 2.0 if torch.backends.mha.get_fastpath_enabled() else 3.0
+            return g * (torch.initial_seed() % 97) * fast * of(torch._dynamo.config) * told()
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2.0
+        op.register_fake(lambda x: torch.empty_like(x))
+        op.register_autograd(backward)
+        results = train(lambda x, w: op(x).mm(w), X, W)
+        AGAINST = "cold"
+        """,
+        [
+            edit("manual_seed(3)", "manual_seed(4)"),
+            edit("enabled(True)", "enabled(False)"),
+            edit("limit = 8", "limit = 9"),
+            edit("LEAF * 2.0", "LEAF * 3.0"),
+            edit("[1.0 + 2.0j])", "[1.0 + 2.0j]).conj()"),
+        ],
+        [edit("fast", "quick")],
+    ),
+    "the compiler's own functions": subject(
+        """
+        import torch._inductor.compile_fx as compile_fx
+        BY = 2.0
+        passes = compile_fx.joint_graph_passes
+        def mine(graph, *args, **kwargs):
+            for node in graph.graph.nodes:
+                if node.target is torch.ops.aten.asinh.default:
+                    node.target, node.args = torch.ops.aten.mul.Tensor, (node.args[0], BY)
+            return passes(graph, *args, **kwargs)
+        compile_fx.joint_graph_passes = mine
+        def f(x, w):
+            return torch.asinh(x) + w
+        results = infer(f, X, W)
+        MODE = "default"
+        AGAINST = "cold"
+        """,
+        [edit("BY = 2.0", "BY = 3.0"), edit("compile_fx.joint_graph_passes = mine", "")],
+        [edit("mine", "ours")],
     ),
     "under autocast": subject(
         """

@@ -574,3 +574,16 @@ def test_what_cannot_be_read_is_swapped_like_nothing(redis_server: RedisServer) 
             assert not store.swap("artifact/a", b"x", b"one")
             assert store.swap("artifact/a", None, b"one")
             assert store.get("artifact/a") == b"one"
+
+
+def test_a_user_who_may_run_no_scripts_is_told_to_put(redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        client.acl_setuser("plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-eval"])
+    url = redis_server.url.replace("redis://", "redis://plain:any@")
+    with closing(RedisStore(url, part_bytes=1000)) as store, redis_server.client() as client:
+        for value in (b"one", b"x" * 3500):
+            assert store.swap("artifact/a", None, value) is None
+            assert store.get("artifact/a") is None
+        assert client.keys() == []
+        store.put("artifact/a", b"one")
+        assert store.get("artifact/a") == b"one"

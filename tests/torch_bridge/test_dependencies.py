@@ -233,7 +233,9 @@ def count(what, put, take):
     print(what, len({*digests, None}), found.of(graph, [], config))
 
 for name, table in all_tables():
-    if isinstance(table, list):
+    if isinstance(table, set):
+        count(name, table.add, lambda: table.difference_update({one, two}))
+    elif isinstance(table, list):
         count(name, lambda function: table.append((1, function)), table.pop)
     else:
         count(name, lambda function: table.update(mine=function), lambda: table.pop("mine"))

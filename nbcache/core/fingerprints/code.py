@@ -72,7 +72,11 @@ def add_code(
             if value in scope:
                 _chain(state, scope[value], steps, index)
             elif hasattr(builtins, value):
-                _chain(state, getattr(builtins, value), steps, index)
+                found = getattr(builtins, value)
+                if found in (getattr, hasattr) and _names_a_constant(steps, index):
+                    state.note(value)  # the constant is noted as the name of an attribute
+                else:
+                    _chain(state, found, steps, index)
             elif value not in modules:
                 state.note("absent", value)
         elif operation in LOADS_CELL and value in cells:
@@ -91,6 +95,23 @@ def add_code(
                 state.note(value)
         elif number is not None and value not in modules:
             state.note(number)
+
+
+def _names_a_constant(steps: Sequence[Step], index: int) -> bool:
+    """Tell whether what is loaded is called at once, with plain names but for a constant as the second."""
+    arguments: list[Step] = []
+    for step in steps[index + 1 :]:
+        if step.operation == "CALL":
+            return len(arguments) == step.number and arguments[1:2] != [] and _is_constant(arguments[1])
+        if step.operation.startswith("LOAD_") and step.operation not in LOADS_ATTRIBUTE:
+            arguments.append(step)
+        elif step.operation not in ("PRECALL", "PUSH_NULL", *LOADS_ATTRIBUTE):
+            return False
+    return False
+
+
+def _is_constant(step: Step) -> bool:
+    return step.operation == "LOAD_CONST"
 
 
 def _chain(state: State, value: Any, steps: Sequence[Step], index: int) -> None:

@@ -134,6 +134,9 @@ class Known:
         """Tell whether a function in a class of a known package is that package's, or made for the class."""
         if self._has_code(function.__code__):
             return True
+        around = getattr(function, "__wrapped__", None)
+        if function.__code__.co_filename == "<string>" and isinstance(around, types.FunctionType):
+            return self.writes(owner, around)  # as torch makes what keeps the answer of a method
         scope, module = function.__globals__, sys.modules.get(owner.__module__)
         own = scope is vars(module) if module is not None else False  # as `dataclass` makes them
         own |= scope.get("__name__") == _NAMEDTUPLE + owner.__name__

@@ -6,6 +6,7 @@ import builtins
 import importlib
 import inspect
 import io
+import operator
 import os
 import random
 import sys
@@ -45,14 +46,15 @@ _READING_ATTRIBUTES = frozenset(
     {
         *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
         *("__subclasses__", "__text_signature__", "__type_params__", "f_back", "f_globals", "f_locals"),
-        *("get_annotations", "get_original_bases", "get_protocol_members", "read_bytes", "read_text"),
+        *("from_file", "fromfile", "genfromtxt", "get_annotations", "get_original_bases"),
+        *("get_protocol_members", "load_file", "loadtxt", "memmap", "read_bytes", "read_text"),
     }
 )
 """Attributes that read such things, whatever they are attributes of."""
 _NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
 """Attributes that tell names, texts and orders, which count in no other way."""
 _NAMING = (builtins.dir, builtins.vars)
-_READ_ANY = (*_NAMING, builtins.getattr)
+_READ_ANY = (*_NAMING, builtins.getattr, builtins.hasattr, operator.attrgetter, operator.methodcaller)
 _LONGEST_NAME = 1000
 """Characters of a text that may be the name of an attribute, or of one within another."""
 

@@ -34,6 +34,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
@@ -132,6 +133,8 @@ class RedisStore:
         self._part_bytes = part_bytes
         self._open: Any = None
         """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
+        self._runs_scripts: bool | None = None
+        """Whether this user may run scripts; None until that is asked."""
         self._lock = threading.Lock()
         require_redis()
         renew_in_children(self)
@@ -202,10 +205,11 @@ class RedisStore:
             if stored is not True:
                 raise self._garbled()
 
-    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
+    def swap(self, key: str, before: bytes | None, value: bytes) -> bool | None:
         """Store `value` if `before` is there still, or nothing where it is None; else return False.
 
         It is told from others by its length and its beginning, which the statement of a variant is in.
+        Returns None, and nothing is stored, where this user may run no scripts.
         """
         name = self._key(key)
         check_length(value)
@@ -213,6 +217,10 @@ class RedisStore:
         length, beginning = (-1, b"") if before is None else (len(before), before[:most])
         digest = hashlib.sha1(beginning, usedforsecurity=False).hexdigest()
         compared = (length, most, digest, self._address.ttl or 0)
+        if self._runs_scripts is None:
+            self._runs_scripts = self.exchange(partial(_runs_scripts, name))
+        if not self._runs_scripts:
+            return None
         if len(value) <= self._part_bytes:
             (swapped,) = self._ask(("EVAL", _SWAP, 1, name, *compared, value))
         else:
@@ -495,6 +503,16 @@ class RedisStore:
 
     def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
         return StoreUnavailable(what, where=self.name, next_step=next_step)
+
+
+def _runs_scripts(name: str, client: Any) -> bool:
+    """Tell whether this user may run scripts, on the node that has `name`."""
+    from redis.exceptions import ResponseError
+
+    try:
+        return bool(client.execute_command("EVAL", "return 1", 1, name) == 1)
+    except ResponseError:  # no permission, or no such command
+        return False
 
 
 def _of_system(error: Exception) -> str:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["constants_of", "geometry", "intermediates_of", "operators_of", "sharing", "within"]
+__all__ = [
+    "constants_of",
+    "geometry",
+    "intermediates_of",
+    "metadata_of",
+    "methods_of",
+    "operators_of",
+    "sharing",
+    "within",
+]
 
+_METADATA = (
+    *("custom", "fwd_nn_module_stack", "fwd_source_fn_stack", "nn_module_stack", "original_aten"),
+    *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),
+)
+"""Names of what torch, exporters and annotations put into the metadata of nodes."""
+_VALUES = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
+"""Names of what follows from the graph and its inputs."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|\b\d{9,}\b")
 _PLAIN = (bool, complex, float, int, str, type(None))
 
 
@@ -38,6 +56,21 @@ def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
                 else:
                     found[id(value)] = value
     return found.values()
+
+
+def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
+    """Return the names of the methods that the graph calls."""
+    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
+    return {node.target for node in nodes if node.op == "call_method"}
+
+
+def metadata_of(torch: ModuleType, graph: Any, named: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`."""
+    for module in _graphs(torch, graph):
+        for node in module.graph.nodes:
+            for name in sorted(node.meta.keys() & {*_METADATA, *named} - _VALUES, key=str):
+                text = repr(node.meta[name])
+                yield name, text if name == "custom" else _ADDRESS.sub("", text)
 
 
 def constants_of(torch: ModuleType, graph: Any) -> list[Any]:

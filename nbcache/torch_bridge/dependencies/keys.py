@@ -16,14 +16,19 @@ from nbcache.torch_bridge.dependencies.graphs import (
     constants_of,
     geometry,
     intermediates_of,
+    metadata_of,
+    methods_of,
     operators_of,
     sharing,
     within,
 )
 from nbcache.torch_bridge.dependencies.operators import Registrations
-from nbcache.torch_bridge.dependencies.originals import Originals
+from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, is_of_source
 from nbcache.torch_bridge.dependencies.tables import (
+    DEREGISTERED,
+    UNREACHED,
     all_tables,
+    handed_over,
     is_generator,
     namespaces,
     passes,
@@ -42,6 +47,7 @@ __all__ = ["Dependencies"]
 
 _ATTRIBUTE = "nbcache_dependencies"
 """What torch's keys call it; torch's own list of their parts shows the name."""
+_PLAIN = (bool, bytes, complex, float, int, str, tuple)
 _IDS = frozenset({"_autograd_function_id"})
 """Attributes that number things in the order in which they were made."""
 
@@ -62,14 +68,17 @@ class Dependencies:
         beside = os.path.join(os.path.dirname(folder), "triton")
         self._torch = torch
         self._late = late
-        typing = sys.modules["typing_extensions"]  # which torch needs, and wraps functions with
-        self._known = Known([folder, beside, ours, *triton, str(typing.__file__)])
+        extensions = sys.modules["typing_extensions"]  # which torch needs, and wraps functions with
+        self._known = Known([folder, beside, ours, *triton, str(extensions.__file__)])
         self._registrations = Registrations(torch, self._known, late=late)
         self._values = TorchValues(torch, self._known, self._registrations)
         self._originals = Originals(self._known.made)
+        self._replacements = Replacements(self._known.has_file)
         self._ours = os.path.join(ours, "")
         self._patterns: list[tuple[Any, Any, bool]] = []
         """Entries of the pattern matcher that others have made, where they are, and whether first there."""
+        self._places: dict[int, str] = {}
+        """Where torch keeps those passes, of several places the first."""
         self._read: list[Any] = [torch.Tensor, *namespaces(torch)]
         """Classes and modules of torch's that it reads while it traces a graph."""
         self._given: Any = None
@@ -116,9 +125,12 @@ class Dependencies:
         """Note the lowerings that torch makes while it compiles, for operators that have none."""
 
         def make_fallback(original: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+            tables = [table for _, table in tables_of(sys.modules.get("torch._inductor.lowering"))]
+            before = [table.get(op) for table in tables]
             result = original(op, *args, **kwargs)
-            for _, table in tables_of(sys.modules.get("torch._inductor.lowering")):
-                self._originals.note_entry(table, op)
+            for table, there in zip(tables, before, strict=True):
+                if table.get(op) is not there:
+                    self._originals.note_entry(table, op)
             return result
 
         patches.hook(graph, "make_fallback", make_fallback, takes="op")
@@ -208,11 +220,11 @@ class Dependencies:
         for name, value in code_in_settings():
             state.note(name)  # `uuid` tells an instance's state
             state.add(type(value) if hasattr(value, "uuid") else value, f"the setting {name}")
-        self._add_replaced(state)
+        self._add_replaced(state, methods_of(self._torch, graph))
         operators = operators_of(self._torch, graph)
         for operator in operators:
             if not self._is_torchs(operator):
-                state.add(operator)
+                self._add_operator(state, operator)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
@@ -221,7 +233,22 @@ class Dependencies:
             self._add_compilers(state)
         if state.digest != empty:
             self._add_attributes(state)
+            self._add_metadata(state, graph)
         return None if state.digest == empty else state.digest
+
+    def _add_operator(self, state: Fingerprint, operator: Any) -> None:
+        """Add what a graph calls, or what something is registered for: no kernel of it runs meanwhile."""
+        if isinstance(operator, self._torch._ops.OpOverload):
+            self._registrations.add(state, operator, called=False)
+        else:
+            state.add(operator)
+
+    def _add_metadata(self, state: Fingerprint, graph: Any) -> None:
+        """Add what nodes of the graph hold beside their operators, where code that was added reads it."""
+        names = state.reads.attributes
+        if "meta" in names:
+            for name, text in metadata_of(self._torch, graph, names):
+                state.note(name, text)
 
     def _is_torchs(self, target: Any) -> bool:
         if isinstance(target, self._torch._ops.OpOverload):
@@ -276,12 +303,17 @@ class Dependencies:
             for key, value, replaced in self._originals.changes(table):
                 if not replaced and self._is_of_import(key, value):
                     continue
+                if value is ABSENT and name in DEREGISTERED:
+                    continue
                 state.note(name)
-                state.add((key, value), f"an entry of torch's {name}")
+                with state.within(f"an entry of torch's {name}"):
+                    self._add_operator(state, key)
+                    if value is not key:
+                        state.add(value)
 
     def _is_of_import(self, key: Any, value: Any) -> bool:
         """Tell whether a module of torch's has brought an operator and what there is for it: one is new."""
-        if type(key).__module__ != getattr(value, "__module__", None):
+        if value is not key and type(key).__module__ != getattr(value, "__module__", None):
             return False
         return self._known.made(type(key)) and self._known.made(value)
 
@@ -300,9 +332,11 @@ class Dependencies:
     def _add_patterns(self, state: Fingerprint) -> None:
         if self._patterns:
             matcher = sys.modules["torch._inductor.pattern_matcher"]
-            places = {id(found): place for place, found in passes(matcher)}
+            if any(id(pass_dict) not in self._places for _, pass_dict, _ in self._patterns):
+                for place, found in passes(matcher):
+                    self._places[id(found)] = min(place, self._places.get(id(found), place))
             for entry, pass_dict, first in self._patterns:
-                state.note("pattern", places.get(id(pass_dict)), first)
+                state.note("pattern", self._places.setdefault(id(pass_dict), ""), first)
                 state.add(entry, "a pattern")
 
     def _add_compilers(self, state: Fingerprint) -> None:
@@ -311,12 +345,21 @@ class Dependencies:
             state.note(name)
             state.add(code, f"what was given as {name}")
 
-    def _add_replaced(self, state: Fingerprint) -> None:
-        """Add what others have put in place of attributes of torch's that any graph may run into."""
+    def _add_replaced(self, state: Fingerprint, methods: Collection[str]) -> None:
+        """Add what others have put in place of attributes of torch's that any graph may run into.
+
+        `methods` are those of tensors that this graph calls.
+        """
         for owner in (*self._read, *self._generators):
+            called = methods if owner is self._torch.Tensor else ()
             for name, value, replaced in self._originals.changes(owner):
-                if replaced or owner not in self._read or _is_special(name):
+                if name not in UNREACHED and (
+                    replaced or owner not in self._read or _is_special(name) or name in called
+                ):
                     self._add_attribute(state, owner, name, value)
+        for place, function in self._replacements.found():
+            state.note(place)
+            state.add(function, f"`{place}`")
 
     def _add_attribute(self, state: Fingerprint, owner: Any, name: str, value: Any) -> None:
         name = f"{owner.__qualname__ if isinstance(owner, type) else owner.__name__}.{name}"
@@ -330,7 +373,7 @@ class Dependencies:
             before = len(added)
             owners: dict[int, Any] = {}
             each: Any
-            for each in (*self._read, self._torch.nn.Module, *state.reads.owners):
+            for each in (*self._read, self._torch.nn.Module, *handed_over(), *state.reads.owners):
                 for owner in each.__mro__ if isinstance(each, type) else (each,):
                     owners[id(owner)] = owner
             for owner in owners.values():
@@ -350,25 +393,35 @@ class Dependencies:
                 if isinstance(value, ModuleType) or not self._is_torchs(value):
                     yield name, value
             return
-        if isinstance(owner, ModuleType) and any(owner is each for each in state.reads.owners):
+        is_read = any(owner is each for each in state.reads.owners)
+        if isinstance(owner, ModuleType) and is_read:
             for name in names & {*vars(owner)}:
                 value = vars(owner)[name]
-                if isinstance(value, ModuleType) or (callable(value) and not self._known.made(value)):
+                others = callable(value) and not self._known.made(value)
+                if others or isinstance(value, (ModuleType, *_PLAIN)) or not is_of_source(owner, name):
                     yield name, value
+            for name in names & {*vars(owner).get("_config", ())}:  # torch keeps settings apart
+                yield name, getattr(owner, name)
         if self._originals.is_noted(owner):
             for name, value, replaced in self._originals.changes(owner):
-                if replaced or state.reads.any or name in names or _is_special(name):
+                unread = name in UNREACHED or not (replaced or _is_special(name))
+                if state.reads.any or name in names or not unread:
                     yield name, value
         elif isinstance(owner, type) and self._known.has(owner):
             for name, value in vars(owner).items():
                 code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-                if isinstance(code, FunctionType) and not self._known.writes(owner, code):
+                if isinstance(code, FunctionType):
+                    if not self._known.writes(owner, code):
+                        yield name, value
+                elif (
+                    is_read and name in names and (isinstance(value, _PLAIN) or not is_of_source(owner, name))
+                ):
                     yield name, value
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 def _made(known: Known, pattern: Any) -> bool:
     return all(known.made(value) for value in vars(pattern).values() if callable(value))
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,10 +44,10 @@ _IMPLICIT = "CompositeImplicitAutograd"
 """The key of a kernel that is registered under none."""
 _ANYWHERE = ("_library/custom_ops.py", "library.py")
 """Files of torch's that register what others have written."""
-_KERNELS_OF_A_DEFINITION = frozenset(
-    {"_backend_fns", "_disabled_kernel", "_init_fn", "_lib", "_name", "_namespace", "_opoverload"}
-)
-"""Attributes of what `custom_op` returns that hold kernels for devices, or what its schema tells, too."""
+_KERNELS = ("_backend_fns", "_disabled_kernel", "_init_fn")
+"""Attributes of what `custom_op` returns that hold kernels for devices."""
+_TOLD = frozenset({*_KERNELS, "_lib", "_name", "_namespace", "_opoverload"})
+"""Those, and attributes that tell what its schema tells, too."""
 _LINKED = (b"libc10.so", b"libtorch.so", b"libtorch_cpu.so", b"libtorch_python.so")
 """Names that a shared library which registers operators holds: it is linked with one of them."""
 
@@ -169,19 +169,24 @@ class Registrations:
                     return name
         return None
 
-    def add(self, state: Fingerprint, operator: Any) -> None:
-        """Add an `OpOverload` with all that is registered for it; Unknown where that cannot be told."""
+    def add(self, state: Fingerprint, operator: Any, *, called: bool) -> None:
+        """Add an `OpOverload` with all that is registered for it; Unknown where that cannot be told.
+
+        `called` says that code calls it which runs while torch compiles, and so may run its kernels. torch
+        runs those of an operator tagged as pointwise itself, where all that it is given is constant.
+        """
         name = operator._name
         state.note("operator", name)
         if self.is_torchs(name):
             return
-        state.note(operator._schema, *sorted(map(str, operator.tags)))
+        runs = called or self._torch.Tag.pointwise in operator.tags
+        state.note(operator._schema, *sorted(map(str, operator.tags)), runs)
         with state.within(f"`{name}`"):
             definition = self._torch._library.custom_ops.OPDEFS.get(name)
             if definition is not None:
-                state.add(_without_kernels(definition))
+                state.add(_held(definition, _KERNELS if runs else ()))
             has_fake = self._add_rules(state, name)
-            self._add_kernels(state, name, definition is not None, has_fake)
+            self._add_kernels(state, name, definition is not None, has_fake, runs)
             add_python(state, operator)
 
     def _add_rules(self, state: Fingerprint, name: str) -> bool:
@@ -197,13 +202,13 @@ class Registrations:
         state.note(None if symmetric is None else sorted(symmetric.get() or ()))
         return fake is not None
 
-    def _add_kernels(self, state: Fingerprint, name: str, defined: bool, has_fake: bool) -> None:
+    def _add_kernels(self, state: Fingerprint, name: str, defined: bool, has_fake: bool, runs: bool) -> None:
         kernels = sorted(_kernels(self._torch, name))
         keys = {kernel.key for kernel in kernels}
         has_shapes = has_fake or defined or bool(keys & _SHAPES) or _IMPLICIT in keys
         compiled = False
         for key, file in kernels:
-            if key in _DEVICES and has_shapes:
+            if key in _DEVICES and has_shapes and not runs:
                 continue
             if defined and file == self._folder + _ANYWHERE[0]:
                 continue  # what `custom_op` registers calls what its definition holds
@@ -257,8 +262,9 @@ def _dispatch_key(library: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return str(kwargs.get("dispatch_key") or (args[0] if args else "") or library.dispatch_key)
 
 
-def _without_kernels(definition: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(definition).items() if name not in _KERNELS_OF_A_DEFINITION}
+def _held(definition: Any, more: Collection[str]) -> dict[str, Any]:
+    """Return what a definition holds beside its kernels and what its schema tells, and `more`."""
+    return {name: held for name, held in vars(definition).items() if name not in _TOLD or name in more}
 
 
 def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:

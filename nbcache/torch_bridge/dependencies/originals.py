@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from operator import is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["ABSENT", "Change", "Originals"]
+__all__ = ["ABSENT", "Change", "Originals", "Replacements", "is_of_source"]
 
 ABSENT = "taken out"
 """Stands for what torch had put there, and is gone."""
@@ -23,12 +24,26 @@ _OF_NO_EFFECT = frozenset(
     {
         *("__abstractmethods__", "__annotate__", "__annotations__", "__annotations_cache__", "__builtins__"),
         *("__doc__", "__firstlineno__", "__format__", "__repr__", "__static_attributes__", "__str__"),
-        *("__warningregistry__", "___needs_generation_tag_patch", "_abc_impl"),
+        *("__warningregistry__", "___has_generation_tag_patch", "___needs_generation_tag_patch", "_abc_impl"),
     }
 )
 """Attributes that tell texts, or that Python and torch set while they run."""
-_SET_BY_TORCH = ("_disable_dynamo.", "install_generation_tagging_init.")
-"""How names of functions begin that Dynamo puts around what `torch` and `torch.nn.Module` have."""
+_SET_BY_TORCH = (
+    *("_disable_dynamo.", "install_generation_tagging_init."),
+    "TritonKernelOverrides._setup_libdevice_routing.",
+)
+"""How names of functions begin that torch puts around what `torch`, `torch.nn.Module` and others have."""
+
+
+_COMPILER = (
+    "torch._decomp",
+    "torch._functorch.",
+    "torch._inductor.",
+    "torch._meta_registrations",
+    "torch._refs",
+)
+_NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
+"""Packages that torch imports functions from."""
 
 
 class Change(NamedTuple):
@@ -95,7 +110,7 @@ class Originals:
 
     def changes(self, owner: Any) -> Collection[Change]:
         """Return what others have put in `owner`, which was noted; what they have taken out comes last."""
-        noted, entries = self._noted[id(owner)], _entries(owner)
+        noted, entries = self._noted[id(owner)], dict(_entries(owner))  # other threads may change them
         if noted.late:
             kept = noted.torchs.items()
             noted.torchs = {key: value for key, value in kept if self._is_torchs(owner, value)}
@@ -118,20 +133,67 @@ class Originals:
         owner, torchs = noted.owner, noted.torchs
         named = isinstance(owner, (type, ModuleType))
         for key, value in entries.items():
-            if torchs.get(key, ABSENT) is value or (named and self._is_idle(owner, key, value)):
+            if torchs.get(key, ABSENT) is value or (named and self._is_idle(key, value)):
                 continue
+            if key not in torchs and isinstance(owner, type) and _inherited(owner, key) is value:
+                continue  # as after a replacement that was taken back
             yield Change(key, value, key in torchs or (named and _has_itself(owner, key)))
         for key in torchs:
             if key not in entries:
                 yield Change(key, ABSENT, True)
 
-    def _is_idle(self, owner: Any, name: str, value: Any) -> bool:
+    def _is_idle(self, name: str, value: Any) -> bool:
         """Tell whether what stands at this name changes nothing, or was put there by torch while it runs."""
-        if name in _OF_NO_EFFECT or (isinstance(value, ModuleType) and isinstance(owner, ModuleType)):
+        if name in _OF_NO_EFFECT or isinstance(value, ModuleType):
             return True
-        if not isinstance(value, FunctionType) or owner.__name__ not in ("Module", "torch"):
+        held = getattr(value, "__func__", value)
+        code = held.func if isinstance(held, partial) else held
+        if not isinstance(code, FunctionType):
             return False
-        return value.__code__.co_qualname.startswith(_SET_BY_TORCH) and self._made(value)
+        return code.__code__.co_qualname.startswith(_SET_BY_TORCH) and self._made(held)
+
+
+class Replacements:
+    """Finds the functions that others have put into the modules of torch's compiler."""
+
+    def __init__(self, has_file: Callable[[str], bool]) -> None:
+        """`has_file` tells whether a file is torch's."""
+        self._has_file = lru_cache(maxsize=None)(has_file)
+        self._imported = 0
+        self._modules: list[tuple[str, ModuleType]] = []
+        self._seen: dict[str, tuple[Any, ...]] = {}
+        """By module: what it held when it was last looked at."""
+        self._others: dict[str, list[tuple[str, Any]]] = {}
+        """By module: what of that was somebody else's, where anything was."""
+
+    def found(self) -> list[tuple[str, Any]]:
+        """Return them, each with its place."""
+        for name, module in islice(list(sys.modules.items()), self._imported, None):  # the newest come last
+            file = getattr(module, "__file__", None) or ""
+            if name.startswith(_COMPILER) and self._has_file(file):  # and is no compiled graph
+                self._modules.append((name, module))
+        self._imported = len(sys.modules)
+        for name, module in self._modules:
+            values = tuple(vars(module).values())
+            before = self._seen.get(name, ())
+            if len(values) != len(before) or not all(map(is_, values, before)):
+                self._seen[name] = values
+                entries = list(vars(module).items())
+                self._others[name] = [
+                    (f"{name}.{key}", value) for key, value in entries if self._is_others(value)
+                ]
+                if not self._others[name]:
+                    del self._others[name]
+        return [each for name in sorted(self._others) for each in self._others[name]]
+
+    def _is_others(self, value: Any) -> bool:
+        if type(value) is not FunctionType:
+            return False
+        around = getattr(value, "__wrapped__", value)
+        code = around.__code__ if isinstance(around, FunctionType) else value.__code__
+        if self._has_file(value.__code__.co_filename) and self._has_file(code.co_filename):
+            return False
+        return (value.__module__ or "").partition(".")[0] not in _NEEDED
 
 
 def _elements(torchs: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
@@ -148,23 +210,42 @@ def _elements(torchs: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator
 def _entries(owner: Any) -> Mapping[Any, Any]:
     if isinstance(owner, (list, tuple)):
         return dict(enumerate(owner))
+    if isinstance(owner, set):
+        return {each: each for each in sorted(owner, key=_name)}
     return vars(owner) if isinstance(owner, (type, ModuleType)) else owner
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or function)
+
+
+def _inherited(owner: type, name: str) -> Any:
+    """Return what a class has from its base classes at this name."""
+    return next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), ABSENT)
 
 
 def _has_itself(owner: Any, name: str) -> bool:
     """Tell whether a class has inherited this name, or its source or the module's has it."""
-    if isinstance(owner, type) and any(name in vars(base) for base in owner.__mro__[1:]):
+    if isinstance(owner, type) and _inherited(owner, name) is not ABSENT:
         return True
     module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
     return module is not None and name in _names(module)
 
 
+def is_of_source(owner: Any, name: str) -> bool:
+    """Tell whether the source of a module, or of a class's module, has this name; of C nobody knows."""
+    module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
+    return module is not None and name in (_names(module) or (name,))
+
+
 @lru_cache(maxsize=64)
 def _names(module: ModuleType) -> Collection[str]:
-    """Return the names that the source of a module, and of what is defined there, has."""
+    """Return the names that the source of a module, and of what is defined there, has; none of C."""
     try:
         code = module.__spec__.loader.get_code(module.__name__)  # type: ignore[union-attr]
     except Exception:  # it has none
+        code = None
+    if code is None:
         return ()
     parts = [code, *(part for part in code.co_consts if isinstance(part, CodeType))]
     return {name for part in parts for name in part.co_names}

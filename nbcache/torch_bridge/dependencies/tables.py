@@ -8,9 +8,12 @@ from types import ModuleType
 from typing import Any
 
 __all__ = [
+    "DEREGISTERED",
     "GENERATORS",
     "TABLES",
+    "UNREACHED",
     "all_tables",
+    "handed_over",
     "is_generator",
     "namespaces",
     "passes",
@@ -29,8 +32,29 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "torch._inductor.fx_passes.reinplace": ("inplaceable_ops",),
     "torch._inductor.lowering": ("_maybe_layout_constraints", "lowerings", "user_lowerings"),
     "torch._subclasses.fake_impls": ("op_implementations_checks", "op_implementations_dict"),
+    "torch.fx.node": ("_side_effectful_functions",),
 }
 """Where torch looks up code for operators and devices, and others may add to, by module."""
+DEREGISTERED = TABLES["torch._subclasses.fake_impls"]
+"""Tables that `torch.export` takes entries out of."""
+UNREACHED = frozenset(
+    {
+        *("compile", "export", "hub", "load", "manual_seed", "save", "seed", "set_default_device"),
+        *("set_default_dtype", "set_default_tensor_type", "set_deterministic_debug_mode", "set_num_threads"),
+        *("set_float32_matmul_precision", "set_num_interop_threads", "set_printoptions", "set_rng_state"),
+        *("set_warn_always", "use_deterministic_algorithms"),
+    }
+)
+"""Names in `torch` that no graph runs into; people replace some of them."""
+_HANDED_OVER = (
+    "torch._inductor.ir",
+    "torch._inductor.pattern_matcher",
+    "torch.autograd.function",
+    "torch.fx.graph",
+    "torch.fx.graph_module",
+    "torch.fx.node",
+)
+"""Modules whose classes formulas, lowerings, patterns and passes are given instances of."""
 _GENERATORS = ("Overrides", "OpsMixin")
 """What the names of classes end with that write code for operators."""
 GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
@@ -61,7 +85,7 @@ def passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
     for name, module in list(sys.modules.items()):
         if not name.startswith("torch._inductor"):
             continue
-        stack = [(f"{name}.{each}", value) for each, value in vars(module).items()]
+        stack = [(f"{name}.{each}", value) for each, value in list(vars(module).items())]
         while stack:
             place, value = stack.pop()
             if isinstance(value, kind):
@@ -92,6 +116,15 @@ def subclasses(kind: type) -> Iterator[type]:
     for each in below:
         yield each
         yield from subclasses(each)
+
+
+def handed_over() -> Iterator[type]:
+    """Return the classes of what torch hands to code that others have written, beside tensors."""
+    for name in _HANDED_OVER:
+        module = sys.modules.get(name)
+        for value in list(vars(module).values()) if module is not None else ():
+            if isinstance(value, type) and value.__module__ == name:
+                yield value
 
 
 def is_generator(value: Any) -> bool:

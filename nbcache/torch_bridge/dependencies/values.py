@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from types import ModuleType
+import re
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies.graphs import operators_of
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
 from nbcache.torch_bridge.dependencies.tables import all_tables
 
@@ -16,6 +18,9 @@ __all__ = ["TorchValues"]
 _OF_KERNELS = ("early_config_prune", "perf_model", "values")
 """Attributes of Triton's kernels that choose among configurations, beside their code."""
 _CONTENT_BYTES = 1 << 20
+_GETTER = re.compile(r"(are|get|is)_\w+|\w+_enabled|initial_seed|\w+_available")
+_DEVICES = ("torch.accelerator", "torch.cuda", "torch.distributed", "torch.mps", "torch.mtia", "torch.xpu")
+"""Modules of which some getters would begin to use a device, or wait for others."""
 
 
 class TorchValues:
@@ -27,6 +32,7 @@ class TorchValues:
         self._registrations = registrations
         plain = (torch.device, torch.dtype, torch.layout, torch.memory_format)
         self._plain = (*plain, torch.Tag, torch._C.DispatchKey)
+        self._reads = (torch.load, torch.from_file, torch.jit.load, torch.seed)
 
     def __call__(self, state: Fingerprint, value: Any) -> bool:
         """Add a value of one of torch's types, or Triton's."""
@@ -34,10 +40,15 @@ class TorchValues:
         if issubclass(kind, type):
             self._add_taking_apart(state, value)
             return False
-        if issubclass(kind, (dict, list)) and any(value is table for _, table in all_tables()):
+        if self._is_getter(value):
+            self._add_getter(state, value)
+            return False
+        if any(value is reads for reads in self._reads):
+            raise state.unknown("it reads a file")
+        if issubclass(kind, (dict, list, set)) and any(value is table for _, table in all_tables()):
             state.note("table")  # what others have entered counts by itself
         elif issubclass(kind, torch._ops.OpOverload):
-            self._registrations.add(state, value)
+            self._registrations.add(state, value, called=True)
         elif issubclass(kind, torch._ops.OpOverloadPacket):
             state.note("packet")
             for name in sorted(value.overloads()):
@@ -51,6 +62,10 @@ class TorchValues:
             if not self._known.made(kind):
                 state.add(kind)
                 add_python(state, value)
+        elif issubclass(kind, torch.fx.GraphModule):
+            state.note("graph", value.code)
+            state.add([*operators_of(torch, value)], "a graph")
+            state.add([value._parameters, value._buffers, value._modules])
         elif issubclass(kind, torch.Tensor):
             self._add_tensor(state, value)
         elif issubclass(kind, self._plain):
@@ -65,6 +80,27 @@ class TorchValues:
         else:
             return False
         return True
+
+    def _is_getter(self, value: Any) -> bool:
+        """Tell whether this is a function of torch's that tells of a setting, as far as its name shows."""
+        if not isinstance(value, (FunctionType, BuiltinFunctionType)):
+            return False
+        module = value.__module__ or ""
+        return (
+            module.startswith("torch")
+            and not module.startswith(_DEVICES)
+            and _GETTER.fullmatch(value.__name__) is not None
+            and self._known.made(value)
+        )
+
+    def _add_getter(self, state: Fingerprint, getter: Any) -> None:
+        """Add what a getter says now, where it says it without arguments; some are in torch's keys, too."""
+        try:
+            said = getter()
+        except Exception as error:  # it needs arguments, or nothing is there that it tells of
+            state.note(type(error).__qualname__)
+        else:
+            state.add(said)
 
     def _add_taking_apart(self, state: Fingerprint, cls: type) -> None:
         """Add how torch's pytree takes instances of a class apart, where others have told it how."""
@@ -83,8 +119,13 @@ class TorchValues:
                 raise state.unknown(f"a tensor of the class {type(tensor).__qualname__}")
             return
         state.add({name: held for name, held in vars(tensor).items() if not name.startswith("_")})
+        state.note(tensor.is_conj(), tensor.is_neg())
+        if tensor.is_leaf and tensor.grad is not None:
+            state.add(tensor.grad, "its gradient")
         if tensor.device.type == "meta":
             return
+        if tensor.is_quantized:
+            raise state.unknown("a quantized tensor")
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             raise state.unknown(f"a tensor on {tensor.device}")
         if tensor.numel() * tensor.element_size() > _CONTENT_BYTES:
