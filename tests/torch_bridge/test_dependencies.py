@@ -208,6 +208,29 @@ def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
     assert outcomes == [{"miss"}, {"hit"}, {"miss"}]
 
 
+MEANWHILE = """
+import os
+from torch._inductor.codegen.triton import TritonKernelOverrides
+TritonKernelOverrides()  # as the first Triton kernel that is written
+torch.export.export(torch.nn.Linear(4, 4), (torch.ones(4, 4),)).run_decompositions()
+load, total = torch.load, torch.Tensor.sum
+torch.load = lambda *arguments: load(*arguments) if os.environ.get("A") else None
+torch.Tensor.sum = lambda tensor: tensor
+torch.Tensor.sum = total
+"""
+
+
+def test_what_torch_does_meanwhile_and_what_no_graph_reaches_change_no_key(run_python: RunPython) -> None:
+    before = "def f(x):\n    return (x @ W).sin().sum()\n"
+
+    outcomes = [
+        [outcome for outcome, _ in graphs(run(run_python, before + meanwhile, CALL))]
+        for meanwhile in ("", MEANWHILE)
+    ]
+
+    assert outcomes == [["miss", "miss"], ["hit", "hit"]]
+
+
 EACH_PLACE = """
 import importlib, sys, types
 import torch
