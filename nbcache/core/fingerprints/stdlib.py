@@ -18,8 +18,9 @@ def _words(*texts: str) -> frozenset[str]:
 
 _MODULES = _words(
     "abc array base64 binascii bisect builtins cmath codecs collections contextlib copy copyreg dataclasses",
-    "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers opcode",
-    "operator pprint random re reprlib sre statistics string struct textwrap types typing warnings weakref zlib",
+    "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers",
+    "opcode operator pprint random re reprlib sre statistics string struct textwrap types typing warnings",
+    "weakref zlib",
 )
 """Modules that compute, without the underscore of those that are written in C."""
 _NAMES: Mapping[str, frozenset[str]] = {
@@ -43,8 +44,8 @@ TOGETHER: Mapping[str, frozenset[str]] = {
         "disabled filters getChild getEffectiveLevel handlers hasHandlers isEnabledFor level"
     ),
     "pathlib.Path": _words(
-        "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo is_file",
-        "is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink resolve rglob samefile",
+        "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo",
+        "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink resolve rglob samefile",
         "stat walk",
     ),
 }
