@@ -45,8 +45,8 @@ TOGETHER: Mapping[str, frozenset[str]] = {
     ),
     "pathlib.Path": _words(
         "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo",
-        "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink resolve rglob samefile",
-        "stat walk",
+        "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink",
+        "resolve rglob samefile stat walk",
     ),
 }
 """What computes unless code reads one of these attributes of it."""

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import secrets
 import threading
 import time
@@ -37,16 +36,17 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import StoreError, StoreFull
 from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
+from nbcache.stores.redis.faults import Faults
+from nbcache.stores.redis.scripts import MOST_PARTS, SWAP, runs_scripts
 
 __all__ = ["RedisStore"]
 
 _PART_BYTES = 64 * 1024**2
-_MOST_PARTS = 1024
 _OVERHEAD_BYTES = 16 << 20
 """What may come beside a value: keys, lengths, other answers."""
 _TEMPORARY_SECONDS = 600
@@ -62,47 +62,6 @@ _MOST_NAMES, _MOST_NAME_BYTES = 1_000_000, 256 << 20
 """What a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
 _COMPARED_BYTES = 64 * 1024
 """What a server digests of a value to tell it from another as long: a script holds up all others."""
-# Writes where a value is still the one that was read. Arguments: its length, or -1 where nothing was there
-# that can be read; of how many bytes, its first ones, a digest is taken; the digest; for how many seconds
-# it is written, 0 for good; the value, unless KEYS[2] has its parts. It needs no other commands than the
-# rest. An error begins with its code, where Redis before 7 puts the place in the script.
-_SWAP = f"""
-local value, length = redis.pcall('GET', KEYS[1]), -1
-if type(value) == 'string' then
-  length = #value
-elseif type(value) == 'table' then
-  local put, count = string.match(redis.call('HGET', KEYS[1], 'put') or '', '^(%w+):(%d+)$')
-  length, value = 0, redis.call('HGET', KEYS[1], (put or '') .. ':0')
-  for number = 0, math.min(tonumber(count) or 0, {_MOST_PARTS}) - 1 do
-    local part = redis.call('HSTRLEN', KEYS[1], put .. ':' .. number)
-    if part == 0 then value = false end
-    length = length + part
-  end
-  if not value or length > {MAX_VALUE_BYTES} then value, length = false, -1 end
-end
-local beginning = string.sub(value or '', 1, tonumber(ARGV[2]))
-if length ~= tonumber(ARGV[1]) or redis.sha1hex(beginning) ~= ARGV[3] then return 0 end
-local answer
-if KEYS[2] then
-  answer = redis.pcall('RENAME', KEYS[2], KEYS[1])
-else
-  answer = redis.pcall('SET', KEYS[1], ARGV[5])
-end
-if answer.err then return {{err = string.gsub(answer.err, '^@user_script: %d+: %-', '')}} end
-if ARGV[4] == '0' then redis.call('PERSIST', KEYS[1]) else redis.call('EXPIRE', KEYS[1], ARGV[4]) end
-return 1
-"""
-_CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
-"""What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
-_SAYINGS = (
-    "unknown command",
-    "cluster support disabled",
-    "DB index is out of range",
-    "max number of clients reached",
-    "Connection closed by server",
-)
-"""What Redis and redis-py say that helps a user, and that holds nothing of anybody's."""
-
 _T = TypeVar("_T")
 
 _IN_PARTS = object()
@@ -131,6 +90,7 @@ class RedisStore:
         self._connect_timeout = connect_timeout
         self._timeout = timeout
         self._part_bytes = part_bytes
+        self._faults = Faults(self.name, self._address, timeout, connect_timeout)
         self._open: Any = None
         """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
         self._runs_scripts: bool | None = None
@@ -187,7 +147,7 @@ class RedisStore:
             return set()
         answers = self._ask(*(("EXISTS", name) for name in names.values()))
         if any(answer not in (0, 1) for answer in answers):
-            raise self._garbled()
+            raise self._faults.garbled()
         return {key for key, answer in zip(names, answers, strict=True) if answer}
 
     def put(self, key: str, value: bytes) -> None:
@@ -199,11 +159,11 @@ class RedisStore:
             expire = ("PERSIST", name) if ttl is None else ("EXPIRE", name, ttl)
             renamed, _ = self._ask(("RENAME", self._put_parts(name, value), name), expire)
             if renamed is not True:
-                raise self._garbled()
+                raise self._faults.garbled()
         else:
             (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
             if stored is not True:
-                raise self._garbled()
+                raise self._faults.garbled()
 
     def swap(self, key: str, before: bytes | None, value: bytes) -> bool | None:
         """Store `value` if `before` is there still, or nothing where it is None; else return False.
@@ -218,18 +178,18 @@ class RedisStore:
         digest = hashlib.sha1(beginning, usedforsecurity=False).hexdigest()
         compared = (length, most, digest, self._address.ttl or 0)
         if self._runs_scripts is None:
-            self._runs_scripts = self.exchange(partial(_runs_scripts, name))
+            self._runs_scripts = self.exchange(partial(runs_scripts, name))
         if not self._runs_scripts:
             return None
         if len(value) <= self._part_bytes:
-            (swapped,) = self._ask(("EVAL", _SWAP, 1, name, *compared, value))
+            (swapped,) = self._ask(("EVAL", SWAP, 1, name, *compared, value))
         else:
             temporary = self._put_parts(name, value)
-            (swapped,) = self._ask(("EVAL", _SWAP, 2, name, temporary, *compared))
+            (swapped,) = self._ask(("EVAL", SWAP, 2, name, temporary, *compared))
             if swapped == 0:
                 self._ask(("DEL", temporary))
         if swapped not in (0, 1):
-            raise self._garbled()
+            raise self._faults.garbled()
         return bool(swapped)
 
     def delete(self, key: str) -> None:
@@ -289,15 +249,15 @@ class RedisStore:
                 return None
             put, _, count = (self._bytes(head) or b"").partition(b":")
             if not (count.isdigit() and len(count) < 10):
-                raise self._garbled()
-            if int(count) > _MOST_PARTS:
+                raise self._faults.garbled()
+            if int(count) > MOST_PARTS:
                 return None
             fields = [b"%s:%d" % (put, number) for number in range(int(count))]
             lengths = self._ask(*(("HSTRLEN", name, field) for field in fields)) if fields else []
             if _IN_PARTS in lengths or 0 in lengths:
                 continue  # replaced meanwhile
             if not all(isinstance(length, int) and length > 0 for length in lengths):
-                raise self._garbled()
+                raise self._faults.garbled()
             if sum(lengths) > most:
                 return None
             parts = []
@@ -326,7 +286,7 @@ class RedisStore:
                     ("EXPIRE", temporary, _TEMPORARY_SECONDS),
                 )
                 if number == 0 and length != 2:  # nothing was there that could have been evicted
-                    raise self._garbled()
+                    raise self._faults.garbled()
                 if length != number + 2:
                     raise StoreFull(
                         "Redis has evicted the first parts of a value before the last were there",
@@ -354,14 +314,14 @@ class RedisStore:
                 if (
                     spent > _LISTING_FACTOR * self._timeout
                 ):  # or a server that never ends would be asked for ever
-                    raise self._error(TimeoutError())
+                    raise self._faults.of(TimeoutError())
                 for name in names:
                     key = name.removeprefix(beginning)
                     if key not in seen and is_key(key):
                         seen.add(key)
                         length += len(key)
                         if len(seen) > _MOST_NAMES or length > _MOST_NAME_BYTES:
-                            raise self._crowded()
+                            raise self._faults.crowded()
                         yield key
                 if cursor == 0:
                     break
@@ -371,7 +331,7 @@ class RedisStore:
             with deadline(self._timeout, _SCAN_BYTES):
                 cursor, found = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
         except TooMuchError:
-            raise self._crowded() from None
+            raise self._faults.crowded() from None
         return cursor, [bytes.decode(name, errors="replace") for name in found]
 
     def _nodes(self) -> list[Any]:
@@ -395,7 +355,7 @@ class RedisStore:
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
             # Nor may a traceback show what a server says.
-            raise self._error(error) from None
+            raise self._faults.of(error) from None
 
     def _client(self) -> Any:
         lock = self._lock
@@ -411,129 +371,7 @@ class RedisStore:
     def _bytes(self, answer: Any) -> bytes | None:
         if answer is None or isinstance(answer, bytes):
             return answer
-        raise self._garbled()
-
-    def _error(self, error: Exception) -> StoreError:
-        """Return what an error of redis-py means."""
-        if isinstance(error, StoreError):
-            return error
-        from redis import exceptions as kinds
-        from redis.sentinel import MasterNotFoundError
-
-        while isinstance(error, kinds.RedisClusterException):
-            inner = error.__cause__ or error.__context__  # it is raised for each failure of the first node
-            if not isinstance(inner, Exception):
-                break
-            error = inner
-        match error:
-            case kinds.OutOfMemoryError():
-                return StoreFull(
-                    "Redis has reached its memory limit, and evicts nothing",
-                    where=self.name,
-                    next_step="set its maxmemory-policy to allkeys-lru, or raise its maxmemory",
-                )
-            case kinds.ReadOnlyError():
-                return StoreReadOnly(
-                    "Redis is a replica, which cannot be written to",
-                    where=self.name,
-                    next_step="name its primary, or its Sentinels by redis+sentinel://",
-                )
-            case (
-                kinds.AuthenticationError()
-                | kinds.AuthorizationError()
-                | kinds.AuthenticationWrongNumberOfArgsError()
-            ):
-                return self._unavailable(
-                    "Redis does not take user and password, or the lack of them",
-                    "check user and password in the URL; they are percent-encoded there",
-                )
-            case kinds.NoPermissionError():
-                return self._unavailable(
-                    "the user may not do this on Redis",
-                    f"allow the user the keys and the channels {self._address.prefix}:*, and to read, write"
-                    " and list keys, to run scripts, to publish and to subscribe",
-                )
-            case kinds.MovedError() if not self._address.cluster:
-                return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")
-            case (
-                kinds.ClusterError()
-                | kinds.RedisClusterException()
-                | kinds.AskError()
-                | kinds.TryAgainError()
-            ):
-                return self._unavailable(
-                    "the Cluster cannot serve this now",
-                    "check that all its slots are covered: CLUSTER INFO",
-                )
-            case TooMuchError():
-                return self._unavailable(
-                    f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes",
-                    "see who else writes there, or use another prefix",
-                )
-            case kinds.TimeoutError() | TimeoutError():
-                return self._unavailable(
-                    f"Redis did not answer within {self._timeout:g} s, or could not be connected to within"
-                    f" {self._connect_timeout:g} s",
-                    "check that the server runs and is near, or allow it more time",
-                )
-            case MasterNotFoundError():
-                return self._unavailable(
-                    f"no Sentinel names a primary of {self._address.service!r}",
-                    "check that they run, and hosts, ports and service= in the URL",
-                )
-            case kinds.ConnectionError() | OSError():
-                return self._unavailable(
-                    f"Redis cannot be reached{_of_system(error) or _said(error)}",
-                    "check that the server runs, and host and port in the URL",
-                )
-            case kinds.ResponseError():
-                return self._unavailable(f"Redis refused{_said(error)}", "see the server's log")
-        return self._garbled()
-
-    def _garbled(self) -> StoreUnavailable:
-        return self._unavailable(
-            "what answers there does not speak Redis's protocol", "check host and port in the URL"
-        )
-
-    def _crowded(self) -> StoreUnavailable:
-        return self._unavailable(
-            "Redis lists more names of keys than are held here",
-            "see who else writes there, or use another prefix",
-        )
-
-    def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
-        return StoreUnavailable(what, where=self.name, next_step=next_step)
-
-
-def _runs_scripts(name: str, client: Any) -> bool:
-    """Tell whether this user may run scripts, on the node that has `name`."""
-    from redis.exceptions import ResponseError
-
-    try:
-        return bool(client.execute_command("EVAL", "return 1", 1, name) == 1)
-    except ResponseError:  # no permission, or no such command
-        return False
-
-
-def _of_system(error: Exception) -> str:
-    """Return what the system says of a connection, after a colon; empty where it has said nothing."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return f": {cause.strerror}"
-        cause = cause.__cause__ or cause.__context__
-    return ""
-
-
-def _said(error: Exception) -> str:
-    """Return what may be told of a server's error, after a colon: words that are known, or its code.
-
-    Anybody may answer there, so nothing else of it is shown.
-    """
-    text = str(error)
-    code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
-    known = next((saying for saying in _SAYINGS if saying in text), code if _CODE.fullmatch(code) else "")
-    return f": {known}" if known else ""
+        raise self._faults.garbled()
 
 
 def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
