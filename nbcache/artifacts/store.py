@@ -34,6 +34,7 @@ from nbcache.artifacts.encoding import (
     entry_of,
     packed_of,
 )
+from nbcache.artifacts.manifests import holdings, newest_first, recency, restricted, union
 from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
@@ -43,23 +44,12 @@ from nbcache.core.model import (
     Artifact,
     ArtifactRef,
     Environment,
-    GraphSummary,
     Manifest,
     Provenance,
 )
 from nbcache.stores.base import Store
 
-__all__ = [
-    "MAX_MANIFEST_ARTIFACTS",
-    "ArtifactStore",
-    "Fault",
-    "FaultKind",
-    "restricted",
-    "union",
-]
-
-MAX_MANIFEST_ARTIFACTS = 10_000
-"""A manifest names at most so many artifacts: those used last."""
+__all__ = ["ArtifactStore", "Fault", "FaultKind"]
 
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -174,7 +164,7 @@ class ArtifactStore:
         refs = {ref_key: ref for ref_key, ref in every.items() if self._admits(ref)}
         entries = self.store.get_many(_ARTIFACT + ref.digest for ref in refs.values())
         found = []
-        for ref_key, ref in sorted(refs.items(), key=lambda pair: _recency(pair[1]), reverse=True):
+        for ref_key, ref in sorted(refs.items(), key=lambda pair: recency(pair[1]), reverse=True):
             entry = entries.get(_ARTIFACT + ref.digest)
             if entry is None:
                 self._on_fault(Fault(FaultKind.GONE, ref_key))
@@ -213,14 +203,14 @@ class ArtifactStore:
         saved = self._read_manifests(environment, notebook)
         if not saved:
             return None
-        return union(environment, notebook, map(self.admitted, _newest_first(saved.values())))
+        return union(environment, notebook, map(self.admitted, newest_first(saved.values())))
 
     def everything(self, environment: Environment) -> Manifest:
         """Return the union of all notebooks' manifests in `environment`."""
         prefix = f"{_MANIFEST}{environment.digest}/"
         entries = self.store.get_many(list(self.store.keys(prefix)))
         found = (self._decoded(key, entry, _manifest_of) for key, entry in entries.items())
-        newest = _newest_first(manifest for manifest in found if manifest is not None)
+        newest = newest_first(manifest for manifest in found if manifest is not None)
         return union(environment, "", map(self.admitted, newest))
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
@@ -232,13 +222,13 @@ class ArtifactStore:
         """
         environment, notebook = manifest.environment, manifest.notebook
         saved = self._read_manifests(environment, notebook)
-        merged = union(environment, notebook, [manifest, *_newest_first(saved.values())])
+        merged = union(environment, notebook, [manifest, *newest_first(saved.values())])
         content = encode_manifest(merged)
         name = _manifest_prefix(environment, notebook) + keys.sha256(content)
         # Greater: it has all that the other has, as new or newer, and if it has no more than that (only
         # the order differs) its name is greater. Without the last rule two kernels that hold the same
         # references in another order could each remove the other's manifest.
-        equals = {key: one for key, one in saved.items() if _holdings(one) == _holdings(merged)}
+        equals = {key: one for key, one in saved.items() if holdings(one) == holdings(merged)}
         equals[name] = merged
         greatest = max(equals)
         if greatest not in saved:
@@ -351,7 +341,7 @@ class ArtifactStore:
         others = self._read_refs(prefix, self.store.keys(prefix), newest.type, newest.key)
         for ref_key, ref in others.items():
             # Only what is older: two kernels that put at once must not drop each other's.
-            if _recency(ref) < _recency(newest):
+            if recency(ref) < recency(newest):
                 self.store.delete(ref_key)
 
     def _read_refs(self, prefix: str, ref_keys: Iterable[str], type: str, key: str) -> dict[str, ArtifactRef]:
@@ -435,57 +425,3 @@ def _manifest_prefix(environment: Environment, notebook: str) -> str:
 
 def _notebook_digest(notebook: str) -> str:
     return keys.sha256(notebook.encode(errors="surrogatepass"))  # a path in no encoding is no error
-
-
-def _recency(ref: ArtifactRef) -> tuple[object, ...]:
-    """Order references by use. It is total, so that all kernels agree which of two is newer."""
-    # What was compiled here counts before what came from elsewhere.
-    whose = (ref.provenance is None, ref.provenance or UNSIGNED)
-    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
-
-
-def _holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
-    return set(manifest.artifacts), set(manifest.graphs)
-
-
-def _newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return `manifests`, first the one that names the artifact that was used last."""
-    return sorted(manifests, key=lambda one: sorted(map(_recency, one.artifacts), reverse=True), reverse=True)
-
-
-def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
-    """Merge manifests of one environment.
-
-    Each artifact stands where it is first named, as it was last used; each graph where it first stands, as
-    it was when compiling it took longest, with those of its artifacts that are kept.
-    """
-    newest: dict[tuple[str, ...], ArtifactRef] = {}
-    longest: dict[tuple[str, ...], GraphSummary] = {}
-    for manifest in manifests:
-        for ref in manifest.artifacts:
-            slot = ref.identity[:2] if type_of(ref.type).grows else ref.identity
-            newest[slot] = max(newest.get(slot, ref), ref, key=_recency)
-        for graph in manifest.graphs:
-            longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)
-    kept = set(sorted(newest.values(), key=_recency)[-MAX_MANIFEST_ARTIFACTS:])
-    digests = {ref.digest for ref in kept}
-    graphs = [
-        replace(graph, artifacts=tuple(digest for digest in graph.artifacts if digest in digests))
-        for graph in list(longest.values())[:MAX_MANIFEST_ARTIFACTS]
-    ]
-    return Manifest(
-        environment, notebook, tuple(ref for ref in newest.values() if ref in kept), tuple(graphs)
-    )
-
-
-def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
-    """Return `manifest` with these of its artifacts, and the graphs that need no others."""
-    kept = tuple(refs)
-    digests = {ref.digest for ref in kept}
-    graphs = tuple(graph for graph in manifest.graphs if digests.issuperset(graph.artifacts))
-    return replace(manifest, artifacts=kept, graphs=graphs)
-
-
-def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
-    """Order summaries of one graph; total, so that all kernels agree which of two counts."""
-    return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)

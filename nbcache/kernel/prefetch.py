@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from nbcache.artifacts.encoding import unpack
-from nbcache.artifacts.store import union
+from nbcache.artifacts.manifests import union
 from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Manifest, Source
 from nbcache.core.threads import renew_in_children, start_thread

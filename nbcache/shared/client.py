@@ -10,8 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from nbcache.artifacts.compatibility import fitting
+from nbcache.artifacts.manifests import restricted, union
 from nbcache.artifacts.provenance import with_makers
-from nbcache.artifacts.store import restricted, union
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nbcache.artifacts.encoding import decode_manifest, encode_manifest, pack
-from nbcache.artifacts.store import union
+from nbcache.artifacts.manifests import union
 from nbcache.core import key as keys
 from nbcache.core.errors import FormatError
 from nbcache.core.key import is_sha256, sha256

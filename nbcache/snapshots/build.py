@@ -18,8 +18,9 @@ from nbcache.artifacts.encoding import (
     encode_snapshot,
     is_bomb,
 )
+from nbcache.artifacts.manifests import union
 from nbcache.artifacts.provenance import Made, made_by
-from nbcache.artifacts.store import ArtifactStore, union
+from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import FormatError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot

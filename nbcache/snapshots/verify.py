@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nbcache.artifacts.encoding import MAX_RATIO, decode_snapshot, is_bomb, unpack
-from nbcache.artifacts.store import MAX_MANIFEST_ARTIFACTS, union
+from nbcache.artifacts.manifests import MAX_MANIFEST_ARTIFACTS, union
 from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError, TrustError, UntrustedSigner
 from nbcache.core.key import sha256
 from nbcache.core.model import MAX_CONTENT_BYTES, Snapshot

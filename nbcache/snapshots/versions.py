@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from nbcache.artifacts.manifests import restricted
 from nbcache.artifacts.provenance import Judge, is_bound, signed_by, statement_of
-from nbcache.artifacts.store import restricted
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbcache.artifacts.encoding import decode_entry, encode_entry, encode_manifest, encode_ref
-from nbcache.artifacts.store import MAX_MANIFEST_ARTIFACTS, ArtifactStore, Fault, FaultKind
+from nbcache.artifacts.manifests import MAX_MANIFEST_ARTIFACTS
+from nbcache.artifacts.store import ArtifactStore, Fault, FaultKind
 from nbcache.artifacts.types import TYPES
 from nbcache.core.errors import (
     CorruptEntry,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nbcache.artifacts.encoding import pack
-from nbcache.artifacts.store import union
+from nbcache.artifacts.manifests import union
 from nbcache.core.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Manifest

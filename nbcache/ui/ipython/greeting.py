@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from nbcache.artifacts.compatibility import foreseen_differences
-from nbcache.artifacts.store import union
+from nbcache.artifacts.manifests import union
 from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Environment
 from nbcache.core.text import DOT, counted, duration, one_line

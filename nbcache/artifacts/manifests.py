@@ -1,0 +1,69 @@
+"""Manifests of one environment: merged and cut, so that all kernels agree on what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nbcache.artifacts.types import type_of
+from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest
+
+__all__ = ["MAX_MANIFEST_ARTIFACTS", "holdings", "newest_first", "recency", "restricted", "union"]
+
+MAX_MANIFEST_ARTIFACTS = 10_000
+"""A manifest names at most so many artifacts: those used last."""
+
+
+def recency(ref: ArtifactRef) -> tuple[object, ...]:
+    """Order references by use. It is total, so that all kernels agree which of two is newer."""
+    # What was compiled here counts before what came from elsewhere.
+    whose = (ref.provenance is None, ref.provenance or UNSIGNED)
+    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
+
+
+def holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
+    """Return what a manifest names, in no order."""
+    return set(manifest.artifacts), set(manifest.graphs)
+
+
+def newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return `manifests`, first the one that names the artifact that was used last."""
+    return sorted(manifests, key=lambda one: sorted(map(recency, one.artifacts), reverse=True), reverse=True)
+
+
+def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
+    """Merge manifests of one environment.
+
+    Each artifact stands where it is first named, as it was last used; each graph where it first stands, as
+    it was when compiling it took longest, with those of its artifacts that are kept.
+    """
+    newest: dict[tuple[str, ...], ArtifactRef] = {}
+    longest: dict[tuple[str, ...], GraphSummary] = {}
+    for manifest in manifests:
+        for ref in manifest.artifacts:
+            slot = ref.identity[:2] if type_of(ref.type).grows else ref.identity
+            newest[slot] = max(newest.get(slot, ref), ref, key=recency)
+        for graph in manifest.graphs:
+            longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)
+    kept = set(sorted(newest.values(), key=recency)[-MAX_MANIFEST_ARTIFACTS:])
+    digests = {ref.digest for ref in kept}
+    graphs = [
+        replace(graph, artifacts=tuple(digest for digest in graph.artifacts if digest in digests))
+        for graph in list(longest.values())[:MAX_MANIFEST_ARTIFACTS]
+    ]
+    return Manifest(
+        environment, notebook, tuple(ref for ref in newest.values() if ref in kept), tuple(graphs)
+    )
+
+
+def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
+    """Return `manifest` with these of its artifacts, and the graphs that need no others."""
+    kept = tuple(refs)
+    digests = {ref.digest for ref in kept}
+    graphs = tuple(graph for graph in manifest.graphs if digests.issuperset(graph.artifacts))
+    return replace(manifest, artifacts=kept, graphs=graphs)
+
+
+def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
+    """Order summaries of one graph; total, so that all kernels agree which of two counts."""
+    return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)
