@@ -14,27 +14,24 @@ are its own, puts artifacts that are not there, then its version, and deletes th
 writer loses what another has written, and none waits. Everybody else's version is left beside, trusted or
 not: nobody signs for others, and nobody can keep others from a name.
 
-Artifacts that no version names are removed by `collect`, in two runs: the first marks them, one that comes
-later than a grace removes them. A writer takes away the marks of all that it names, before it looks what is
-there and again once its version is, and then puts what has gone meanwhile. So an artifact that is named can
-be lost only if `collect` halts, between looking at a mark and deleting, for as long as a writer takes for all
-of that; and what is lost, in this way or because a server evicts it, the next snapshot of who has it puts
-again. A version of which an artifact is gone is refused whole.
+Artifacts that no version names are removed by `nbcache.snapshots.gc`, in two runs: the first marks them,
+one that comes later than a grace removes them. A writer takes away the marks of all that it names, before
+it looks what is there and again once its version is, and then puts what has gone meanwhile. So an artifact
+that is named can be lost only if that halts, between looking at a mark and deleting, for as long as a
+writer takes for all of that; and what is lost, in this way or because a server evicts it, the next snapshot
+of who has it puts again. A version of which an artifact is gone is refused whole.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
-from nbcache.artifacts.encoding import decode_snapshot
 from nbcache.core.errors import (
     BadSignature,
-    ConfigError,
     CorruptSnapshot,
     FormatError,
     MissingArtifact,
@@ -44,7 +41,7 @@ from nbcache.core.errors import (
     UnsupportedVersion,
     UntrustedSigner,
 )
-from nbcache.core.key import is_sha256, sha256
+from nbcache.core.key import sha256
 from nbcache.core.model import Packed
 from nbcache.core.trust import Keyring, Standing
 from nbcache.snapshots.build import Draft, Origin, signed_manifest
@@ -55,15 +52,12 @@ from nbcache.snapshots.versions import revised
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_store
 
-__all__ = ["GRACE_SECONDS", "Collected", "NamedSnapshots", "Version", "Written", "opened"]
+__all__ = ["ARTIFACT", "BATCH_KEYS", "DOOMED", "NamedSnapshots", "Version", "Written", "chunks", "opened"]
 
-GRACE_SECONDS = 3600.0
-"""How long `collect` leaves what it has marked: longer than any writer takes."""
-
-_ARTIFACT, _DOOMED = "artifact/", "doomed/"
+ARTIFACT, DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 """For a person who waits for megabytes, and not for a cell."""
-_BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
+_BATCH_BYTES, BATCH_KEYS = 16 << 20, 256
 """What is asked for in one round trip."""
 _BATCH_VERSIONS = 16
 _VERSIONS_BYTES = 1 << 28
@@ -104,19 +98,6 @@ class Written:
     """Versions that stand beside: of others, or damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What removing artifacts that no snapshot names came to."""
-
-    removed: int = 0
-    waiting: int = 0
-    """How many are marked."""
-    due: float | None = None
-    """Unix seconds from which on the first of these may go; None where none is marked."""
-    problems: tuple[NbcacheError, ...] = ()
-    """Why nothing was removed: versions whose artifacts cannot be told."""
-
-
 @contextmanager
 def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
     """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
@@ -133,7 +114,7 @@ class NamedSnapshots:
     def __init__(self, store: Store, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._keyring = keyring
-        self._clock = clock
+        self.clock = clock
 
     @property
     def store(self) -> Store:
@@ -152,7 +133,7 @@ class NamedSnapshots:
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of a name, or of all; newest last, those that cannot be read first."""
         prefix = SNAPSHOTS if name is None else prefix_of(name)
-        found = [self._version(key, value) for key, value in self._values(prefix)[0].items()]
+        found = [self._version(key, value) for key, value in self.values_below(prefix)[0].items()]
         return sorted(found, key=lambda each: (each.name, _created(each), each.key))
 
     def read(self, name: str) -> list[tuple[bytes, str]]:
@@ -228,47 +209,6 @@ class NamedSnapshots:
             self._store.delete(key)
         return len(found)
 
-    def collect(self, grace: float = GRACE_SECONDS) -> Collected:
-        """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
-
-        Removes nothing while a version cannot be read: what it names is not known then. ConfigError where
-        this is a kernel's local store, whose artifacts are named in another way.
-        """
-        if next(iter(self._store.keys("ref/")), None) is not None:
-            raise ConfigError(
-                "this is the local store of kernels, which keeps its bound by itself",
-                where=self._store.name,
-                next_step="name the store that snapshots were put into",
-            )
-        present = self._digests(_ARTIFACT)  # before versions: what is put later is not looked at
-        marks = self._marks(self._digests(_DOOMED))
-        named, problems = self._named()
-        if problems:
-            return Collected(waiting=len(marks), problems=tuple(problems))
-        now = self._clock()
-        unnamed = present - named
-        for digest in marks.keys() - unnamed:
-            self._store.delete(_DOOMED + digest)
-        for digest in unnamed:
-            if marks.get(digest, now + 1) > now:  # of another clock, if it is from the future
-                self._store.put(_DOOMED + digest, repr(now).encode())
-        marks = {digest: min(marks.get(digest, now), now) for digest in unnamed}
-        due = {digest for digest, marked in marks.items() if marked + grace <= now}
-        if due:  # a writer that was there before our marks did not see them, but its version is there now
-            named, problems = self._named()
-            if problems:
-                return Collected(waiting=len(marks), problems=tuple(problems))
-            marks = {digest: marked for digest, marked in marks.items() if digest not in named}
-        removed = 0
-        for batch in _chunks(sorted(due & marks.keys()), _BATCH_KEYS):
-            for digest, marked in self._marks(batch).items():
-                if marked + grace <= now:
-                    self._store.delete(_ARTIFACT + digest)
-                    self._store.delete(_DOOMED + digest)
-                    del marks[digest]
-                    removed += 1
-        return Collected(removed, len(marks), min(marks.values()) + grace if marks else None)
-
     # --- writing ----------------------------------------------------------------------------------
 
     def _write(self, name: str, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
@@ -307,25 +247,25 @@ class NamedSnapshots:
         """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
         contents = draft.snapshot.contents
         needed = {each.packed_digest: digest for digest, each in contents.items()}
-        for batch in _chunks(needed, _BATCH_KEYS):
-            for mark in self._store.present(_DOOMED + digest for digest in batch):
+        for batch in chunks(needed, BATCH_KEYS):
+            for mark in self._store.present(DOOMED + digest for digest in batch):
                 self._store.delete(mark)
         gone = needed.keys() - self._present(needed)
         if any(needed[digest] not in draft.packed for digest in gone):
             raise self._missing(len(gone), len(needed), self.where(name))
         for packed_digest in gone:
-            self._store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
+            self._store.put(ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
 
     def _present(self, packed_digests: Iterable[str]) -> set[str]:
         found: set[str] = set()
-        for batch in _chunks(packed_digests, _BATCH_KEYS):
-            keys = self._store.present(_ARTIFACT + digest for digest in batch)
-            found |= {key.removeprefix(_ARTIFACT) for key in keys}
+        for batch in chunks(packed_digests, BATCH_KEYS):
+            keys = self._store.present(ARTIFACT + digest for digest in batch)
+            found |= {key.removeprefix(ARTIFACT) for key in keys}
         return found
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _values(self, prefix: str) -> tuple[dict[str, bytes], bool]:
+    def values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
         """Return all that is below `prefix`; and False where some went whenever they were to be read.
 
         StoreError where that is more than is held in memory.
@@ -334,7 +274,7 @@ class NamedSnapshots:
         for _ in range(_LISTINGS):
             listed = set(self._store.keys(prefix))
             values = {}
-            for batch in _chunks(listed, _BATCH_VERSIONS):
+            for batch in chunks(listed, _BATCH_VERSIONS):
                 values |= self._store.get_many(batch)
                 if sum(map(len, values.values())) > _VERSIONS_BYTES:
                     raise StoreError(
@@ -353,7 +293,7 @@ class NamedSnapshots:
                 raise refused("its manifest does not have the digest that it is named by")
             return Version(name, key, announced(value, self._keyring, where=self.where(name)), None, value)
         except (FormatError, BadSignature) as error:
-            return Version(name or "", key, None, self._placed(error, key), value)
+            return Version(name or "", key, None, self.placed(error, key), value)
 
     def _fetch(self, received: Received) -> dict[str, bytes]:
         """Return the artifacts of a version by digest of their content; MissingArtifact where some are gone.
@@ -366,9 +306,9 @@ class NamedSnapshots:
         packed: dict[str, bytes] = {}
         damaged = 0
         for batch in _by_size(contents):
-            values = self._store.get_many(_ARTIFACT + contents[digest].packed_digest for digest in batch)
+            values = self._store.get_many(ARTIFACT + contents[digest].packed_digest for digest in batch)
             for digest in batch:
-                key = _ARTIFACT + contents[digest].packed_digest
+                key = ARTIFACT + contents[digest].packed_digest
                 value = values.get(key)
                 if value is None:
                     continue
@@ -403,46 +343,7 @@ class NamedSnapshots:
             next_step="`nbcache ls URL` lists those that are",
         )
 
-    # --- collecting -------------------------------------------------------------------------------
-
-    def _digests(self, prefix: str) -> set[str]:
-        found = (key.removeprefix(prefix) for key in self._store.keys(prefix))
-        return {digest for digest in found if is_sha256(digest)}
-
-    def _marks(self, digests: Iterable[str]) -> dict[str, float]:
-        """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
-        found: dict[str, float] = {}
-        for batch in _chunks(digests, _BATCH_KEYS):
-            for key, value in self._store.get_many(_DOOMED + digest for digest in batch).items():
-                match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
-                found[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
-        return found
-
-    def _named(self) -> tuple[set[str], list[NbcacheError]]:
-        """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
-        values, complete = self._values(SNAPSHOTS)
-        named: set[str] = set()
-        problems: list[NbcacheError] = []
-        for key, value in values.items():
-            try:
-                if sha256(value) != key.rpartition("/")[2]:
-                    raise refused("its manifest does not have the digest that it is named by")
-                for version in decode_file(value).versions:
-                    contents = decode_snapshot(version.manifest).contents
-                    named.update(each.packed_digest for each in contents.values())
-            except NbcacheError as error:
-                problems.append(self._placed(error, key))
-        if not complete:
-            problems.append(
-                SnapshotError(
-                    "snapshots were being written all the while",
-                    where=self._store.name,
-                    next_step="run it again",
-                )
-            )
-        return named, problems
-
-    def _placed(self, error: NbcacheError, key: str) -> NbcacheError:
+    def placed(self, error: NbcacheError, key: str) -> NbcacheError:
         """Return what is wrong with a version, with its place and what to do there."""
         name = name_of(key)
         error.where = self.where(name or key)
@@ -464,7 +365,7 @@ def _by_size(contents: Mapping[str, Packed]) -> Iterator[list[str]]:
     batch: list[str] = []
     length = 0
     for digest, each in contents.items():
-        if batch and (length + each.packed_size > _BATCH_BYTES or len(batch) == _BATCH_KEYS):
+        if batch and (length + each.packed_size > _BATCH_BYTES or len(batch) == BATCH_KEYS):
             yield batch
             batch, length = [], 0
         batch.append(digest)
@@ -473,7 +374,7 @@ def _by_size(contents: Mapping[str, Packed]) -> Iterator[list[str]]:
         yield batch
 
 
-def _chunks(texts: Iterable[str], length: int) -> Iterator[list[str]]:
+def chunks(texts: Iterable[str], length: int) -> Iterator[list[str]]:
     iterator = iter(texts)
     while chunk := list(islice(iterator, length)):
         yield chunk

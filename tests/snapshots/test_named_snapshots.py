@@ -28,7 +28,8 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Level, Outcome, SnapshotRestored
 from nbcache.core.trust import Keyring, Policy, Purpose
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Written
+from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
+from nbcache.snapshots.named import NamedSnapshots, Written
 from nbcache.snapshots.names import Place, place
 from nbcache.snapshots.sources import destination
 from nbcache.stores.base import Store
@@ -223,10 +224,10 @@ def test_removing_one_name_leaves_what_another_names(ada: Person) -> None:
     take_into(ada, store, "b", "two")
     snapshots = NamedSnapshots(store, Keyring(ada.keys))
     snapshots.remove("a")
-    assert snapshots.collect(grace=0).removed == 0
+    assert collect_garbage(snapshots, grace=0).removed == 0
     assert held_by(store, ada, "b") == {"one", "two"}
     snapshots.remove("b")
-    assert snapshots.collect(grace=0).removed == 2
+    assert collect_garbage(snapshots, grace=0).removed == 2
     assert keys_of(store) == set()
 
 
@@ -336,20 +337,20 @@ def test_what_is_not_named_goes_in_the_second_run_after_the_grace(ada: Person) -
     take_into(ada, store, NAME, "one")
     snapshots.remove(NAME)
     store.put("live/x/y", b"another's")
-    first = snapshots.collect()
+    first = collect_garbage(snapshots)
     assert (first.removed, first.waiting, first.due) == (0, 1, now[0] + GRACE_SECONDS)
     now[0] += GRACE_SECONDS - 1
-    assert snapshots.collect() == first
+    assert collect_garbage(snapshots) == first
     take_into(ada, store, "again")  # takes the mark away
     assert keys_of(store, "doomed/") == set()
     now[0] += GRACE_SECONDS
-    assert snapshots.collect().waiting == 0
+    assert collect_garbage(snapshots).waiting == 0
     snapshots.remove("again")
-    assert snapshots.collect().waiting == 1
+    assert collect_garbage(snapshots).waiting == 1
     now[0] -= 2 * GRACE_SECONDS  # a clock that goes wrong
-    assert snapshots.collect().due == now[0] + GRACE_SECONDS
+    assert collect_garbage(snapshots).due == now[0] + GRACE_SECONDS
     now[0] += GRACE_SECONDS
-    done = snapshots.collect()
+    done = collect_garbage(snapshots)
     assert (done.removed, done.waiting, done.due) == (1, 0, None)
     assert keys_of(store) == {"live/x/y"}
 
@@ -360,7 +361,7 @@ def test_a_stale_mark_is_removed_and_dooms_nothing(ada: Person) -> None:
     (artifact,) = keys_of(store, "artifact/")
     for digest in (artifact.removeprefix("artifact/"), "0" * 64):
         store.put(f"doomed/{digest}", b"1")
-    assert NamedSnapshots(store, Keyring(ada.keys)).collect(grace=0).removed == 0
+    assert collect_garbage(NamedSnapshots(store, Keyring(ada.keys)), grace=0).removed == 0
     assert keys_of(store, "doomed/") == set()
     assert held_by(store, ada) == {"one"}
 
@@ -371,7 +372,7 @@ def unnamed(ada: Person) -> MemoryStore:
     take_into(ada, store, NAME, "one")
     snapshots = NamedSnapshots(store, Keyring(ada.keys), clock=lambda: 1.0)
     snapshots.remove(NAME)
-    assert snapshots.collect().waiting == 1
+    assert collect_garbage(snapshots).waiting == 1
     return store
 
 
@@ -383,7 +384,7 @@ def test_a_writer_may_come_at_any_point_while_artifacts_are_collected(ada: Perso
         return Interrupted(store, at, lambda: take_into(ada, store, NAME))
 
     for store in interruptions(make):
-        NamedSnapshots(store, keyring).collect(grace=0)
+        collect_garbage(NamedSnapshots(store, keyring), grace=0)
         if not store.next:
             continue
         if store.next == "delete" and store.done[-1] == "get_many":
@@ -400,7 +401,7 @@ def test_artifacts_may_be_collected_at_any_point_while_a_writer_writes(ada: Pers
         def make(at: int, grace: float = grace) -> Interrupted:
             store = unnamed(ada)
             collector = NamedSnapshots(store, Keyring(ada.keys))
-            return Interrupted(store, at, lambda: collector.collect(grace))
+            return Interrupted(store, at, lambda: collect_garbage(collector, grace))
 
         for store in interruptions(make):
             take_into(ada, store, NAME)
@@ -444,7 +445,7 @@ def test_a_local_store_of_kernels_is_not_collected(ada: Person) -> None:
     bridge.compile("one")
     session.flush()
     with pytest.raises(ConfigError, match="local store"):
-        NamedSnapshots(ada.store, Keyring(ada.keys)).collect()
+        collect_garbage(NamedSnapshots(ada.store, Keyring(ada.keys)))
 
 
 # --- whose it is ------------------------------------------------------------------------------------------

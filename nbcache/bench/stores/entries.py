@@ -30,6 +30,7 @@ from nbcache.shared.keys import LIVE
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.snapshots.build import Origin, take
+from nbcache.snapshots.gc import collect_garbage
 from nbcache.snapshots.named import NamedSnapshots
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
@@ -151,7 +152,7 @@ def _list_snapshots(full: _Full, time: int) -> object:
 
 
 def _collect(full: _Full, time: int) -> object:
-    return full.snapshots.collect(), sweep(full.level.store)
+    return collect_garbage(full.snapshots), sweep(full.level.store)
 
 
 _ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {
