@@ -200,7 +200,7 @@ class NamedSnapshots:
     def remove(self, name: str) -> int:
         """Remove all versions of a name; return how many there were, SnapshotError where none was.
 
-        Artifacts stay, until `collect` finds that no other snapshot names them.
+        Artifacts stay, until `nbcache gc` finds that no other snapshot names them.
         """
         found = list(self._store.keys(prefix_of(name)))
         if not found:
