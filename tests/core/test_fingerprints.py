@@ -490,6 +490,13 @@ def test_a_function_that_keeps_answers_it_has_given_since_it_was_seen_is_told() 
         fingerprint(target)
 
 
+def test_a_function_that_keeps_its_answers_and_calls_itself_is_told() -> None:
+    source = "import functools\n@functools.lru_cache\ndef target(x): return x and target(x - 1) + 1"
+
+    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
+    assert fingerprint(target_of(source)) != fingerprint(target_of(source.replace("+ 1", "+ 2")))
+
+
 def test_rules_of_the_caller_come_first() -> None:
     def told(state: Fingerprint, value: object) -> bool:
         if isinstance(value, slice):

@@ -83,6 +83,8 @@ class Fingerprint:
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
         """What was added: an id is told again once its object is gone."""
+        self._keeping: set[int] = set()
+        """Functions that keep their answers, and of which this is the digest."""
         self._count = 0
         self._words: list[str] = []
         self.reads = Reads(self.unknown, self._words)
@@ -212,7 +214,10 @@ class Fingerprint:
         code = getattr(function.__wrapped__, "__code__", None)
         if code is not None and self.known.has_file(code.co_filename):
             return
+        if id(function) in self._keeping:  # it calls itself
+            return
         alone = Fingerprint(self.known, self._rules, self._ignored)
+        alone._keeping = {*self._keeping, id(function)}
         alone.add(function.__wrapped__)
         if function.cache_info().currsize == 0:
             _EMPTY[function] = alone.digest

@@ -17,6 +17,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,6 +81,8 @@ class Registrations:
         self._replaced: list[tuple[str, Any, weakref.ref[Any]]] = []
         """What others have registered for all operators, or for one of torch's own."""
         self._torchs: dict[str, bool] = {}
+        self._adding: set[tuple[int, str]] = set()
+        """The operators whose registrations are being added, and to what."""
         self._lost = ""
         """Why a registration could not be noted."""
 
@@ -177,17 +180,28 @@ class Registrations:
         """
         name = operator._name
         state.note("operator", name)
-        if self.is_torchs(name):
+        if (
+            self.is_torchs(name) or (id(state), name) in self._adding
+        ):  # what is registered for it leads back to it
             return
         runs = called or self._torch.Tag.pointwise in operator.tags
         state.note(operator._schema, *sorted(map(str, operator.tags)), runs)
-        with state.within(f"`{name}`"):
+        with state.within(f"`{name}`"), self._added(state, name):
             definition = self._torch._library.custom_ops.OPDEFS.get(name)
             if definition is not None:
                 state.add(_held(definition, _KERNELS if runs else ()))
             has_fake = self._add_rules(state, name)
             self._add_kernels(state, name, definition is not None, has_fake, runs)
             add_python(state, operator)
+
+    @contextmanager
+    def _added(self, state: Fingerprint, name: str) -> Iterator[None]:
+        adding = (id(state), name)  # of one thread of several
+        self._adding.add(adding)
+        try:
+            yield
+        finally:
+            self._adding.discard(adding)
 
     def _add_rules(self, state: Fingerprint, name: str) -> bool:
         """Add what torch keeps outside of its dispatcher; return whether it tells shapes."""
