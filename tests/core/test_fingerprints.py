@@ -491,7 +491,10 @@ def test_a_function_that_keeps_answers_it_has_given_since_it_was_seen_is_told() 
 
 
 def test_a_function_that_keeps_its_answers_and_calls_itself_is_told() -> None:
-    source = "import functools\n@functools.lru_cache\ndef target(x): return x and target(x - 1) + 1"
+    source = (
+        "import functools\n@functools.lru_cache\ndef f(x): return x and f(x - 1) + 1\n"
+        "def target(x): return f(x)"
+    )
 
     assert fingerprint(target_of(source)) == fingerprint(target_of(source))
     assert fingerprint(target_of(source)) != fingerprint(target_of(source.replace("+ 1", "+ 2")))
