@@ -547,10 +547,10 @@ def test_a_value_is_swapped_if_it_is_still_the_one_that_was_read(
     request: pytest.FixtureRequest, place: str, ttl: str
 ) -> None:
     server = request.getfixturevalue(place)
-    values = [b"", b"one", b"two", b"x" * 900, b"y" + b"x" * 899, b"x" * 3500, b"y" + b"x" * 3499]
+    values = [b"", b"one", b"x" * 900, b"y" + b"x" * 899, b"x" * 3500, b"y" + b"x" * 3499]
     with closing(RedisStore(server.url + ttl, part_bytes=1000)) as store:
         for before in (None, *values):
-            for value in values[1:]:
+            for value in (b"two", b"z" * 3500):
                 store.delete("artifact/a")
                 if before is not None:
                     store.put("artifact/a", before)
