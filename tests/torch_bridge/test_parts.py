@@ -38,6 +38,7 @@ def test_what_is_missing_or_takes_other_arguments_costs_its_part_alone(
     assert found(what, isolated, tmp_path) == []
 
 
+@pytest.mark.proof
 def test_whatever_a_hook_gets_its_caller_sees_what_torch_does(
     isolated: dict[str, str], tmp_path: Path
 ) -> None:
@@ -51,7 +52,7 @@ def test_what_stands_in_for_something_else_than_a_function_does_what_torch_needs
     assert found(what, isolated, tmp_path) == []
 
 
-@pytest.mark.parametrize("what", ["all_compiled", "all_failing"])
+@pytest.mark.parametrize("what", [pytest.param("all_compiled", marks=pytest.mark.proof), "all_failing"])
 def test_code_compiles_and_runs_without_any_one_part(
     what: str, isolated: dict[str, str], tmp_path: Path
 ) -> None:
