@@ -139,10 +139,6 @@ class EnvironmentMismatch(SnapshotError):
         super().__init__(what, where=where, next_step="take a snapshot on a machine like this one, or here")
         self.differences = tuple(differences)
 
-    def with_next_step(self) -> str:
-        """Return what and where, and what next, as one line of a notice."""
-        return f"{self}. Next: {self.next_step}" if self.next_step else str(self)
-
     def diagnostics(self) -> list[str]:
         first, *rest = super().diagnostics()
         return [first, *(f"  {printable(line)}" for line in self.differences), *rest]

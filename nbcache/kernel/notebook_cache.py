@@ -210,10 +210,15 @@ class NotebookCache:
         self._start_reading(environment)
 
     def _start_reading(self, environment: Environment) -> None:
-        read = partial(self._read_ahead, environment, self._prefetcher)
-        if start_thread(partial(self._kernel.attempt, "reading ahead", read), "prefetch") is None:
-            self._kernel.notice("nothing is read ahead: this process may start no more threads")
+        if not self.read_in_background(partial(self._read_ahead, environment, self._prefetcher)):
             self._prefetcher.begin(None)
+
+    def read_in_background(self, read: Callable[[], object]) -> bool:
+        """Have `read` read something ahead on a thread of its own; False, with a notice, if none starts."""
+        if start_thread(partial(self._kernel.attempt, "reading ahead", read), "prefetch") is not None:
+            return True
+        self._kernel.notice("nothing is read ahead: this process may start no more threads")
+        return False
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""

@@ -84,7 +84,7 @@ class CompilerBridge(Protocol):
 
 
 class Snapshots(Protocol):
-    """What takes and restores a session's snapshots; `sharing` implements it."""
+    """What takes and restores a session's snapshots; `kernel.snapshots` implements it."""
 
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
         """See `Session.snapshot`."""
@@ -228,8 +228,7 @@ class Session:
         shared_client = SharedClient(shared, self.cache, self, lambda: self.settings.prefetch)
         self.shared_client = shared_client
         if self.environment is not None:
-            begin = partial(shared_client.begin, self.environment)
-            start_thread(partial(self.attempt, "reading ahead", begin), "prefetch")
+            self.cache.read_in_background(partial(shared_client.begin, self.environment))
         return shared_client
 
     def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
@@ -490,6 +489,7 @@ class Session:
     # --- faults ---------------------------------------------------------------------------------
 
     def failed(self, what: str, error: BaseException) -> None:
+        """Say in a notice that `what` failed; of a bug of ours, that it is to be reported."""
         if isinstance(error, NbcacheError):
             self.notice(f"{what} failed: {error}")
         else:  # a bug of ours must not cost the user a cell, nor go unseen

@@ -6,7 +6,7 @@ A store that fails is left alone for a while (`CircuitBreaker`), and what was to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -21,6 +21,8 @@ __all__ = ["Connection"]
 
 T = TypeVar("T")
 
+_BATCH = 16
+"""Entries that are read in one round trip: all of them have its deadline."""
 _MOST_PENDING = 256 << 20
 """Bytes that wait to be written; more is not published."""
 _PROBE = "probe"
@@ -100,6 +102,18 @@ class Connection:
         except StoreError as error:
             self.fails(error)
             return None
+
+    def read_batches(
+        self, keys: Sequence[str], most_bytes: int
+    ) -> Iterator[tuple[Sequence[str], Mapping[str, bytes]]]:
+        """Yield some of `keys`, with what is there, for each round trip; until it has read `most_bytes`."""
+        read = 0
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            if read >= most_bytes or (values := self.read(partial(self.store.get_many, batch))) is None:
+                return
+            read += sum(map(len, values.values()))
+            yield batch, values
 
     def write(self, size: int, write: Callable[[], object]) -> bool:
         """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.

@@ -22,10 +22,8 @@ from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_s
 from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.stores.base import MAX_VALUE_BYTES, Swapping
 
-__all__ = ["BATCH", "Entries"]
+__all__ = ["Entries"]
 
-BATCH = 16
-"""Entries that are read in one round trip: all of them have its deadline."""
 _MOST_COMPARED = 256 << 20
 """Bytes that are read to tell whose the entries are that are there when a kernel connects."""
 _OVERHEAD_BYTES = 1 << 20
@@ -119,21 +117,16 @@ class Entries:
                 maker = own if ref.provenance is None else maker
                 wanted.setdefault(slot_of(environment, ref.type, ref.key), []).append((maker, ref))
         found: list[ArtifactRef] = []
-        slots, read = list(wanted), 0
-        for start in range(0, len(slots), BATCH):
-            if read >= _MOST_COMPARED:
-                present = self._connection.read(partial(self._store.present, slots[start:]))
-                beyond = [] if present is None else [slot for slot in slots[start:] if slot not in present]
-                return [*found, *(ref for slot in beyond for _, ref in wanted[slot])]
-            batch = slots[start : start + BATCH]
-            values = self._connection.read(partial(self._store.get_many, batch))
-            if values is None:
-                break
+        slots, compared = list(wanted), 0
+        for batch, values in self._connection.read_batches(slots, _MOST_COMPARED):
+            compared += len(batch)
             for slot in batch:
-                value = values.get(slot, b"")
-                read += len(value)
-                there = self._makers(value, environment, wanted[slot][0][1])
+                there = self._makers(values.get(slot, b""), environment, wanted[slot][0][1])
                 found += [ref for maker, ref in wanted[slot] if not there & {own, maker}]
+        if beyond := slots[compared:]:
+            present = self._connection.read(partial(self._store.present, beyond))
+            if present is not None:
+                found += [ref for slot in beyond if slot not in present for _, ref in wanted[slot]]
         return found
 
     def _makers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:

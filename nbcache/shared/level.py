@@ -11,7 +11,7 @@ from nbcache.core.errors import StoreError
 from nbcache.core.model import ArtifactRef, Environment, Manifest
 from nbcache.core.threads import renew_in_children
 from nbcache.shared.connection import Connection
-from nbcache.shared.entries import BATCH, Entries
+from nbcache.shared.entries import Entries
 from nbcache.shared.keys import slot_of
 from nbcache.shared.publications import Publication, Publications
 from nbcache.shared.signing import Signer, VerifiedEntry
@@ -129,13 +129,7 @@ class SharedLevel:
         What may not be used counts as well.
         """
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
-        wanted, read = list(slots), 0
-        for start in range(0, len(wanted), BATCH):
-            if read >= most_bytes:
-                return
-            batch = wanted[start : start + BATCH]
-            values = self.connection.read(partial(self.store.get_many, batch)) or {}
-            read += sum(map(len, values.values()))
+        for _, values in self.connection.read_batches(list(slots), most_bytes):
             for slot, value in values.items():
                 yield from self._entries.judged(value, slot, environment, slots[slot].type, slots[slot].key)
 

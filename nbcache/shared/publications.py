@@ -18,7 +18,7 @@ from nbcache.core.threads import renew_in_children
 from nbcache.core.trust import Purpose
 from nbcache.shared import keys as shared_keys
 from nbcache.shared.connection import Connection
-from nbcache.shared.entries import BATCH, Entries
+from nbcache.shared.entries import Entries
 from nbcache.shared.layout import encode_shared
 from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.stores.base import is_key
@@ -105,13 +105,8 @@ class Publications:
 
     def _read(self, slots: Sequence[str], notebook: str) -> list[Publication]:
         found: list[Publication] = []
-        read = 0
-        for start in range(0, len(slots), BATCH):
-            if read >= _MOST_PUBLISHED:
-                break
-            values = self._connection.read(partial(self._store.get_many, slots[start : start + BATCH])) or {}
+        for _, values in self._connection.read_batches(slots, _MOST_PUBLISHED):
             for value in values.values():
-                read += len(value)
                 found += self._published(value, notebook)
         return sorted(found, key=lambda each: each.published, reverse=True)
 

@@ -102,16 +102,13 @@ def _names_a_constant(steps: Sequence[Step], index: int) -> bool:
     arguments: list[Step] = []
     for step in steps[index + 1 :]:
         if step.operation == "CALL":
-            return len(arguments) == step.number and arguments[1:2] != [] and _is_constant(arguments[1])
+            second = [each.operation for each in arguments[1:2]]
+            return len(arguments) == step.number and second == ["LOAD_CONST"]
         if step.operation.startswith("LOAD_") and step.operation not in LOADS_ATTRIBUTE:
             arguments.append(step)
         elif step.operation not in ("PRECALL", "PUSH_NULL", *LOADS_ATTRIBUTE):
             return False
     return False
-
-
-def _is_constant(step: Step) -> bool:
-    return step.operation == "LOAD_CONST"
 
 
 def _chain(state: State, value: Any, steps: Sequence[Step], index: int) -> None:

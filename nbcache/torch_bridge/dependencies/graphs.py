@@ -66,9 +66,10 @@ def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
 
 def metadata_of(torch: ModuleType, graph: Any, named: Collection[str]) -> Iterator[tuple[str, str]]:
     """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`."""
+    told = {*_METADATA, *named} - _VALUES
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
-            for name in sorted(node.meta.keys() & {*_METADATA, *named} - _VALUES, key=str):
+            for name in sorted(node.meta.keys() & told, key=str):
                 text = repr(node.meta[name])
                 yield name, text if name == "custom" else _ADDRESS.sub("", text)
 

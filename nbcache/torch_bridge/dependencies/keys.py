@@ -369,11 +369,11 @@ class Dependencies:
     def _add_attributes(self, state: Fingerprint) -> None:
         """Add what others have set in known classes and modules, where code that was added may read it."""
         added: set[tuple[int, str]] = set()
+        always: list[Any] = [*self._read, self._torch.nn.Module, *handed_over()]
         while True:
             before = len(added)
             owners: dict[int, Any] = {}
-            each: Any
-            for each in (*self._read, self._torch.nn.Module, *handed_over(), *state.reads.owners):
+            for each in (*always, *state.reads.owners):
                 for owner in each.__mro__ if isinstance(each, type) else (each,):
                     owners[id(owner)] = owner
             for owner in owners.values():
@@ -398,7 +398,7 @@ class Dependencies:
             for name in names & {*vars(owner)}:
                 value = vars(owner)[name]
                 others = callable(value) and not self._known.made(value)
-                if others or isinstance(value, (ModuleType, *_PLAIN)) or not is_of_source(owner, name):
+                if others or isinstance(value, ModuleType) or _may_be_set(owner, name, value):
                     yield name, value
             for name in names & {*vars(owner).get("_config", ())}:  # torch keeps settings apart
                 yield name, getattr(owner, name)
@@ -413,14 +413,17 @@ class Dependencies:
                 if isinstance(code, FunctionType):
                     if not self._known.writes(owner, code):
                         yield name, value
-                elif (
-                    is_read and name in names and (isinstance(value, _PLAIN) or not is_of_source(owner, name))
-                ):
+                elif is_read and name in names and _may_be_set(owner, name, value):
                     yield name, value
 
 
 def _made(known: Known, pattern: Any) -> bool:
     return all(known.made(value) for value in vars(pattern).values() if callable(value))
+
+
+def _may_be_set(owner: type | ModuleType, name: str, value: Any) -> bool:
+    """Tell whether others may have set an attribute of torch's, or added it."""
+    return isinstance(value, _PLAIN) or not is_of_source(owner, name)
 
 
 def _is_special(name: str) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
-from itertools import islice
 from operator import is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -33,8 +32,6 @@ _SET_BY_TORCH = (
     "TritonKernelOverrides._setup_libdevice_routing.",
 )
 """How names of functions begin that torch puts around what `torch`, `torch.nn.Module` and others have."""
-
-
 _COMPILER = (
     "torch._decomp",
     "torch._functorch.",
@@ -42,6 +39,7 @@ _COMPILER = (
     "torch._meta_registrations",
     "torch._refs",
 )
+"""How the names of the modules begin that torch compiles with."""
 _NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
 """Packages that torch imports functions from."""
 
@@ -159,8 +157,10 @@ class Replacements:
     def __init__(self, has_file: Callable[[str], bool]) -> None:
         """`has_file` tells whether a file is torch's."""
         self._has_file = lru_cache(maxsize=None)(has_file)
-        self._imported = 0
+        self._looked_at: set[str] = set()
+        """Names of the modules that were looked at, of the compiler or not."""
         self._modules: list[tuple[str, ModuleType]] = []
+        """Those of the compiler."""
         self._seen: dict[str, tuple[Any, ...]] = {}
         """By module: what it held when it was last looked at."""
         self._others: dict[str, list[tuple[str, Any]]] = {}
@@ -168,11 +168,12 @@ class Replacements:
 
     def found(self) -> list[tuple[str, Any]]:
         """Return them, each with its place."""
-        for name, module in islice(list(sys.modules.items()), self._imported, None):  # the newest come last
-            file = getattr(module, "__file__", None) or ""
-            if name.startswith(_COMPILER) and self._has_file(file):  # and is no compiled graph
-                self._modules.append((name, module))
-        self._imported = len(sys.modules)
+        imported = sys.modules.keys() - self._looked_at
+        self._looked_at |= imported
+        for name in filter(_is_of_compiler, imported):
+            module = sys.modules.get(name)
+            if module is not None and self._has_file(getattr(module, "__file__", None) or ""):
+                self._modules.append((name, module))  # it is no compiled graph
         for name, module in self._modules:
             values = tuple(vars(module).values())
             before = self._seen.get(name, ())
@@ -194,6 +195,10 @@ class Replacements:
         if self._has_file(value.__code__.co_filename) and self._has_file(code.co_filename):
             return False
         return (value.__module__ or "").partition(".")[0] not in _NEEDED
+
+
+def _is_of_compiler(module: str) -> bool:
+    return module.startswith(_COMPILER)
 
 
 def _elements(torchs: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
@@ -228,14 +233,18 @@ def _has_itself(owner: Any, name: str) -> bool:
     """Tell whether a class has inherited this name, or its source or the module's has it."""
     if isinstance(owner, type) and _inherited(owner, name) is not ABSENT:
         return True
-    module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
+    module = _module_of(owner)
     return module is not None and name in _names(module)
 
 
 def is_of_source(owner: Any, name: str) -> bool:
     """Tell whether the source of a module, or of a class's module, has this name; of C nobody knows."""
-    module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
+    module = _module_of(owner)
     return module is not None and name in (_names(module) or (name,))
+
+
+def _module_of(owner: type | ModuleType) -> ModuleType | None:
+    return owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
 
 
 @lru_cache(maxsize=64)

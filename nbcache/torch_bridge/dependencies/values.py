@@ -19,7 +19,7 @@ _OF_KERNELS = ("early_config_prune", "perf_model", "values")
 """Attributes of Triton's kernels that choose among configurations, beside their code."""
 _CONTENT_BYTES = 1 << 20
 _GETTER = re.compile(r"(are|get|is)_\w+|\w+_enabled|initial_seed|\w+_available")
-_DEVICES = ("torch.accelerator", "torch.cuda", "torch.distributed", "torch.mps", "torch.mtia", "torch.xpu")
+_OF_DEVICES = ("torch.accelerator", "torch.cuda", "torch.distributed", "torch.mps", "torch.mtia", "torch.xpu")
 """Modules of which some getters would begin to use a device, or wait for others."""
 
 
@@ -44,7 +44,7 @@ class TorchValues:
             self._add_getter(state, value)
             return False
         if any(value is reads for reads in self._reads):
-            raise state.unknown("it reads a file")
+            raise state.unknown("it reads what no key tells")
         if issubclass(kind, (dict, list, set)) and any(value is table for _, table in all_tables()):
             state.note("table")  # what others have entered counts by itself
         elif issubclass(kind, torch._ops.OpOverload):
@@ -88,7 +88,7 @@ class TorchValues:
         module = value.__module__ or ""
         return (
             module.startswith("torch")
-            and not module.startswith(_DEVICES)
+            and not module.startswith(_OF_DEVICES)
             and _GETTER.fullmatch(value.__name__) is not None
             and self._known.made(value)
         )
