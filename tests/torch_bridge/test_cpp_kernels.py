@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import pytest
 
 from nbcache.core.model import Artifact
-from nbcache.torch_bridge import bridge
+from nbcache.torch_bridge import cache_folder
 from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers import cpp_kernels
+from nbcache.torch_bridge.providers.context import Context
 
 LIBRARY = object()
 
@@ -60,7 +61,8 @@ def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
     vars(codecache).update(CppCodeCache=CppCodeCache, cache_dir=lambda: str(tmp_path))
     session: Any = Session()
     patches = Patches()
-    cpp_kernels.provide_kernels(codecache, session, patches, lambda: True, lambda: owned, lambda: None)
+    context = Context(session, serving=lambda: True, owned=lambda: owned, baseline=lambda: None)
+    cpp_kernels.provide_kernels(codecache, context, patches)
     try:
         for _ in range(2):
             assert CppCodeCache.load_async("int main() {}")() is LIBRARY
@@ -74,7 +76,7 @@ def test_emptying_torchs_folder_leaves_what_says_whether_others_code_was_put_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owned: bool
 ) -> None:
     """C++ kernels stay there, and another kernel that runs may put again what it was given."""
-    monkeypatch.setattr(bridge, "_IN_USE_SECONDS", -1.0)
+    monkeypatch.setattr(cache_folder, "_IN_USE_SECONDS", -1.0)
     folder = tmp_path / "environment"
     for name in ("fxgraph", "nbcache_kernels"):
         (folder / name).mkdir(parents=True)
@@ -82,7 +84,7 @@ def test_emptying_torchs_folder_leaves_what_says_whether_others_code_was_put_the
     if owned:
         (folder / OWN).touch()
 
-    bridge._empty(folder)
+    cache_folder._empty(folder)
 
     assert not (folder / "fxgraph").exists() and not (folder / "other").exists()
     assert (folder / OWN).exists() == owned

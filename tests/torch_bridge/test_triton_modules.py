@@ -24,6 +24,7 @@ from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge.patches import Patches
+from nbcache.torch_bridge.providers.context import Context
 from nbcache.torch_bridge.providers.triton_modules import MODULE, module_key, provide_modules
 from support.testing import FakeBridge
 
@@ -87,13 +88,8 @@ class Machine:
         self.session = Session(Settings(), FakeBridge(ENVIRONMENT), store)
         self.session.start()
         self.patches = Patches()
-        provide_modules(
-            self.driver,  # type: ignore[arg-type]
-            self.session,
-            self.patches,
-            lambda: serves,
-            lambda: owned,
-        )
+        context = Context(self.session, lambda: serves, lambda: owned, lambda: None)
+        provide_modules(self.driver, context, self.patches)  # type: ignore[arg-type]
 
     def load(self, word: str = "first", **options: Any) -> str:
         """Have the driver load a module; return what it says."""

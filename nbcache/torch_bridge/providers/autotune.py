@@ -15,6 +15,7 @@ from nbcache.torch_bridge.recording import loaded, write_for_torch
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["note_bundle", "provide_autotune", "provide_tuning_to_workers"]
 
@@ -32,15 +33,14 @@ def note_bundle(configurations: Mapping[str, Any]) -> None:
     _bundled.update((name, json.dumps(best).encode()) for name, best in configurations.items())
 
 
-def provide_autotune(
-    module: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
-) -> None:
+def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
     """Make a kernel's best configuration present before this process reads it.
 
     The class that reads it stands in `torch._inductor.remote_cache` on 2.13, and in
     `torch._inductor.runtime.autotune_cache` on 2.11. torch joins the key of such an artifact to its
     cache folder unchecked, so only keys of the form that torch itself makes are let through.
     """
+    session = context.session
     backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
     if backend is None and module.__name__.endswith("autotune_cache"):
         raise AttributeError(f"{module.__name__} has no backend for this machine")
@@ -48,7 +48,7 @@ def provide_autotune(
         return
 
     def make_present(self: Any, path: str, key: str) -> None:
-        if serving():
+        if context.serving():
             _provide_tuning(session, key, path, partial(self._put, path))
 
     def _get(original: Any, self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
@@ -61,21 +61,22 @@ def provide_autotune(
     patches.hook(backend, "_get", _get, takes="self key")
 
 
-def provide_tuning_to_workers(
-    async_compile: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
-) -> None:
+def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patches: Patches) -> None:
     """Make a kernel's best configuration present before a worker compiles it: `AsyncCompile.triton`.
 
     The manifest does not name what other notebooks have tuned. (Never run on a GPU yet.)
     """
+    session = context.session
 
     def make_present(source: str) -> None:
         from torch._inductor.codecache import get_hash, get_path
         from torch._inductor.runtime.autotune_cache import AutotuneCache
 
         elsewhere = async_compile.AsyncCompile.use_process_pool()
-        if not elsewhere or async_compile.CompiledTritonKernels.get(source) is not None or not serving():
+        if not elsewhere or async_compile.CompiledTritonKernels.get(source) is not None:
             return  # no worker compiles it: `provide_autotune` serves this process
+        if not context.serving():
+            return
         file = get_path(get_hash(source.strip()), "py")[2]  # where `PyCodeCache.write` will put it
         cache = AutotuneCache.create({}, file, "")
         if cache is not None and cache.local_cache is not None:

@@ -29,9 +29,9 @@ from nbcache.torch_bridge.patches import Intended
 from nbcache.torch_bridge.providers.graphs import being_loaded, was_provided
 
 if TYPE_CHECKING:
-    from nbcache.core.cpu_levels import Baseline
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 _THREADS_IN_KEYS = (2, 13)
 """Since when torch's keys hold the number of threads."""
@@ -79,37 +79,41 @@ def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], b
     return digest(components(parts))
 
 
-def provide_kernels(
-    codecache: ModuleType,
-    session: Session,
-    patches: Patches,
-    serving: Callable[[], bool],
-    owned: Callable[[], bool],
-    baseline: Callable[[], Baseline | None],
-) -> None:
+def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
-    pending: set[tuple[Any, str]] = set()
-    trusted: dict[str, Path] = {}
-    """By slot, the files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
-    restored: set[str] = set()
-    """Those slots of them whose kernels were restored, from whomever."""
+    kernels = _Kernels(codecache, context)
+    takes = "cls main_code device_type submit_fn"
+    patches.hook(codecache.CppCodeCache, "load_async", kernels.load_async, takes=takes)
 
-    def slot(key: str) -> str:
-        """Return under what a kernel is kept in this process, which may compile for one CPU, then another."""
-        chosen = baseline()
-        return key if chosen is None else f"{key} for {chosen.name}"
 
-    def load_async(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        key, load = session.attempt("restoring a kernel", partial(restore, cls, args, kwargs)) or (None, None)
+class _Kernels:
+    """Loads C++ kernels that are stored, and has the others compiled and recorded."""
+
+    def __init__(self, codecache: ModuleType, context: Context) -> None:
+        self._codecache = codecache
+        self._context = context
+        self._session = context.session
+        self._pending: set[tuple[Any, str]] = set()
+        """Entries of torch's in-process caches for kernels that are not loaded yet."""
+        self._trusted: dict[str, Path] = {}
+        """By slot, files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
+        self._restored: set[str] = set()
+        """Those slots of them whose kernels were restored, from whomever."""
+
+    def load_async(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return what loads a kernel; IncompleteGraph where a stored graph cannot have it."""
+        attempt = self._session.attempt
+        found = attempt("restoring a kernel", partial(self._find, cls, args, kwargs))
+        key, load = found or (None, None)
         if load is not None:
             return load
-        graph = _stored_graph(codecache, session) if key is not None else None
+        graph = None if key is None else _stored_graph(self._codecache, self._session)
         if key is not None and graph is not None:
-            load = session.attempt("restoring a kernel", partial(restore_left, cls, key))
+            load = attempt("restoring a kernel", partial(self._find_left, cls, key))
             if load is not None:
                 return load
-            if not session.attempt("asking the CPU", partial(may_be_compiled, graph)):
-                raise given_up(graph, "is missing")
+            if not attempt("asking the CPU", partial(self._may_be_compiled, graph)):
+                raise self._given_up(graph, "is missing")
         must_be_stored(key or "a C++ kernel")
         began, before = time.time(), set(cls.cache)
         try:
@@ -117,93 +121,101 @@ def provide_kernels(
         except Exception as error:
             if graph is None:
                 raise
-            raise given_up(graph, "cannot be compiled") from error
+            raise self._given_up(graph, "cannot be compiled") from error
         if key is None:
             return load
-        ours = slot(key)
-        entries = {(cls, name) for name in {ours, *(set(cls.cache) - before)}}
-        pending.update(entries)
-        recording = _recording(load, partial(noted, key, ours, began), entries, pending)
+        slot = self._slot(key)
+        entries = {(cls, name) for name in {slot, *(set(cls.cache) - before)}}
+        self._pending.update(entries)
+        recording = _recording(load, partial(self._loaded, key, slot, began), entries, self._pending)
         if graph is not None:
-            return partial(compiled_here, graph, recording)
-        return cls.cache.setdefault(ours, recording)
+            return partial(self._compiled_for, graph, recording)
+        return cls.cache.setdefault(slot, recording)
 
-    def may_be_compiled(graph: str) -> bool:
-        """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
-        loading = sha256(being_loaded()).encode()
-        return loading in [each.content for each in session.find(BUNDLED, graph)] and _is_best_choice()
+    def _slot(self, key: str) -> str:
+        """Return under what a kernel is kept in this process, which may compile for one CPU, then another."""
+        baseline = self._context.baseline()
+        return key if baseline is None else f"{key} for {baseline.name}"
 
-    def compiled_here(graph: str, load: Callable[[], Any]) -> Any:
-        """Return a kernel of a graph that came without it, compiled from the source that came."""
-        try:
-            return load()
-        except Exception as error:  # the compiler's own, or the loader's: the graph is compiled whole
-            raise given_up(graph, "cannot be compiled") from error
+    # --- what is stored -------------------------------------------------------------------------
 
-    def given_up(graph: str, why: str) -> OSError:
-        """Drop a stored graph; return what makes torch take it for a miss and compile it whole."""
-        session.attempt("dropping an incomplete graph", partial(give_up, graph))
-        return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
+    def _find(
+        self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str | None, Callable[[], Any] | None]:
+        """Return the kernel's key, None where nothing is to be served, and what loads it if it is there."""
+        if not self._context.serving():
+            return None, None
+        key = kernel_key(cls, args, kwargs, _build_settings(self._codecache))
+        slot = self._slot(key)
+        if (loaded := cls.cache.get(slot)) is not None:
+            self._session.emit(KernelUsed(**stamp(), compiled=False))
+            if slot in self._trusted:  # the store may have been cleared since
+                made = slot not in self._restored or self._context.owned()  # else it may be another's
+                self._session.cache.record("cpp_kernel", key, self._trusted[slot].read_bytes, made=made)
+            return key, loaded
+        for artifact in self._session.find("cpp_kernel", key)[:1]:
+            if (load := self._load(cls, artifact)) is not None:
+                self._session.cache.mark_restored("cpp_kernel", key)
+                return key, load
+        return key, None
 
-    def noted(key: str, ours: str, began: float, library: Any) -> None:
-        session.attempt("recording a kernel", partial(note, key, ours, began, library))
+    def _find_left(self, cls: Any, key: str) -> Callable[[], Any] | None:
+        """Return what loads a kernel that was restored earlier and is stored no more; None without it."""
+        for artifact in _left(self._codecache, key) if self._context.owned() else ():
+            if (load := self._load(cls, artifact)) is not None:
+                self._session.cache.record("cpp_kernel", key, artifact.content, made=True)
+                return load
+        return None
 
-    def note(key: str, ours: str, began: float, library: Any) -> None:
+    def _load(self, cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
+        library = _load(self._codecache, cls, self._session, artifact)
+        if library is None:
+            return None
+        slot = self._slot(artifact.key)
+        self._trusted[slot] = _path(self._codecache.cache_dir(), artifact)
+        self._restored.add(slot)
+        load: Callable[[], Any] = cls.cache.setdefault(slot, partial(_same, library))
+        return load
+
+    # --- what is compiled -----------------------------------------------------------------------
+
+    def _loaded(self, key: str, slot: str, began: float, library: Any) -> None:
+        self._session.attempt("recording a kernel", partial(self._record, key, slot, began, library))
+
+    def _record(self, key: str, slot: str, began: float, library: Any) -> None:
         """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
         path = Path(getattr(library, "__file__", None) or library._name)
         status = path.stat()
         compiled = compiled_since(began, status)
-        session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
-        if compiled or (owned() and Path(codecache.cache_dir()) in path.parents):
-            trusted[ours] = path
-            restored.discard(ours)
-            session.cache.record("cpp_kernel", key, path.read_bytes, made=True)
+        self._session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
+        if compiled or (self._context.owned() and Path(self._codecache.cache_dir()) in path.parents):
+            self._trusted[slot] = path
+            self._restored.discard(slot)
+            self._session.cache.record("cpp_kernel", key, path.read_bytes, made=True)
 
-    def give_up(graph: str) -> None:
-        session.cache.discard_incomplete(graph)
-        shutil.rmtree(codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
+    # --- kernels of a stored graph --------------------------------------------------------------
 
-    def restore(
-        cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[str | None, Callable[[], Any] | None]:
-        """Return the kernel's key, None where nothing is to be served, and what loads it if it is there."""
-        if not serving():
-            return None, None
-        key = kernel_key(cls, args, kwargs, _build_settings(codecache))
-        ours = slot(key)
-        if (loaded := cls.cache.get(ours)) is not None:
-            session.emit(KernelUsed(**stamp(), compiled=False))
-            if ours in trusted:  # the store may have been cleared since
-                made = ours not in restored or owned()  # else it may be another's
-                session.cache.record("cpp_kernel", key, trusted[ours].read_bytes, made=made)
-            return key, loaded
-        for artifact in session.find("cpp_kernel", key)[:1]:
-            if (load := loaded_from(cls, artifact)) is not None:
-                session.cache.mark_restored("cpp_kernel", key)
-                return key, load
-        return key, None
+    def _may_be_compiled(self, graph: str) -> bool:
+        """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
+        loading = sha256(being_loaded()).encode()
+        bundled = [each.content for each in self._session.find(BUNDLED, graph)]
+        return loading in bundled and _is_best_choice()
 
-    def restore_left(cls: Any, key: str) -> Callable[[], Any] | None:
-        """Return what loads a kernel that was restored earlier and is stored no more; None without it."""
-        for artifact in _left(codecache, key) if owned() else ():
-            if (load := loaded_from(cls, artifact)) is not None:
-                session.cache.record("cpp_kernel", key, artifact.content, made=True)
-                return load
-        return None
+    def _compiled_for(self, graph: str, load: Callable[[], Any]) -> Any:
+        """Return a kernel of a graph that came without it, compiled from the source that came."""
+        try:
+            return load()
+        except Exception as error:  # the compiler's own, or the loader's: the graph is compiled whole
+            raise self._given_up(graph, "cannot be compiled") from error
 
-    def loaded_from(cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
-        library = _load(codecache, cls, session, artifact)
-        if library is None:
-            return None
-        ours = slot(artifact.key)
-        trusted[ours] = _path(codecache.cache_dir(), artifact)
-        restored.add(ours)
-        load: Callable[[], Any] = cls.cache.setdefault(ours, partial(_same, library))
-        return load
+    def _given_up(self, graph: str, why: str) -> OSError:
+        """Drop a stored graph; return what makes torch take it for a miss and compile it whole."""
+        self._session.attempt("dropping an incomplete graph", partial(self._give_up, graph))
+        return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
 
-    patches.hook(
-        codecache.CppCodeCache, "load_async", load_async, takes="cls main_code device_type submit_fn"
-    )
+    def _give_up(self, graph: str) -> None:
+        self._session.cache.discard_incomplete(graph)
+        shutil.rmtree(self._codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
 
 
 def _stored_graph(codecache: ModuleType, session: Session) -> str | None:

@@ -25,8 +25,8 @@ from nbcache.kernel.events import ArtifactSeen
 from nbcache.torch_bridge.events import stamp
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = [
     "TYPE",
@@ -78,13 +78,7 @@ def _fields(content: bytes) -> Fields:
     return from_json(content, TYPE)
 
 
-def provide_times(
-    codecache: ModuleType,
-    session: Session,
-    patches: Patches,
-    serving: Callable[[], bool],
-    owned: Callable[[], bool],
-) -> None:
+def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Make candidates' times present before torch compares them: `PersistentCache.lookup`.
 
     It is first asked without a `benchmark`, to learn whether candidates must be compiled. Where the file
@@ -92,7 +86,7 @@ def provide_times(
     So what is stored replaces what is there of the candidates asked for, where it has all of them, and is
     left alone elsewhere. Of two processes that write the file at once one may lose, as with torch alone.
     """
-    stored = _Stored(session, patches, owned)
+    session, stored = context.session, _Stored(context, patches)
 
     # Since 2.15 another function says under which precision times are kept.
     precision_key = getattr(
@@ -103,7 +97,7 @@ def provide_times(
         cache: Any, choices: list[Any], op: str, inputs: str, hint: int | None
     ) -> tuple[str, dict[Any, str]] | None:
         """Return the key, and the candidates' hashes; None where nothing is to be served or stored."""
-        if not codecache.config.autotune_local_cache or not serving():
+        if not codecache.config.autotune_local_cache or not context.serving():
             return None
         if hint is not None:
             inputs = f"{inputs}_{hint}"
@@ -157,19 +151,13 @@ def provide_times(
     patches.hook(codecache.PersistentCache, "lookup", lookup, takes=takes, only=True)
 
 
-def provide_decisions(
-    pad_mm: ModuleType,
-    session: Session,
-    patches: Patches,
-    serving: Callable[[], bool],
-    owned: Callable[[], bool],
-) -> None:
+def provide_decisions(pad_mm: ModuleType, context: Context, patches: Patches) -> None:
     """Do the same with which multiplications are worth padding, and their time without: `pad_mm`.
 
     The scheduler's estimates in the same file (`LocalCache`) are left to torch: programs on several machines
     count on having the same ones.
     """
-    stored = _Stored(session, patches, owned)
+    session, stored = context.session, _Stored(context, patches)
 
     def follow(name: str, kind: type[bool | float]) -> None:
         put = vars(pad_mm)[f"set_cached_{name}"]
@@ -177,7 +165,7 @@ def provide_decisions(
         def key_of(key: str) -> str | None:
             from torch._inductor import config
 
-            if not config.autotune_local_cache or not serving():
+            if not config.autotune_local_cache or not context.serving():
                 return None
             return _key(pad_mm.get_pad_cache(), **{name: key})
 
@@ -217,9 +205,9 @@ def provide_decisions(
 class _Stored:
     """Measurements in the session's levels."""
 
-    def __init__(self, session: Session, patches: Patches, owned: Callable[[], bool]) -> None:
-        self._session = session
-        self._owned = owned
+    def __init__(self, context: Context, patches: Patches) -> None:
+        session = self._session = context.session
+        self._owned = context.owned
         self._seen: set[tuple[str | None, str]] = set()
         """By compile id, the keys that graphs of this cell have used: one asks for a key again and again."""
         session.cell_ended.append(self._seen.clear)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from nbcache.torch_bridge.recording import loaded, write_for_torch
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["being_loaded", "populate", "populate_graph", "provide_graphs", "was_provided"]
 
@@ -29,9 +30,7 @@ _PROVIDED = "nbcache_graphs"
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 
 
-def provide_graphs(
-    codecache: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
-) -> None:
+def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Write what the levels beyond hold for a key into torch's folder before torch looks there.
 
     `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
@@ -40,10 +39,11 @@ def provide_graphs(
     The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
     either, whether another kernel is compiling it just now.
     """
+    session = context.session
     tuned: set[str] = set()
 
     def make_present(cls: Any, type: str, key: str) -> bool:
-        if not serving():
+        if not context.serving():
             return False
         if (folder := codecache.cache_dir()) not in tuned:
             tuned.add(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,8 @@ from nbcache.torch_bridge.events import must_be_stored
 from nbcache.torch_bridge.toolchain import compiler_identity
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["provide_probes"]
 
@@ -26,19 +25,18 @@ def _arch_flags(isa: Any) -> str:
     return str(isa.build_arch_flags() if hasattr(isa, "build_arch_flags") else isa._arch_flags)
 
 
-def provide_probes(
-    cpu_vec_isa: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
-) -> None:
+def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
     """Remember that a vector instruction set works with the compiler that is here (`VecISA.check_build`).
 
     Finding it out costs a run of that compiler and a process. That one does not work is not remembered:
     the reason may pass, such as a time-out on a busy machine.
     """
+    session = context.session
 
     def known(self: Any, code: str) -> tuple[str | None, bool]:
         """Return the key under which to remember, None for not at all, and whether it is known to work."""
         compiler = compiler_identity()
-        if compiler is None or not serving():
+        if compiler is None or not context.serving():
             return None, False
         program = {"isa": str(self), "flags": _arch_flags(self), "program": sha256(code.encode())}
         key = digest(components({**program, "compiler": compiler}))

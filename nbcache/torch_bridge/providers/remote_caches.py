@@ -23,6 +23,7 @@ from nbcache.torch_bridge.recording import note_unverified, was_asked
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["TUNING", "keep_workers_apart", "renew_autograd_cache", "replace_backends"]
 
@@ -54,21 +55,20 @@ class _WhileSharing:
         return self._ours if self._session.shares else self._theirs
 
 
-def replace_backends(
-    module: ModuleType, session: Session, patches: Patches, serving: Callable[[], bool]
-) -> None:
+def replace_backends(module: ModuleType, context: Context, patches: Patches) -> None:
     """Have torch's remote caches ask the session while it shares: `RedisRemoteCache.backend_override_cls`.
 
     torch makes most of them anew for each use (`create_cache`); which of them are in use, its own settings
     say. While the session does not share, torch's own Redis serves them, and what it found there is noted:
     it must not be stored as if it had been made here.
     """
+    session = context.session
 
     class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
         """Answers from the session's levels. It raises nothing: torch would pass that on to the user."""
 
         def _get(self, *args: Any, **kwargs: Any) -> bytes | None:
-            asked = partial(_get, session, serving, *args, **kwargs)
+            asked = partial(_get, context, *args, **kwargs)
             return session.attempt("asking for what torch shares", asked)
 
         def _put(self, *args: Any, **kwargs: Any) -> None:
@@ -87,18 +87,18 @@ def replace_backends(
         patches.hook(vars(module)[name], "_get", watched)
 
 
-def _get(session: Session, serving: Callable[[], bool], key: str, *_: Any, **__: Any) -> bytes | None:
+def _get(context: Context, key: str, *_: Any, **__: Any) -> bytes | None:
     """Return what torch's serializer reads under its full `key`: JSON; None where there is nothing.
 
     The interface has one value for a key. Of graphs with other guards it is the newest.
     """
     type, name = _artifact_of(key)
-    if was_asked(type, name) or not serving():
+    if was_asked(type, name) or not context.serving():
         return None
-    for artifact in session.find(type, name):
+    for artifact in context.session.find(type, name):
         if type == TUNING:
             return _tuning(key, artifact.content)
-        session.cache.mark_restored(type, name)
+        context.session.cache.mark_restored(type, name)
         return json.dumps({"data": base64.b64encode(artifact.content).decode()}).encode()
     return None
 

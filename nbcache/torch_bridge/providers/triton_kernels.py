@@ -14,7 +14,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from nbcache.torch_bridge.recording import hand_on, kernels_are_replaced, restor
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["KERNEL", "bundle_what_runs", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
 
@@ -146,13 +147,7 @@ def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches)
         patches.hook(bundler, "put_winner", forget)
 
 
-def provide_tuned(
-    heuristics: ModuleType,
-    session: Session,
-    patches: Patches,
-    serving: Callable[[], bool],
-    owned: Callable[[], bool],
-) -> None:
+def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) -> None:
     """Record the machine code that coordinate descent ends with; make it present before torch compiles it.
 
     Within `CachingAutotuner._precompile_config` of a configuration that was found so, Triton looks for a
@@ -162,7 +157,7 @@ def provide_tuned(
         return
     from triton.runtime.cache import FileCacheManager
 
-    tuner, looking = heuristics.CachingAutotuner, threading.local()
+    session, tuner, looking = context.session, heuristics.CachingAutotuner, threading.local()
 
     def note(self: Any, launcher: Any, began: float) -> None:
         """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
@@ -175,7 +170,7 @@ def provide_tuned(
         code = next(folder.glob(f"*{_CODE}"), None)
         if code is None:
             return  # for a GPU of another maker, or kept by a cache of the user's own
-        ours = owned() and Path(heuristics.cache_dir()) in folder.parents
+        ours = context.owned() and Path(heuristics.cache_dir()) in folder.parents
         made = compiled_since(began, code.stat()) or ours
         hand_on(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
 
@@ -194,7 +189,7 @@ def provide_tuned(
             looking.now = False
 
     def make_present(manager: Any) -> bool:
-        if not serving() or not _KEY.fullmatch(manager.key):
+        if not context.serving() or not _KEY.fullmatch(manager.key):
             return False
 
         def use(artifact: Artifact) -> bool:

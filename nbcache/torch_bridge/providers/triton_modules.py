@@ -24,8 +24,8 @@ from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import hand_on, restored
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["MODULE", "module_key", "provide_modules"]
 
@@ -53,18 +53,13 @@ def module_key(src: str, name: str, options: dict[str, Any]) -> str:
     return digest(components(parts))
 
 
-def provide_modules(
-    driver: ModuleType,
-    session: Session,
-    patches: Patches,
-    serving: Callable[[], bool],
-    owned: Callable[[], bool],
-) -> None:
+def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> None:
     """Stand in for what Triton's `driver` compiles its modules with: load what is stored, or compile.
 
     That is `compile_module_from_src`, since Triton 3.8 `compile_module_from_file`. What Triton finds in its
     own cache, below the user's home, is not looked at where it is stored.
     """
+    session = context.session
 
     def module(
         compile: Callable[[], Any], read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any
@@ -81,7 +76,7 @@ def provide_modules(
 
     def key_of(read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any) -> str | None:
         """Return a module's key; None where nothing is served, or where Triton asks in another way."""
-        return None if args or not serving() else module_key(read(), name, options)
+        return None if args or not context.serving() else module_key(read(), name, options)
 
     def stored(key: str, name: str) -> Any:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -92,7 +87,7 @@ def provide_modules(
         """Record a module that was compiled since `began` (Unix time), or by this user before."""
         path = Path(str(module.__file__))
         status = path.stat()
-        made = compiled_since(began, status) or (owned() and status.st_uid == os.getuid())
+        made = compiled_since(began, status) or (context.owned() and status.st_uid == os.getuid())
         hand_on(session, Artifact(MODULE, key, path.read_bytes()), made=made)
 
     def compile_module_from_src(original: Any, src: str, name: str, *args: Any, **options: Any) -> Any:
