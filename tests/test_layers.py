@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+from pathlib import Path
 
 import nbcache
 from support.front_door import RunPython
@@ -13,6 +14,7 @@ LOW = {"artifacts", "core", "kernel", "shared", "snapshots", "stores"}
 """Packages below the bridge."""
 HIGH = {"bench", "torch_bridge", "ui"}
 TOP = {"__main__"}
+MOST_LINES = 450
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
 
 
@@ -33,6 +35,12 @@ def test_every_package_is_assigned_to_a_layer_and_says_what_lives_there() -> Non
     assert {name for name, is_package in found.items() if not is_package} == TOP
     packages = (each for each in pkgutil.walk_packages(nbcache.__path__, "nbcache.") if each.ispkg)
     assert not [each.name for each in packages if not importlib.import_module(each.name).__doc__]
+
+
+def test_no_module_is_too_long_to_be_read_at_once() -> None:
+    (folder,) = nbcache.__path__
+    lengths = {path: len(path.read_text().splitlines()) for path in Path(folder).rglob("*.py")}
+    assert not {path: length for path, length in lengths.items() if length > MOST_LINES}
 
 
 def test_low_modules_load_neither_torch_nor_anything_of_jupyter_nor_redis(run_python: RunPython) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
@@ -32,13 +32,14 @@ from nbcache.core.model import (
     SnapshotTaken,
 )
 from nbcache.core.settings import Settings
-from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import Event, SpanEnded
+from nbcache.kernel.interfaces import CompilerBridge, Snapshots
 from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
-from nbcache.kernel.prewarming import Prewarming, Steps
+from nbcache.kernel.notebook_locator import NotebookLocator
+from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.reasons import names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
@@ -46,7 +47,7 @@ from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
 from nbcache.stores.base import Store
 
-__all__ = ["CompilerBridge", "Session", "Snapshots"]
+__all__ = ["Session"]
 
 T = TypeVar("T")
 
@@ -54,43 +55,6 @@ _FLUSH_SECONDS = 5.0
 """How long is waited for what is still to be written."""
 _COMPILE = "inductor_compile"
 """torch's span in which a graph is compiled and stored."""
-
-
-class CompilerBridge(Protocol):
-    """What a session needs of the compiler; `torch_bridge` implements it for torch.
-
-    Once installed, the bridge calls `emit` of the session for what the compiler does, and `find` when it is
-    about to look an artifact up; and of the session's cache `environment_ready` when the compiler is there,
-    and `record` for each artifact that it makes or hits.
-    """
-
-    def install(self, session: Session) -> None:
-        """Begin to watch and serve; at once where the compiler is there, else when it is imported."""
-
-    def uninstall(self) -> None:
-        """Leave every patched name, flag, hook and environment variable as it was found."""
-
-    def configure(self) -> None:
-        """Compile for what the session's settings say now; ConfigError where that is impossible."""
-
-    def clear(self) -> None:
-        """Empty the compiler's own cache folder, if it is one of ours."""
-
-    def disown(self) -> None:
-        """Have what the compiler finds in its folder count as others' from now on; may be called often."""
-
-    def prewarm(self) -> Steps:
-        """Return what can be done before the first compile, in slices for the kernel's own thread."""
-
-
-class Snapshots(Protocol):
-    """What takes and restores a session's snapshots; `kernel.snapshots` implements it."""
-
-    def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
-        """See `Session.snapshot`."""
-
-    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
-        """See `Session.restore`."""
 
 
 class Session:
@@ -120,7 +84,7 @@ class Session:
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
-        self._locate_notebook = locate_notebook
+        self._locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker(self._renamed)
         self.cell: Cell | None = None
@@ -140,9 +104,6 @@ class Session:
         """What `snapshot` and `restore` do; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
         """Called when a cell has ended."""
-        self._notebook = ""
-        self._notebook_known = threading.Event()
-        renew_in_children(self)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -166,9 +127,7 @@ class Session:
 
     def relocate(self) -> None:
         """Find out anew, in the background, which notebook this is."""
-        self._notebook_known.clear()
-        if start_thread(self._find_notebook, "locate") is None:
-            self._find_notebook()
+        self._locator.start()
 
     def close(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
@@ -179,11 +138,6 @@ class Session:
         self.flush(timeout)
         self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
         self.cache.close()
-
-    def renew(self) -> None:
-        """Go on in a forked child, in which nobody looks for the notebook."""
-        self._notebook_known = threading.Event()
-        self._notebook_known.set()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
@@ -351,16 +305,7 @@ class Session:
 
     def notebook(self, timeout: float) -> str:
         """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
-        self._notebook_known.wait(timeout)
-        return self._notebook
-
-    def _find_notebook(self) -> None:
-        try:
-            self._notebook = self._locate_notebook()
-        except Exception as error:  # finding the notebook asks servers and files of every kind
-            self.notice(f"nbcache could not find out which notebook this is: {error!r}")
-        finally:
-            self._notebook_known.set()
+        return self._locator.notebook(timeout)
 
     @property
     def environment(self) -> Environment | None:

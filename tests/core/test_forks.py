@@ -61,7 +61,7 @@ def store() -> MemoryStore:
     "lock",
     [
         lambda session: session.cache._lock,
-        lambda session: session._notebook_known._cond,
+        lambda session: session._locator._known._cond,
         lambda session: session.cache._prefetcher._lock,
         lambda session: session.cache._prefetcher._known._cond,
         lambda session: session._tracker._lock,

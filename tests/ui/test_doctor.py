@@ -349,11 +349,13 @@ def test_a_folder_that_cannot_be_written_to_says_why(monkeypatch: pytest.MonkeyP
 
 
 def test_a_disk_that_is_nearly_full_is_a_problem(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_LEAST_FREE", 10**18)
+    nearly_full = shutil.disk_usage("/")._replace(free=5 * 10**8)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: nearly_full)
 
     row = kernel.row("disk")
 
-    assert (row.state, "free 1000000.0 TB" in row.next_step) == (PROBLEM, True)
+    assert row.state is PROBLEM
+    assert row.found.startswith("500 MB free") and row.next_step.startswith("free 1.0 GB")
 
 
 def test_a_store_that_is_gone_or_fails_is_a_problem(kernel: Kernel) -> None:

@@ -21,7 +21,8 @@ from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.ui.display.render import Rendered, render_checks, render_settings, render_status
 from nbcache.ui.display.rows import SettingRow, store_parts
-from nbcache.ui.doctor import in_kernel, store_figures
+from nbcache.ui.doctor import in_kernel
+from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
 from nbcache.ui.locate import Location
 from nbcache.ui.terminal import signers

@@ -1,0 +1,224 @@
+"""The cells that run: what they have switched, what they compile, and the report when they end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import ExecutionResult
+from IPython.display import display as _display
+
+from nbcache.core.errors import HitRequired, StoreError
+from nbcache.core.key import sha256
+from nbcache.core.model import Cell, CellReport, Outcome
+from nbcache.kernel.session import Session
+from nbcache.torch_bridge import compile_options
+from nbcache.ui.display.render import Rendered, render_notices, render_report
+from nbcache.ui.ipython import compile_cell
+from nbcache.ui.ipython.compile_cell import CompileOptions
+from nbcache.ui.ipython.compile_targets import is_compilable, never_bound, not_callable
+from nbcache.ui.ipython.idle import IdleTime
+from nbcache.ui.ipython.live_line import LiveLine
+
+__all__ = ["Cells"]
+
+_CODE_NAMES = "/nbcache/cell-{}.py"
+"""Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A cell that runs."""
+
+    info: Any
+    """IPython's `ExecutionInfo`: what tells one run from another."""
+    chosen: CompileOptions | None = None
+    """Its options; None without `%%compile_cached`."""
+
+
+class Cells:
+    """Follows the cells of one shell, and shows what they compile."""
+
+    def __init__(
+        self, shell: Any, session: Session, autosnapshot: Callable[[], object], problem: StoreError | None
+    ) -> None:
+        """`problem` is why the store is in memory, None where it is not."""
+        self._shell = shell
+        self._session = session
+        self._autosnapshot = autosnapshot
+        self._problem = problem
+        self.idle: IdleTime | None = None
+        """What is done while no cell runs."""
+        self._line: LiveLine | None = None
+        self._running: list[_Running] = []
+        """The running cells, outermost first: more than one where a cell runs another."""
+        self._unseen: CompileOptions | None = None
+        """Options of a marked cell that runs silently, without IPython's events."""
+        self._to_number = False
+        self._scope = contextlib.ExitStack()
+        """What the running cell has switched: device, defaults of torch.compile."""
+
+    @property
+    def are_running(self) -> bool:
+        """Whether a cell runs."""
+        return bool(self._running)
+
+    def close(self) -> None:
+        """Take back what a running cell has switched, and its line."""
+        if self._line is not None:
+            self._line.finish(None)
+            self._line = None
+        self._scope.close()
+
+    def join(self) -> None:
+        """Take the cell that loads the extension for one that has begun: it may go on to compile."""
+        frame = sys._getframe()
+        while frame is not None and frame.f_code.co_name != "run_cell_async":
+            frame = frame.f_back  # type: ignore[assignment]
+        result = frame and frame.f_locals.get("result")
+        if isinstance(result, ExecutionResult) and result.info is not None and not result.info.silent:
+            self._running.append(_Running(result.info))
+            self._session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
+
+    def name(self, code: str, number: int) -> str:
+        """Return the name of a cell's code, the same in every kernel, and note whose it is.
+
+        `number` is its execution count.
+        """
+        name = _CODE_NAMES.format(sha256(code.encode())[:16])
+        self._session.report_log.name_code(name, Cell.of(code, number))
+        return name
+
+    def number(self, code: str, number: int) -> None:
+        """Note the execution count of the cell that has begun: at `pre_run_cell` it may be the next one's."""
+        if self._to_number:
+            self._session.begin_cell(Cell.of(code, number))
+            self._to_number = False
+
+    def before(self, info: Any) -> None:
+        """Begin a cell: IPython's event `pre_run_cell`."""
+        if self.idle is not None:
+            self.idle.end()
+        self._running.append(_Running(info))
+        if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
+            return
+        self._to_number = info.store_history
+        self._session.begin_cell(Cell.of(info.raw_cell, None))
+        if self._session.settings.live and self._session.settings.report != "never":
+            self._line = LiveLine(self._session.activity)
+            self._line.start()
+
+    def take_options(self, chosen: CompileOptions) -> None:
+        """Take in the options of a marked cell, just before it runs.
+
+        Raises a UsageError, and nothing else: IPython would drop the transformer that calls this.
+        """
+        try:
+            compile_cell.check(
+                chosen,
+                compile_options.known_options() if chosen.options else None,
+                compile_options.known_modes() if chosen.mode else None,
+                compile_options.known_backends() if chosen.backend else None,
+            )
+            if self._running:
+                self._scope.enter_context(compile_options.default_device(chosen.device))
+                self._scope.enter_context(compile_options.default_arguments(chosen.torch_arguments()))
+        except UsageError:
+            raise
+        except Exception as error:  # torch is not there, or does not take the device
+            raise compile_cell.usage_error(str(error).strip().splitlines()[0]) from error
+        if not self._running:  # a silent execution: nothing tells when it ends
+            self._unseen = chosen
+            return
+        self._running[-1].chosen = chosen
+        self._session.save_cell(chosen.save)
+        if self._line is None:
+            return
+        if chosen.quiet:
+            self._line.finish(None)
+            self._line = None
+        else:
+            self._line.reserve()
+
+    def compile(self, target: str, *value: Any) -> Any:
+        """Compile a target: what a marked cell calls after each statement that binds one."""
+        if not value:
+            raise never_bound(target, self._shell.user_ns)
+        if not is_compilable(value[0]):
+            raise not_callable(target, value[0])
+        chosen = self._running[-1].chosen if self._running else self._unseen
+        return compile_options.compile_target(value[0], chosen.torch_arguments() if chosen else {})
+
+    def after(self, result: Any) -> None:
+        """End a cell and show its report: IPython's event `post_run_cell`."""
+        infos = [each.info for each in self._running]
+        if result is None or not any(info is result.info for info in infos):
+            return  # a cell that began before we were loaded, or an empty one, which never begins
+        while self._running[-1].info is not result.info:
+            self._running.pop()
+        chosen = self._running.pop().chosen
+        if self._running:  # `%%capture` and `run_cell_magic` run a cell in a cell: its options count for both
+            outer = self._running[-1]
+            outer.chosen = outer.chosen or chosen
+            return
+        if self.idle is not None:
+            self.idle.begin()
+        self._scope.close()
+        report = self._session.end_cell(name=chosen.name if chosen else None)
+        if report.graphs and self._session.settings.autosnapshot:
+            self._autosnapshot()
+        line, self._line = self._line, None
+        shown = self._shown(report, chosen, succeeded=bool(result.success))
+        if line is not None:
+            line.finish(shown)
+        elif shown is not None:
+            _display(shown)  # type: ignore[no-untyped-call]
+        error = _hit_required(report) if chosen is not None and chosen.require_hit else None
+        if error is not None and result.success:
+            result.error_in_exec = error
+            self._shell.showtraceback((type(error), error, None))
+
+    def _shown(
+        self, report: CellReport, chosen: CompileOptions | None, *, succeeded: bool
+    ) -> Rendered | None:
+        setting = self._session.settings.report
+        wanted = setting == "always" or (setting == "magic" and chosen is not None)
+        if chosen is not None and chosen.quiet:
+            wanted = False
+        if not wanted:
+            return render_notices(report) if report.notices else None
+        if not report.graphs and not report.notices and chosen is None:
+            return None
+        why = self._why_not_stored(chosen)
+        if not why and not succeeded:
+            return render_report(report, why="though the cell raised")
+        return render_report(report, stored=not why, why=why)
+
+    def _why_not_stored(self, chosen: CompileOptions | None) -> str:
+        """Return why nothing that the cell compiled is stored for the next kernel; empty where it is."""
+        settings, store = self._session.settings, self._session.artifacts.store
+        if chosen is not None and not chosen.save:
+            return "--no-save"
+        if not settings.save:
+            return f"save=off ({settings.origin('save')})"
+        if self._problem is not None:
+            return "the local store cannot be used (%nbcache doctor)"
+        return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
+
+
+def _hit_required(report: CellReport) -> HitRequired | None:
+    missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
+    if not missed:
+        return None
+    listed = "".join(
+        f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, {graph.reason or '–'}"
+        for graph in missed
+    )
+    return HitRequired(
+        f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{listed}",
+        next_step="run the cell without --require-hit once, so that its graphs are stored",
+    )

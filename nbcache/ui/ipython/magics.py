@@ -1,0 +1,120 @@
+"""The two magics: what each word after `%nbcache` does, and what completes their lines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.completer import CompletionContext
+from IPython.core.error import UsageError
+
+from nbcache.torch_bridge import compile_options
+from nbcache.ui.ipython import compile_cell
+from nbcache.ui.ipython.compile_cell import MAGIC
+from nbcache.ui.ipython.compile_targets import is_compilable
+from nbcache.ui.ipython.connect_magics import ConnectMagics
+from nbcache.ui.ipython.session_magics import USAGE, SessionMagics, completions
+from nbcache.ui.ipython.snapshot_magics import ShareMagics
+
+__all__ = ["Magics"]
+
+
+class Magics:
+    """`%nbcache` and `%%compile_cached` of one shell."""
+
+    def __init__(
+        self, shell: Any, own: SessionMagics, snapshots: ShareMagics, connecting: ConnectMagics
+    ) -> None:
+        self._shell = shell
+        self._verbs: dict[str, Callable[[list[str]], object]] = {
+            "status": own.status,
+            "config": own.config,
+            "doctor": own.doctor,
+            "snapshot": snapshots.snapshot,
+            "restore": snapshots.restore,
+            "connect": connecting.connect,
+            "disconnect": connecting.disconnect,
+            "share": connecting.share,
+            "trust": own.trust,
+            "flush": own.flush,
+            "clear": own.clear,
+            "bench": _bench,
+        }
+
+    def compile_cached(self, line: str, cell: str) -> Any:
+        """Run a marked cell where IPython was asked for the magic itself, as `run_cell_magic` does."""
+        result = self._shell.run_cell(f"{MAGIC} {line}\n{cell}")
+        result.raise_error()
+        return result.result
+
+    compile_cached.__doc__ = compile_cell.help_text()
+
+    def nbcache(self, line: str = "") -> Any:
+        """Show and steer the cache of compiled graphs.
+
+        %nbcache, %nbcache status   the session, by cell and graph
+        %nbcache status --json      the same as JSON
+        %nbcache config             each setting, its value and where it comes from
+        %nbcache config NAME=VALUE  change a setting for this kernel, nbcache's or one of torch's caches
+        %nbcache doctor             check all that nbcache needs, and say what to do where it is not there
+        %nbcache snapshot           write all that is stored of this notebook into a file beside it
+        %nbcache snapshot FILE      the same into another file
+        %nbcache snapshot URL#NAME  the same into a store: redis://host/0#team/gpt, s3://bucket/x#team/gpt
+        %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
+        %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL, URL#NAME in a store
+        %nbcache connect URL        share what is compiled, live, with all who connect there
+        %nbcache connect            say who has published what of this notebook
+        %nbcache disconnect         share no more
+        %nbcache share [NAME]       take a snapshot that others can restore, and print the line that they need
+        %nbcache trust              trust who signed the snapshot that came with this notebook; else show your
+                                    own fingerprint and whom you trust, as `trust list` does
+        %nbcache trust add SIGNER   trust a fingerprint, or who signed a snapshot; `trust remove` ends it
+        %nbcache flush              wait until all that was compiled is stored
+        %nbcache clear              remove what is stored of this notebook alone
+        %nbcache clear --all        remove all that is stored here, after asking; --yes does not ask
+        %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
+        """
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {USAGE}") from None
+        command, arguments = (words[0], words[1:]) if words else ("status", [])
+        if command.startswith("-"):
+            command, arguments = "status", words
+        if command not in self._verbs:
+            hint = compile_cell.nearest(command, list(self._verbs)) or "."
+            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {USAGE}")
+        return self._verbs[command](arguments)
+
+    def complete(self, context: CompletionContext) -> list[str] | None:
+        """Return what can stand at the cursor; None where that is on no line of ours."""
+        line, symbol = context.text_until_cursor, context.token
+        if context.cursor_line == 0 and line.startswith(f"{MAGIC} "):
+            hidden = self._shell.user_ns_hidden
+            names = [
+                name
+                for name, value in self._shell.user_ns.items()
+                if not name.startswith("_") and name not in hidden and is_compilable(value)
+            ]
+            return compile_cell.complete(
+                line,
+                symbol,
+                names=names,
+                modes=compile_options.known_modes,
+                options=compile_options.known_options,
+                backends=compile_options.known_backends,
+            )
+        if not line.lstrip().startswith("%nbcache "):
+            return None
+        *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
+        candidates = list(self._verbs) if len(words) == 1 else completions(words[1], words[2:], word)
+        # The token may be a part of the word only, from its last `=` or `-` on.
+        done = len(word) - len(symbol)
+        return [candidate[done:] for candidate in candidates if candidate.startswith(word)]
+
+
+def _bench(arguments: list[str]) -> None:
+    from nbcache.bench.command import run_in_notebook
+
+    run_in_notebook(arguments)
