@@ -12,6 +12,7 @@ from typing import Any
 
 from nbcache.core.cpu_levels import BASELINES, OFF
 from nbcache.core.errors import ConfigError
+from nbcache.core.log import LEVELS
 from nbcache.core.text import redacted
 from nbcache.core.trust import Policy
 
@@ -79,11 +80,18 @@ def _portable(text: str) -> str:
     return text
 
 
+def _log(text: str) -> str:
+    if text not in LEVELS:
+        raise ValueError(f"{' or '.join(LEVELS)} is needed")
+    return text
+
+
 _CHOICES: Mapping[Callable[[str], Any], tuple[str, ...]] = {
     _switch: ("on", "off"),
     _report: ("always", "magic", "never"),
     _policy: tuple(Policy),
     _portable: (OFF, *BASELINES),
+    _log: LEVELS,
 }
 _ALLOWED: Mapping[Callable[[str], Any], str] = {
     _folder: "a folder",
@@ -159,6 +167,9 @@ class Settings:
     shared_timeout: float = _setting(2.0, _seconds, "seconds that the shared store may take to answer")
     shared_connect_timeout: float = _setting(
         0.25, _seconds, "seconds that connecting to the shared store may take"
+    )
+    log: str = _setting(
+        "off", _log, "say on the screen what is looked up where, and why it is used or not (debug)"
     )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)

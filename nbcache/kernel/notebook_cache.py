@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from nbcache.core.log import logger
 from nbcache.core.model import (
     Artifact,
     ArtifactRef,
@@ -164,7 +165,9 @@ class NotebookCache:
         """Return what the local store and the snapshots hold under torch's `key`, newest first."""
         if self.environment is None or self.is_given_up(type, key):
             return ()
-        return self._prefetcher.take(type, key)
+        found = self._prefetcher.take(type, key)
+        logger.debug("looked up %s %s here: %d found", type, key, len(found))
+        return found
 
     def keys_of(self, type: str, timeout: float) -> list[str]:
         """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
@@ -174,6 +177,7 @@ class NotebookCache:
         """Note that what was found for `key` is where the compiler looks, and was not before."""
         here = (Level.L1, self._local.artifacts.store.name)
         self._origins[(type, key)] = self._prefetcher.source(type, key) or here
+        logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
     def origin_of(self, type: str, key: str) -> tuple[Level, str]:
         """Return the level and the source, in words, of an artifact that the compiler has just hit."""
@@ -196,6 +200,7 @@ class NotebookCache:
         if environment is None or key in self._incomplete:
             return
         self._incomplete.add(key)
+        logger.debug("inductor %s is given up: a kernel of it is not there", key)
         self.submit(partial(self._local.forget, environment, "inductor", key))
 
     # --- what is read ahead ---------------------------------------------------------------------

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from nbcache.core.errors import printable
+from nbcache.core.log import logger
 from nbcache.core.model import Cell, CellReport, GraphRecord
 from nbcache.core.threads import renew_in_children
 
@@ -55,6 +56,7 @@ class ReportLog:
     def notice(self, text: str) -> None:
         """Show `text` once, on one line, under the next report; of very many notices, the first ones."""
         text = _line(text)
+        logger.info("notice: %s", text)
         with self._lock:
             if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
                 text = _MORE

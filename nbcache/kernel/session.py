@@ -17,8 +17,10 @@ from functools import partial
 from typing import TypeVar
 
 from nbcache.artifacts.provenance import Judge
+from nbcache.core import log
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import sha256
+from nbcache.core.log import logger
 from nbcache.core.model import (
     Activity,
     Artifact,
@@ -34,7 +36,7 @@ from nbcache.core.model import (
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.clearing import Clearing, clearing
-from nbcache.kernel.events import Event, SpanEnded
+from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.interfaces import CompilerBridge, Snapshots
 from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
@@ -109,12 +111,14 @@ class Session:
 
     def start(self) -> None:
         """Find the notebook and install the bridge."""
+        log.show(self.settings.log)
         self.relocate()
         self.bridge.install(self)
 
     def configure(self, settings: Settings) -> None:
         """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
         before, self.settings = self.settings, settings
+        log.show(settings.log)
         if (settings.portable, settings.trust) == (before.portable, before.trust):
             return
         if settings.portable != before.portable:
@@ -123,6 +127,7 @@ class Session:
             self.bridge.configure()
         except ConfigError:
             self.settings = before
+            log.show(before.log)
             raise
 
     def relocate(self) -> None:
@@ -138,6 +143,7 @@ class Session:
         self.flush(timeout)
         self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
         self.cache.close()
+        log.show("off")
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
@@ -343,6 +349,8 @@ class Session:
                 self._unnoticed_ids.add(event.compile_id)
             if event.thread == self._unnoticed or event.compile_id in self._unnoticed_ids:
                 return
+        if isinstance(event, GraphLookup | AutogradLookup):
+            logger.debug("torch looked up a graph: %s", event)
         self._tracker.handle(event)
 
     @contextlib.contextmanager
@@ -372,7 +380,9 @@ class Session:
             return ()
         if self._unnoticed == threading.get_ident():  # prewarming, between cells: it may wait for nobody
             return ()
-        return shared_client.find(environment, type, key)
+        found = shared_client.find(environment, type, key)
+        logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(found))
+        return found
 
     def await_other(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now; nothing where this one is to compile it.
@@ -412,6 +422,7 @@ class Session:
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler would not take an artifact that `find` gave it."""
+        logger.info("%s %s was not taken", type, key, exc_info=error)
         self.notice(f"a stored {type} could not be used and is compiled again: {error}")
 
     # --- what the cache calls -------------------------------------------------------------------
@@ -435,6 +446,7 @@ class Session:
 
     def failed(self, what: str, error: BaseException) -> None:
         """Say in a notice that `what` failed; of a bug of ours, that it is to be reported."""
+        logger.info("%s failed", what, exc_info=error)
         if isinstance(error, NbcacheError):
             self.notice(f"{what} failed: {error}")
         else:  # a bug of ours must not cost the user a cell, nor go unseen

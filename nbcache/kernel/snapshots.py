@@ -23,6 +23,7 @@ from nbcache.core.errors import (
     TrustError,
 )
 from nbcache.core.files import read
+from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
@@ -313,9 +314,10 @@ class Sharing:
         self.looked(_LOOK_SECONDS)
         for received in self.known():
             try:
-                self._adopt(received, environment)
-            except (TrustError, EnvironmentMismatch):
-                pass  # said when the extension was loaded
+                manifest = self._adopt(received, environment)
+                logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
+            except (TrustError, EnvironmentMismatch) as error:  # said when the extension was loaded
+                logger.debug("%s is not used: %s", received.name, error)
             except NbcacheError as error:  # a statement in it is of something else: it costs nobody else's
                 self._session.notice(str(error))
 

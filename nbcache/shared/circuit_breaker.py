@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from nbcache.core.errors import StoreError
+from nbcache.core.log import logger
 from nbcache.core.threads import renew_in_children, start_thread
 
 __all__ = ["CircuitBreaker"]
@@ -52,6 +53,7 @@ class CircuitBreaker:
             self._failure = error
             if time.monotonic() - self._back_at > _STEADY_SECONDS:
                 self._pause = _FIRST_PAUSE
+        logger.info("a store is left alone for %g s", self._pause, exc_info=error)
         self._changed(error)
         if not self._closed.is_set():
             start_thread(self._ask_again, "probe")  # without a thread it stays off

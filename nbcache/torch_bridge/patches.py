@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from nbcache.core.log import logger
+
 __all__ = ["ImportHook", "Intended", "Patches"]
 
 _ABSENT = object()
@@ -136,6 +138,7 @@ class Patches:
         if self.off:
             return
         self.off = True
+        logger.info("a hook of torch failed", exc_info=error)
         if self._on_fault is not None:
             try:
                 self._on_fault(error)

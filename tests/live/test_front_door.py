@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -148,10 +149,17 @@ def test_an_edited_function_misses_and_answers_anew(
     edited = DEFINE.replace(".square()", ".square().mul(3.0)")
     call = "print(loss_of(x).item() / model(x).softmax(-1).square().mean().item())"
 
-    notebook = run_cells([LOAD, SET_UP, edited, call, REPORTS], with_headers)
+    cells = [LOAD, SET_UP, edited, f"%nbcache config log=debug\n{call}", "%nbcache config log=off", REPORTS]
+    notebook = run_cells(cells, with_headers)
 
     by_function = {graph["function"]: graph for graph in graphs(notebook)}
     assert by_function["loss_of"]["outcome"] == "hit"  # up to the graph break nothing has changed
+    said = [each.text for each in notebook.cells[3].outputs if each.get("name") == "stderr"]
+    looked_up = re.findall(r"looked up (\w+) \w+ here: (\d) found", "".join(said))
+    assert {"1", "0"} <= {found for type, found in looked_up if type == "inductor"}
+    assert not errors(notebook, 3) and "stderr" not in [
+        each.get("name") for each in notebook.cells[4].outputs
+    ]
     changed = by_function["loss_of (resumed)"]
     assert changed["outcome"] == "miss"
     assert changed["reason"].endswith("of a function of this name has other code, inputs or settings")

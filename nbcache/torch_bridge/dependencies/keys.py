@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
 from nbcache.torch_bridge.dependencies.graphs import (
     constants_of,
@@ -177,6 +178,7 @@ class Dependencies:
             except Unknown as error:
                 raise Undetermined(f"nbcache cannot tell what this graph depends on: {error}") from error
             except Exception as error:  # a fault of ours costs a hit, and never the cell
+                logger.info("what a graph depends on could not be told", exc_info=error)
                 session.notice(f"what a graph depends on could not be told, please report it: {error!r}")
                 raise Undetermined(f"nbcache failed to tell what this graph depends on: {error!r}") from error
             if found is not None:

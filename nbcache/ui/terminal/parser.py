@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nbcache.bench import options as bench_options
+from nbcache.core import log
 from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.settings import Settings
@@ -232,7 +233,9 @@ def _number(text: str) -> float:
 def _show(run: _Run, given: argparse.Namespace) -> int:
     from nbcache.ui.terminal import commands  # takes a while, and argparse's own errors need none of it
 
-    shown = run(commands, given, Settings.from_env(os.environ))
+    settings = Settings.from_env(os.environ)
+    log.show(settings.log)
+    shown = run(commands, given, settings)
     print(json.dumps(shown.data, indent=2) if given.json else "\n".join(shown.lines))
     return 0 if shown.ok else _FAILED
 
