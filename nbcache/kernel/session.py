@@ -17,7 +17,6 @@ from functools import partial
 from typing import TypeVar
 
 from nbcache.artifacts.provenance import Judge
-from nbcache.core import log
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import sha256
 from nbcache.core.log import logger
@@ -111,14 +110,12 @@ class Session:
 
     def start(self) -> None:
         """Find the notebook and install the bridge."""
-        log.show(self.settings.log)
         self.relocate()
         self.bridge.install(self)
 
     def configure(self, settings: Settings) -> None:
         """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
         before, self.settings = self.settings, settings
-        log.show(settings.log)
         if (settings.portable, settings.trust) == (before.portable, before.trust):
             return
         if settings.portable != before.portable:
@@ -127,7 +124,6 @@ class Session:
             self.bridge.configure()
         except ConfigError:
             self.settings = before
-            log.show(before.log)
             raise
 
     def relocate(self) -> None:
@@ -143,7 +139,6 @@ class Session:
         self.flush(timeout)
         self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
         self.cache.close()
-        log.show("off")
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
@@ -378,8 +373,8 @@ class Session:
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
-        if self._unnoticed == threading.get_ident():  # prewarming, between cells: it may wait for nobody
-            return ()
+        if self._unnoticed == threading.get_ident():
+            return ()  # prewarming, between cells: it may wait for nobody
         found = shared_client.find(environment, type, key)
         logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(found))
         return found

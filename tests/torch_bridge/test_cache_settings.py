@@ -288,7 +288,7 @@ def test_a_change_that_makes_no_sense_is_one_clean_message(
     cases = [
         ("TORCHINDUCTOR_FX_GRAPH_CACH=off", f"did you mean '{FX}'?"),
         ("force_disable_caches=on", f"did you mean '{FORCE}'?"),
-        ("nothing_like_it=1", f"shared_timeout, shared_connect_timeout, notebook, {FX}"),
+        ("nothing_like_it=1", f"shared_timeout, shared_connect_timeout, log, notebook, {FX}"),
         (f"{FX}=perhaps", "on or off is needed"),
         (f"{FOLDER}='/tmp/a b'", "torch cannot compile where a name has a space"),
         (f"{FOLDER}=/proc/nowhere", f"{FOLDER}=/proc/nowhere cannot be used"),

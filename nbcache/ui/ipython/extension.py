@@ -19,6 +19,7 @@ from IPython.core.completer import (
     context_matcher,
 )
 
+from nbcache.core import log
 from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Pause
@@ -106,6 +107,8 @@ class Extension:
 
     def load(self) -> None:
         """Register magics, hooks and events, and start the session."""
+        log.show(self.session.settings.log)
+        self._undo.append(partial(log.show, "off"))
         shell, manager = self.shell, self.shell.magics_manager
         self._listed(shell.input_transformers_cleanup, CellTransformer())
         self._listed(

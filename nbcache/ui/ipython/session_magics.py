@@ -12,6 +12,7 @@ from pathlib import Path
 from IPython.core.error import UsageError
 from IPython.display import display as _display
 
+from nbcache.core import log
 from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.model import CellReport
 from nbcache.core.settings import Settings
@@ -107,6 +108,7 @@ class SessionMagics:
         for name, value in of_torch.items():
             self._bridge.switch_cache(name, value)
         self._session.configure(settings)
+        log.show(settings.log)
         if not settings.prewarm:
             self._session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
