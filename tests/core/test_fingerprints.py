@@ -360,6 +360,28 @@ def test_a_known_function_counts_by_its_name_unless_it_was_replaced(monkeypatch:
     assert fingerprint(target_of(source)) != before
 
 
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("str(kind)", True),
+        ("repr(kind)", True),
+        ("f'{kind}'", True),
+        ("'%s' % kind", True),
+        ("'{}'.format(kind)", True),
+        ("len([kind])", False),
+        ("5 % len([kind])", False),
+    ],
+)
+def test_names_count_where_code_makes_texts_of_values(text: str, counts: bool) -> None:
+    source = f"class Kind: pass\nkind = Kind\ndef target(x):\n    return {text}\n"
+
+    renamed = source.replace("Kind", "Sort")
+
+    assert (fingerprint(target_of(source)) != fingerprint(target_of(renamed))) is counts
+    documented = source.replace("class Kind: pass", "class Kind: 'All of them.'")
+    assert fingerprint(target_of(source)) == fingerprint(target_of(documented))
+
+
 def test_what_is_registered_for_an_abstract_class_counts() -> None:
     source = (
         "from abc import ABC\nclass Kind(ABC): pass\nclass A: pass\nclass B:\n    size = 2\n"

@@ -1337,6 +1337,192 @@ SUBJECTS: dict[str, Subject] = {
         [edit("BY = 2", "BY = 3")],
         [edit("BY", "FACTOR")],
     ),
+    "what code runs into": subject(
+        """
+        import collections.abc, copy, copyreg, dataclasses, enum, warnings
+        import torch.distributed as dist
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torch.distributions import Normal, kl_divergence, register_kl
+        from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+        torch.manual_seed(3)
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        BY = HOOKED = KL = 2.0
+        ONES = torch.ones(4)
+        ONES._scale = 2.0
+        LINEAR = torch.nn.Linear(4, 4)
+        GRAPH = torch.fx.symbolic_trace(lambda x: x * 1)
+        GRAPH.register_forward_hook(lambda module, inputs, output: output * HOOKED)
+        torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, output: output * BY)
+
+        class Mine(Normal):
+            pass
+
+        @register_kl(Mine, Mine)
+        def divergence(p, q):
+            return torch.tensor(KL)
+
+        class Kind(enum.Enum):
+            SUM = 1
+
+        @dataclasses.dataclass
+        class Row:
+            pass
+
+        class Box:
+            by = 2.0
+
+        def made():
+            box = Box()
+            box.by = 4.0
+            return box
+
+        def kind():
+            pass
+
+        copyreg.pickle(Box, lambda box: (made, ()))
+        collections.abc.Sized.register(Box)
+        warnings.filterwarnings("ignore", message="mine")
+        BOX, MEMBER, ROW, CHOICE = Box(), Kind.SUM, Row(), kind
+
+        def told():
+            try:
+                warnings.warn("mine")
+                found = 1.0
+            except Warning:
+                found = 2.0
+            with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+                found += torch.rand(1).item() + GRAPH(ONES).sum().item() + LINEAR(ONES).sum().item()
+                found += kl_divergence(Mine(0.0, 1.0), Mine(1.0, 1.0)).item()
+            found += ONES._scale + copy.copy(BOX).by + isinstance(BOX, collections.abc.Sized)
+            found += (str(MEMBER) == "Kind.SUM") + (repr(ROW) == "Row()") + ("kind" in f"{CHOICE}")
+            found += torch.get_autocast_dtype("cpu") == torch.bfloat16
+            return found / dist.get_world_size() + dist.get_rank()
+
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+
+        @op.register_fake
+        def _(x):
+            return torch.empty_like(x)
+
+        op.register_autograd(lambda ctx, g: g * told())
+        results = train(lambda x, w: op(x).mm(w), X, W)
+        AGAINST = "cold"
+        """,
+        [
+            edit("world_size=2", "world_size=4"),
+            edit("rank=0", "rank=1"),
+            edit("manual_seed(3)", "manual_seed(4)"),
+            edit('"cpu", torch.bfloat16)', '"cpu", torch.float16)'),
+            edit("ONES._scale = 2.0", "ONES._scale = 3.0"),
+            edit("output * HOOKED", "output * HOOKED * 2"),
+            edit("output * BY", "output * BY * 2"),
+            edit("torch.tensor(KL)", "torch.tensor(KL * 2)"),
+            edit("Kind", "Sort", '"Sort.SUM"', '"Kind.SUM"'),
+            edit("Row", "Line", '"Line()"', '"Row()"'),
+            edit("def kind", "def sort", "Row(), kind", "Row(), sort"),
+            edit("box.by = 4.0", "box.by = 5.0"),
+            edit("collections.abc.Sized.register(Box)", ""),
+            edit('"ignore", message', '"error", message'),
+        ],
+        [edit("CHOICE", "CHOSEN"), edit("def told():", "def told():\n    # all of it\n")],
+    ),
+    "flags by which torch chooses operators": subject(
+        """
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        CHOSEN = [SDPBackend.MATH]
+        torch.backends.mha.set_fastpath_enabled(True)
+        def results(compile):
+            f = compile(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q))
+            with sdpa_kernel(CHOSEN):
+                return infer(lambda q: f(q), torch.randn(1, 2, 16, 16))(lambda g: g)
+        AGAINST = "cold"
+        """,
+        [
+            edit("SDPBackend.MATH]", "SDPBackend.FLASH_ATTENTION]"),
+            edit("with sdpa_kernel(CHOSEN):", "if True:"),
+            edit("set_fastpath_enabled(True)", "set_fastpath_enabled(False)"),
+        ],
+        [edit("CHOSEN", "USED")],
+    ),
+    "what was taken back": subject(
+        """
+        lib = torch.library.Library("aten", "IMPL")
+        lib.impl("asinh", lambda x: x * 2, "Autograd")
+        ACOSH = torch.ops.aten.acosh.default
+        @ACOSH.py_impl(torch._C.DispatchKey.Autograd)
+        def acosh(x):
+            return x * 3
+        # now
+        results = infer(lambda x, w: torch.asinh(x) + torch.acosh(x + 9), X, W)
+        AGAINST = "cold"
+        """,
+        [
+            edit("# now", "lib._destroy()"),
+            edit("# now", "ACOSH.py_kernels.clear(); ACOSH._dispatch_cache.clear()"),
+        ],
+        [edit("# now", "# then")],
+    ),
+    "methods and other callables in torch's compiler": subject(
+        """
+        MODE = "default"
+        import functools
+        import torch._inductor.config as config
+        from torch._inductor import compile_fx
+        from torch._inductor.custom_graph_pass import CustomGraphPass
+        from torch._inductor.graph import GraphLowering
+        config.fallback_by_default = True
+        BY, WITH, SCALE = 2.0, 2.0, 2.0
+        method, joint, post = (
+            GraphLowering.run, compile_fx.joint_graph_passes, compile_fx._recursive_post_grad_passes
+        )
+
+        def scaled(graph, target, by):
+            for node in graph.nodes:
+                if node.target is target:
+                    node.target, node.args = torch.ops.aten.mul.Tensor, (node.args[0], by)
+
+        def run(self, *args):
+            scaled(self.module.graph, torch.ops.aten.asinh.default, BY)
+            return method(self, *args)
+
+        def joined(by, module, *args, **kwargs):
+            scaled(module.graph, torch.ops.aten.acosh.default, by)
+            return joint(module, *args, **kwargs)
+
+        class Mine:
+            def __call__(self, module, *args, **kwargs):
+                scaled(module.graph, torch.ops.aten.atanh.default, SCALE)
+                return post(module, *args, **kwargs)
+
+        class Pass(CustomGraphPass):
+            def __init__(self, by):
+                self.by = by
+            def __call__(self, graph):
+                scaled(graph, torch.ops.aten.cosh.default, self.by)
+            def uuid(self):
+                return "always the same"
+
+        GraphLowering.run = run
+        compile_fx.joint_graph_passes = functools.partial(joined, WITH)
+        compile_fx._recursive_post_grad_passes = Mine()
+        config.post_grad_custom_post_pass = Pass(2.0)
+        results = infer(
+            lambda x, w: torch.asinh(x) + torch.acosh(x + 9) + torch.atanh(x / 9) + torch.cosh(w), X, W
+        )
+        AGAINST = "cold"
+        """,
+        [
+            edit("BY, WITH, SCALE = 2.0, 2.0", "BY, WITH, SCALE = 3.0, 2.0"),
+            edit("BY, WITH, SCALE = 2.0, 2.0", "BY, WITH, SCALE = 2.0, 3.0"),
+            edit("2.0, 2.0, 2.0", "2.0, 2.0, 3.0"),
+            edit("Pass(2.0)", "Pass(3.0)"),
+        ],
+        [edit("scaled", "multiplied")],
+    ),
     "nothing of it": subject(
         """
         K = 2

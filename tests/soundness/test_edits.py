@@ -64,7 +64,7 @@ def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
         found = restarts.run(source, folder)
         after = [outcome for outcome, *_ in found.get("graphs", ())]
         against = []
-        if COLD not in source:
+        if COLD not in source and ("hit" in after or "error" in found):  # else torch has compiled all of it
             against.append(restarts.run(source, tmp_path / "eager", eager=True))
         if "hit" in after:
             against.append(restarts.run(source, tmp_path / f"cold{number}"))

@@ -11,6 +11,7 @@ from importlib.util import resolve_name
 from typing import Any, Protocol
 
 from nbcache.core.fingerprints.instructions import (
+    FORMATS,
     LOADS,
     LOADS_ATTRIBUTE,
     LOADS_CELL,
@@ -63,6 +64,8 @@ def add_code(
             _import(state, steps, index, scope, modules)
     for index, (operation, number, value, opcode) in enumerate(steps):
         state.note(operation)
+        if operation in FORMATS:
+            state.reads.format()
         # From 3.13 on LOAD_FAST loads the cells that make a closure: what they hold is used further in.
         makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
         if operation in LOADS and value in modules and not makes_closure:

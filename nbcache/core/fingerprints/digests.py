@@ -90,14 +90,16 @@ class Fingerprint:
         self.reads = Reads(self.unknown, self._words)
         self._names: list[str] = []
         """Names and texts that were seen; they count if code reads such."""
+        self._called: list[str] = []
+        """Names of functions and classes that were seen; they count if code makes texts of values as well."""
 
     @property
     def digest(self) -> str:
         """The SHA-256 of all that was added so far, 64 hexadecimal digits."""
         digest = self._state.hexdigest()
-        if not self.reads.names:
+        if not (self.reads.names or self.reads.texts):
             return digest
-        names = "\n".join(sorted(self._names))
+        names = "\n".join(sorted({*self._called, *(self._names if self.reads.names else ())}))
         return hashlib.sha256(f"{digest}\n{names}".encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
@@ -335,18 +337,31 @@ class Fingerprint:
             self.reads.of_module(cls.__module__, cls.__qualname__)
             self.note("known class", cls.__module__, cls.__qualname__)
             self.reads.owners.append(cls)
+            self._registered(cls)
             return
         self.note("class")
-        self._names.append(f"{_name(cls)} {vars(cls).get('__doc__')} {' '.join(vars(cls))}")
+        self._names.append(f"{vars(cls).get('__doc__')} {' '.join(vars(cls))}")
+        self._called.append(_name(cls))
         self._add(type(cls))
         self._parts("bases", *cls.__bases__)
         self._attributes(dict(vars(cls)))
         if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
             self.note(*sorted(_protocol_attributes(cls)))
-        if isinstance(cls, ABCMeta):  # `isinstance` asks for what was registered as well
-            self._add({each() for each in _get_dump(cls)[0]})
+        self._registered(cls)
         for name, field in (vars(cls).get("__dataclass_fields__") or {}).items():
             self._parts(f"field {name}", dict(field.metadata))
+
+    def _registered(self, cls: type) -> None:
+        """Add what was registered for an abstract class: `isinstance` asks for it, too.
+
+        For a known one, it is what the user has registered: packages do so for theirs when they are imported.
+        """
+        if isinstance(cls, ABCMeta):
+            registered = {each() for each in _get_dump(cls)[0]} - {None}
+            if self.known.has(cls):
+                registered = {each for each in registered if self.known.is_users(each.__module__)}
+            if registered:
+                self._add(registered)
 
     def _function(self, function: types.FunctionType) -> None:
         if self.known.has(function) and self.known.has_file(function.__code__.co_filename):
@@ -359,7 +374,8 @@ class Fingerprint:
             self._parts("cells", *contents(function))
         else:
             self.note("function")
-            self._names.append(f"{function.__qualname__} {function.__name__} {function.__doc__}")
+            self._names.append(f"{function.__name__} {function.__doc__}")
+            self._called.append(function.__qualname__)
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
             add_code(self, function.__code__, function.__globals__, cells)
         self._parts("defaults", function.__defaults__, function.__kwdefaults__)

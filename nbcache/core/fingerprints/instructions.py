@@ -8,8 +8,10 @@ import re
 import types
 from typing import Any, NamedTuple
 
-__all__ = ["LOADS", "LOADS_ATTRIBUTE", "LOADS_CELL", "LOADS_GLOBAL", "STORES", "Step", "steps_of"]
+__all__ = ["FORMATS", "LOADS", "LOADS_ATTRIBUTE", "LOADS_CELL", "LOADS_GLOBAL", "STORES", "Step", "steps_of"]
 
+FORMATS = frozenset({"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"})
+"""What makes a text of a value, in a text."""
 LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 LOADS_CELL = frozenset({"LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"})
 LOADS = LOADS_GLOBAL | LOADS_CELL | {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -22,6 +23,7 @@ DESCRIPTORS = (
     types.WrapperDescriptorType,
 )
 """Types of what is written in C and called: functions, methods and attributes."""
+_INSTALLED = re.compile("/(?:dist|site)-packages/")
 _NAMEDTUPLE = "namedtuple_"
 """How the name of the scope begins in which `namedtuple` makes a method."""
 
@@ -68,6 +70,13 @@ class Known:
         if (file := getattr(module, "__file__", None)) is not None:
             return self.has_file(file)
         return name in sys.builtin_module_names or name in sys.stdlib_module_names
+
+    def is_users(self, module: str) -> bool:
+        """Tell whether a module is neither known nor installed: the notebook's, or a file's of the user's."""
+        if module == "__main__":
+            return True
+        file = getattr(sys.modules.get(module), "__file__", None) or "<none>"
+        return not (file.startswith("<") or self.has_file(file) or _INSTALLED.search(file))
 
     def has(self, value: Any) -> bool:
         """Tell whether a function or class is what a known package calls by its name."""

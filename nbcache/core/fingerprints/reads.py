@@ -9,6 +9,7 @@ import io
 import operator
 import os
 import random
+import re
 import sys
 import types
 import typing
@@ -54,6 +55,12 @@ _READING_ATTRIBUTES = frozenset(
 _NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
 """Attributes that tell names, texts and orders, which count in no other way."""
 _NAMING = (builtins.dir, builtins.vars)
+_TELLING = (builtins.ascii, builtins.format, builtins.repr, builtins.str)
+"""What tells the names of functions and classes, of some values."""
+_FORMATTING = frozenset({"__format__", "__repr__", "__str__", "format", "format_map"})
+"""Attributes that do so."""
+_FORMATS = re.compile(r"%[-#0 +\d.]*[sra]")
+"""Where a text has a place for another one."""
 _READ_ANY = (*_NAMING, builtins.getattr, builtins.hasattr, operator.attrgetter, operator.methodcaller)
 _LONGEST_NAME = 1000
 """Characters of a text that may be the name of an attribute, or of one within another."""
@@ -78,6 +85,8 @@ class Reads:
         """Whether code reads attributes by names that are made while it runs."""
         self.names = False
         """Whether code reads names, texts and orders."""
+        self.texts = False
+        """Whether code makes texts of values, which hold the names of functions and classes."""
         self._together: dict[str, frozenset[str]] = {}
         """What was added that code may not read these attributes of, by name."""
 
@@ -86,6 +95,8 @@ class Reads:
         if any(value is reads for reads in _READS):
             raise self._unknown("it reads what no key tells")
         self.names |= any(value is naming for naming in _NAMING)
+        if any(value is telling for telling in _TELLING):
+            self.format()
         self.any |= any(value is reads for reads in _READ_ANY)
 
     def name(self, name: Any) -> None:
@@ -93,19 +104,31 @@ class Reads:
         if type(name) is not str:
             return
         self.attributes.add(name)
+        if name in _FORMATTING:
+            self.format()
         for kind, names in self._together.items():
             if name in names:
                 raise self._unknown(f"`{name}` of `{kind}`, which reads what no key tells")
         if name in _NAMING_ATTRIBUTES:
-            self.names |= "`__repr__`" not in self._words  # every dataclass tells its name in it
+            self.names |= not self._is_repr()
         elif name in _READING_ATTRIBUTES:
             raise self._unknown(f"`{name}`, which reads what no key tells")
 
     def text(self, text: str) -> None:
-        """Note what is read by a text, which may be the name of an attribute."""
+        """Note what is read by a text, which may be the name of an attribute, or has places for others."""
+        if _FORMATS.search(text):
+            self.format()
         if len(text) < _LONGEST_NAME:
             for name in text.split("."):
                 self.name(name)
+
+    def format(self) -> None:
+        """Note that code makes a text of a value."""
+        self.texts |= not self._is_repr()
+
+    def _is_repr(self) -> bool:
+        """Tell whether this is how a class makes a text of its instances, as every dataclass does."""
+        return "`__repr__`" in self._words
 
     def of_module(self, module: str, name: str) -> None:
         """Note what is read by what a module calls `name`; Unknown where no key tells that."""

@@ -23,6 +23,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     sharing,
     within,
 )
+from nbcache.torch_bridge.dependencies.in_force import add_autocast, add_run_into, flags
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, is_of_source
 from nbcache.torch_bridge.dependencies.tables import (
@@ -74,7 +75,7 @@ class Dependencies:
         self._registrations = Registrations(torch, self._known, late=late)
         self._values = TorchValues(torch, self._known, self._registrations)
         self._originals = Originals(self._known.made)
-        self._replacements = Replacements(self._known.has_file)
+        self._replacements = Replacements(self._known)
         self._ours = os.path.join(ours, "")
         self._patterns: list[tuple[Any, Any, bool]] = []
         """Entries of the pattern matcher that others have made, where they are, and whether first there."""
@@ -219,14 +220,17 @@ class Dependencies:
         self._registrations.add_replaced(state)
         self._add_tables(state, aot_config)
         self._add_patterns(state)
-        for name, value in code_in_settings():
-            state.note(name)  # `uuid` tells an instance's state
-            state.add(type(value) if hasattr(value, "uuid") else value, f"the setting {name}")
+        settings = [*code_in_settings()]
+        for name, value in settings:
+            state.note(name)
+            self._add_setting(state, name, value)
         self._add_replaced(state, methods_of(self._torch, graph))
         operators = operators_of(self._torch, graph)
         for operator in operators:
             if not self._is_torchs(operator):
                 self._add_operator(state, operator)
+        for name, value in flags(self._torch):
+            state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
@@ -234,9 +238,20 @@ class Dependencies:
             self._add_inputs(state, graph, example_inputs)
             self._add_compilers(state)
         if state.digest != empty:
+            passes = bool(settings or self._patterns)
+            add_run_into(self._torch, state, self._known, passes=passes)
             self._add_attributes(state)
             self._add_metadata(state, graph)
         return None if state.digest == empty else state.digest
+
+    def _add_setting(self, state: Fingerprint, name: str, value: Any) -> None:
+        """Add what a setting holds; where only `uuid` can tell an instance's state, its class."""
+        if hasattr(value, "uuid"):
+            try:
+                Fingerprint(self._known, [self._values], _IDS).add(value)
+            except Unknown:
+                value = type(value)
+        state.add(value, f"the setting {name}")
 
     def _add_operator(self, state: Fingerprint, operator: Any) -> None:
         """Add what a graph calls, or what something is registered for: no kernel of it runs meanwhile."""
@@ -264,12 +279,9 @@ class Dependencies:
 
         torch 2.11's key leaves the dtype out, and until 2.14 where autocast is off around the graph.
         """
-        torch = self._torch
-        enter = torch.amp.autocast_mode._enter_autocast
-        if torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
-            for device in torch._C._autocast_supported_devices():
-                state.note("autocast", device, torch.is_autocast_enabled(device))
-                state.note(torch.get_autocast_dtype(device))
+        enter = self._torch.amp.autocast_mode._enter_autocast
+        if self._torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
+            add_autocast(self._torch, state)
 
     def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
         """Add the classes of inputs and constants that are not torch's, and which inputs share memory."""

@@ -90,6 +90,7 @@ class Registrations:
         """Note each registration from now on: `Library.impl`, `Library.fallback` and `py_impl`."""
 
         def impl(original: Any, lib: Any, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note(self._look_before)
             result = original(lib, op_name, fn, *args, **kwargs)
             self._note(lambda: self._note_kernel(lib, op_name, fn, _dispatch_key(lib, args, kwargs)))
             return result
@@ -111,10 +112,15 @@ class Registrations:
 
             return inner
 
+        def _destroy(original: Any, lib: Any) -> None:
+            original(lib)
+            self._note(partial(self._forget, lib))
+
         if self._late:
             self._before = frozenset(torch.library._impls)
         library = torch.library.Library
         patches.hook(library, "impl", impl, takes="self op_name fn dispatch_key")
+        patches.hook(library, "_destroy", _destroy, takes="self", only=True)
         patches.hook(library, "fallback", fallback, takes="self fn dispatch_key")
         patches.hook(torch._ops.OperatorBase, "py_impl", py_impl, takes="self k")
 
@@ -145,18 +151,36 @@ class Registrations:
         if not (self._known.made(function) and self._known.has_called(sys._getframe(), self._through)):
             self._replaced.append((what, function, weakref.ref(owner)))
 
+    def _forget(self, library: Any) -> None:
+        """Forget what a library has registered: it was taken back."""
+        for place, lent in self._kernels.items():
+            self._kernels[place] = [each for each in lent if each[1]() is not library]
+        self._replaced = [each for each in self._replaced if each[2]() is not library]
+
+    def _look_before(self) -> None:
+        """Look at what was registered before anything was noted, once: what comes later may hide it."""
+        if self._before:
+            self._unseen, self._before = self._replaced_before(), frozenset()
+
     def add_replaced(self, state: Fingerprint) -> None:
         """Add what others than torch have registered for operators of torch's: any graph may run into it."""
         if self._lost:
             raise Unknown(f"what was registered for an operator could not be noted: {self._lost}")
-        if self._before:
-            self._unseen, self._before = self._replaced_before(), frozenset()
+        self._look_before()
         if self._unseen is not None:
             raise Unknown(f"`{self._unseen}` is torch's and was replaced before nbcache was loaded")
-        for what, function, owner in self._replaced:
-            if owner() is not None:
+        for what, function, reference in self._replaced:
+            owner = reference()
+            if owner is not None and self._is_registered(owner, function):
                 state.note(what)
                 state.add(function, f"what was registered for {what}")
+
+    def _is_registered(self, owner: Any, function: Any) -> bool:
+        """Tell whether a function is still registered by its library, or for an operator by `py_impl`."""
+        if not isinstance(owner, self._torch._ops.OperatorBase):
+            return True  # else it was forgotten
+        tables = (owner.py_kernels, owner.python_key_table, owner.functorch_table)
+        return any(function is each for table in tables for each in table.values())
 
     def _replaced_before(self) -> str | None:
         """Return an operator of torch's that others had replaced from Python before anything was noted."""

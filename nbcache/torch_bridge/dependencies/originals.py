@@ -11,9 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import chain
 from operator import is_
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
+
+from nbcache.core.fingerprints.known_code import Known
 
 __all__ = ["ABSENT", "Change", "Originals", "Replacements", "is_of_source"]
 
@@ -152,19 +155,23 @@ class Originals:
 
 
 class Replacements:
-    """Finds the functions that others have put into the modules of torch's compiler."""
+    """Finds what others have put into the modules of torch's compiler, and into their classes."""
 
-    def __init__(self, has_file: Callable[[str], bool]) -> None:
-        """`has_file` tells whether a file is torch's."""
-        self._has_file = lru_cache(maxsize=None)(has_file)
+    def __init__(self, known: Known) -> None:
+        """`known` tells what is torch's."""
+        self._known = known
         self._looked_at: set[str] = set()
         """Names of the modules that were looked at, of the compiler or not."""
         self._modules: list[tuple[str, ModuleType]] = []
         """Those of the compiler."""
+        self._places: dict[str, type | ModuleType] = {}
+        """Those modules, and the classes that they define, by name."""
+        self._held: list[Any] = []
+        """All of it, when it was last looked at."""
         self._seen: dict[str, tuple[Any, ...]] = {}
-        """By module: what it held when it was last looked at."""
+        """The same, by place."""
         self._others: dict[str, list[tuple[str, Any]]] = {}
-        """By module: what of that was somebody else's, where anything was."""
+        """By place: what of that was somebody else's, where anything was."""
 
     def found(self) -> list[tuple[str, Any]]:
         """Return them, each with its place."""
@@ -172,29 +179,78 @@ class Replacements:
         self._looked_at |= imported
         for name in filter(_is_of_compiler, imported):
             module = sys.modules.get(name)
-            if module is not None and self._has_file(getattr(module, "__file__", None) or ""):
+            if module is not None and self._known.has_file(getattr(module, "__file__", None) or ""):
                 self._modules.append((name, module))  # it is no compiled graph
-        for name, module in self._modules:
-            values = tuple(vars(module).values())
-            before = self._seen.get(name, ())
-            if len(values) != len(before) or not all(map(is_, values, before)):
-                self._seen[name] = values
-                entries = list(vars(module).items())
-                self._others[name] = [
-                    (f"{name}.{key}", value) for key, value in entries if self._is_others(value)
-                ]
-                if not self._others[name]:
-                    del self._others[name]
-        return [each for name in sorted(self._others) for each in self._others[name]]
+                self._places[name] = module
+        if self._has_changed():
+            self._look()
+        return [each for place in sorted(self._others) for each in self._others[place]]
 
-    def _is_others(self, value: Any) -> bool:
-        if type(value) is not FunctionType:
+    def _has_changed(self) -> bool:
+        """Tell whether anything was replaced, added or taken out; what is the same is not compared."""
+        try:
+            held = [*chain.from_iterable(vars(owner).values() for owner in self._places.values())]
+            changed = held != self._held
+        except Exception:  # others change it now, or it cannot be compared
+            return True
+        self._held = held
+        return changed
+
+    def _look(self) -> None:
+        """Look at each place where something has changed."""
+        for name, module in self._modules:
+            for key, value in list(vars(module).items()):
+                if isinstance(value, type) and value.__module__ == name:
+                    self._places.setdefault(f"{name}.{key}", value)
+        for place, owner in self._places.items():
+            entries = list(vars(owner).items())
+            held = tuple(value for _, value in entries)
+            before = self._seen.get(place, ())
+            if len(held) == len(before) and all(map(is_, held, before)):
+                continue
+            self._seen[place] = held
+            others = [(f"{place}.{key}", value) for key, value in entries if self._is_others(owner, value)]
+            if others:
+                self._others[place] = others
+            else:
+                self._others.pop(place, None)
+
+    def _is_others(self, owner: Any, value: Any) -> bool:
+        """Tell whether somebody else has written what a module or a class holds: any callable counts."""
+        kind = type(value)
+        if issubclass(kind, MethodType) and self._is_strange(type(value.__self__)):
+            return True
+        if issubclass(kind, (staticmethod, classmethod, MethodType)):
+            return self._is_others(owner, value.__func__)
+        if issubclass(kind, property):
+            return self._is_others(owner, value.fget)
+        if issubclass(kind, partial):
+            held = (value.func, *value.args, *value.keywords.values())
+            return any(self._is_others(owner, each) for each in held)
+        if issubclass(kind, type):
+            return self._known.is_users(value.__module__)  # torch imports some of others'
+        if kind is not FunctionType:
+            return callable(value) and self._is_strange(kind)
+        if isinstance(owner, type) and (_is_text(value) or self._known.writes(owner, value)):
             return False
         around = getattr(value, "__wrapped__", value)
         code = around.__code__ if isinstance(around, FunctionType) else value.__code__
-        if self._has_file(value.__code__.co_filename) and self._has_file(code.co_filename):
+        if all(self._known.has_file(each.co_filename) for each in (value.__code__, code)):
             return False
         return (value.__module__ or "").partition(".")[0] not in _NEEDED
+
+    def _is_strange(self, kind: type) -> bool:
+        """Tell whether a class is neither torch's nor Python's, or stands for anything, as a mock does."""
+        module = kind.__module__
+        if not isinstance(module, str) or module.startswith("unittest."):
+            return True
+        package = module.partition(".")[0]
+        return package not in _NEEDED and not self._known.has_module(package)
+
+
+def _is_text(function: FunctionType) -> bool:
+    """Tell whether a function was made of a text, as torch makes some methods."""
+    return function.__code__.co_filename == "<string>"
 
 
 def _is_of_compiler(module: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.dependencies.graphs import operators_of
+from nbcache.torch_bridge.dependencies.in_force import add_autocast
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
 from nbcache.torch_bridge.dependencies.tables import all_tables
 
@@ -19,8 +20,8 @@ _OF_KERNELS = ("early_config_prune", "perf_model", "values")
 """Attributes of Triton's kernels that choose among configurations, beside their code."""
 _CONTENT_BYTES = 1 << 20
 _GETTER = re.compile(r"(are|get|is)_\w+|\w+_enabled|initial_seed|\w+_available")
-_OF_DEVICES = ("torch.accelerator", "torch.cuda", "torch.distributed", "torch.mps", "torch.mtia", "torch.xpu")
-"""Modules of which some getters would begin to use a device, or wait for others."""
+_OF_DEVICES = ("torch.accelerator", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
+"""Modules of which some getters would begin to use a device."""
 
 
 class TorchValues:
@@ -65,7 +66,8 @@ class TorchValues:
         elif issubclass(kind, torch.fx.GraphModule):
             state.note("graph", value.code)
             state.add([*operators_of(torch, value)], "a graph")
-            state.add([value._parameters, value._buffers, value._modules])
+            hooks = {name: held for name, held in vars(value).items() if name.endswith("_hooks")}
+            state.add([value._parameters, value._buffers, value._modules, hooks])
         elif issubclass(kind, torch.Tensor):
             self._add_tensor(state, value)
         elif issubclass(kind, self._plain):
@@ -94,10 +96,17 @@ class TorchValues:
         )
 
     def _add_getter(self, state: Fingerprint, getter: Any) -> None:
-        """Add what a getter says now, where it says it without arguments; some are in torch's keys, too."""
+        """Add what a getter says now, where it says it without arguments; some are in torch's keys, too.
+
+        Most of the others tell of what they are given.
+        """
+        if "autocast" in getter.__name__:
+            add_autocast(self._torch, state)
         try:
             said = getter()
         except Exception as error:  # it needs arguments, or nothing is there that it tells of
+            if isinstance(error, TypeError) and getter.__module__.startswith("torch.distributed"):
+                raise state.unknown("it tells of other processes") from error
             state.note(type(error).__qualname__)
         else:
             state.add(said)
@@ -118,7 +127,7 @@ class TorchValues:
             if not isinstance(tensor, torch._subclasses.FakeTensor):
                 raise state.unknown(f"a tensor of the class {type(tensor).__qualname__}")
             return
-        state.add({name: held for name, held in vars(tensor).items() if not name.startswith("_")})
+        state.add({name: held for name, held in vars(tensor).items() if not name.startswith("_dynamo")})
         state.note(tensor.is_conj(), tensor.is_neg())
         if tensor.is_leaf and tensor.grad is not None:
             state.add(tensor.grad, "its gradient")

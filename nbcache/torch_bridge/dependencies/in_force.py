@@ -1,0 +1,157 @@
+"""What is in force in the process while torch traces a graph, and what code runs into without naming it."""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from nbcache.core.fingerprints.digests import Fingerprint
+from nbcache.core.fingerprints.known_code import Known
+
+__all__ = ["add_autocast", "add_run_into", "flags"]
+
+_FLAGS: Mapping[str, Any] = {
+    "_get_cublas_allow_fp16_accumulation": False,
+    "_get_cudnn_enabled": True,
+    "_get_cudnn_sdp_enabled": True,
+    "_get_fa3_sdp_enabled": False,
+    "_get_fa4_sdp_enabled": False,
+    "_get_flash_sdp_enabled": True,
+    "_get_math_sdp_allow_fp16_bf16_reduction": False,
+    "_get_math_sdp_enabled": True,
+    "_get_mem_efficient_sdp_enabled": True,
+    "_get_mkldnn_deterministic": False,
+    "_get_mkldnn_enabled": True,
+    "_get_nnpack_enabled": True,
+    "_get_overrideable_sdp_enabled": True,
+    "_get_sdp_priority_order": [1, 2, 0, 3, 4],
+}
+"""Flags by which torch chooses operators while it traces, and their defaults (2.11 to 2.15).
+
+They are functions of `torch._C`. torch's keys hold none of them; those that they hold are not here.
+"""
+_PRECISIONS: Mapping[tuple[str, str], str] = {
+    ("generic", "all"): "none",
+    ("cuda", "all"): "none",
+    ("cuda", "conv"): "tf32",
+    ("cuda", "rnn"): "tf32",
+    ("mkldnn", "all"): "none",
+    ("mkldnn", "conv"): "none",
+    ("mkldnn", "rnn"): "none",
+}
+"""Precisions of float32 by backend and operator, likewise; torch's keys hold that of CUDA's `matmul`."""
+_RANDOM = frozenset(
+    {
+        *("alpha_dropout", "alpha_dropout_", "bernoulli", "bernoulli_", "cauchy_", "dropout", "dropout1d"),
+        *("dropout2d", "dropout3d", "dropout_", "exponential_", "feature_alpha_dropout", "feature_dropout"),
+        *(
+            "geometric_",
+            "gumbel_softmax",
+            "log_normal_",
+            "multinomial",
+            "native_dropout",
+            "normal",
+            "normal_",
+        ),
+        *("poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_"),
+        *("randperm", "rrelu", "rrelu_", "rsample", "sample", "uniform_"),
+    }
+)
+"""Names of what draws from torch's default generators, beside what initializes modules."""
+_TAKES_OUT = frozenset(
+    {
+        *("_disable_current_modes", "disable_proxy_modes_tracing", "item", "maybe_disable_fake_tensor_mode"),
+        *("no_dispatch", "numpy", "tolist", "unset_fake_temporarily"),
+    }
+)
+"""Names of what makes plain numbers of tensors, or plain tensors of those that are traced."""
+_INITIALIZES = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
+"""How the names begin of what does that."""
+_REGISTRIES: Mapping[str, tuple[str, ...]] = {
+    "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
+    "torch.distributions.kl": ("_KL_REGISTRY",),
+    "torch.nn.modules.module": (
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+        "_global_buffer_registration_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_module_registration_hooks",
+        "_global_parameter_registration_hooks",
+    ),
+}
+"""Where torch's modules and distributions look up code of others, by module."""
+
+
+def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Return the flags that are not what torch begins with, each with its name."""
+    for name, default in _FLAGS.items():
+        ask = getattr(torch._C, name, None)
+        if ask is not None and (value := ask()) != default:
+            yield name, value
+    if (ask := getattr(torch._C, "_get_fp32_precision_getter", None)) is not None:
+        for of, usual in _PRECISIONS.items():
+            if (value := ask(*of)) != usual:
+                yield "precision of " + " ".join(of), value
+        if (value := ask("mkldnn", "matmul")) != ask("cuda", "matmul"):
+            yield "precision of mkldnn matmul", value
+    if not torch.backends.mha.get_fastpath_enabled():
+        yield "torch.backends.mha", "off"
+    einsum = torch.backends.opt_einsum
+    if einsum.enabled is not einsum.is_available() or einsum.strategy not in (None, "auto"):
+        yield "torch.backends.opt_einsum", (bool(einsum.enabled), einsum.strategy)
+
+
+def add_autocast(torch: ModuleType, state: Fingerprint) -> None:
+    """Add autocast's state on each device."""
+    for device in torch._C._autocast_supported_devices():
+        state.note("autocast", device, torch.is_autocast_enabled(device))
+        state.note(torch.get_autocast_dtype(device))
+
+
+def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes: bool) -> None:
+    """Add what the code that was added may run into: random numbers, hooks, and registries of torch's.
+
+    `passes` says that some of it is given graphs: there tensors are real, and elsewhere they are traced,
+    unless the code takes them out.
+    """
+    names = state.reads.attributes
+    draws = bool(names & _RANDOM) or any(name.startswith(_INITIALIZES) for name in names)
+    if draws and (passes or names & _TAKES_OUT):
+        state.note("random numbers", *_generators(torch))
+    for place, registry in _registries():
+        for key in sorted(registry, key=str):
+            if not known.made(registry[key]):
+                state.note(place)
+                state.add((key, registry[key]), f"an entry of {place}")
+    if names & {"copy", "deepcopy", "dumps"}:
+        for kind, reduce in sorted(copyreg.dispatch_table.items(), key=lambda each: each[0].__qualname__):
+            if known.is_users(reduce.__module__):
+                state.add((kind, reduce), "how it is copied")
+    if names & {"warn", "warn_explicit"}:
+        for action, message, category, module, line in warnings.filters:
+            if action == "error":
+                state.note(action, *(each and each.pattern for each in (message, module)), line)
+                state.add(category)
+
+
+def _generators(torch: ModuleType) -> Iterator[bytes]:
+    """Return the states of torch's default generators; none of a device that is not in use."""
+    yield torch.get_rng_state().numpy().tobytes()
+    if torch.cuda.is_initialized():
+        for state in torch.cuda.get_rng_state_all():
+            yield state.numpy().tobytes()
+
+
+def _registries() -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    for module, names in _REGISTRIES.items():
+        for name in names:
+            found: Any = sys.modules.get(module)
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found:
+                yield f"{module}.{name}", found
