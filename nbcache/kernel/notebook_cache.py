@@ -165,7 +165,7 @@ class NotebookCache:
         """Return what the local store and the snapshots hold under torch's `key`, newest first."""
         if self.environment is None or self.is_given_up(type, key):
             return ()
-        found = self._prefetcher.take(type, key)
+        found = self._prefetcher.pop(type, key)
         logger.debug("looked up %s %s here: %d found", type, key, len(found))
         return found
 

@@ -105,7 +105,7 @@ class Prefetcher:
         """Return the graphs that manifests tell of; nothing where that is not known yet."""
         return self._graphs
 
-    def take(self, type: str, key: str) -> list[Artifact]:
+    def pop(self, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under a type and key, from wherever they are; nothing is held any more."""
         with self._lock:
             self._taken.add((type, key))

@@ -379,7 +379,7 @@ class Session:
         logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(found))
         return found
 
-    def await_other(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
+    def wait_for_other_kernel(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now; nothing where this one is to compile it.
 
         `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
@@ -388,7 +388,7 @@ class Session:
         if environment is None or shared_client is None or not (self.saving and self.settings.save):
             return ()
         function = self.function()
-        return shared_client.await_other(environment, key, function, frozenset(map(sha256, tried)))
+        return shared_client.wait_for_other_kernel(environment, key, function, frozenset(map(sha256, tried)))
 
     def function(self) -> str:
         """Return the function that this thread compiles."""

@@ -28,7 +28,7 @@ from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRes
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
 from nbcache.kernel.session import Session
-from nbcache.snapshots.build import Draft, Origin, makers, take
+from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers
 from nbcache.snapshots.names import Place
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
@@ -219,7 +219,7 @@ class Sharing:
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
-    def take(self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({})) -> Draft:
+    def build(self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({})) -> Draft:
         """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
@@ -227,11 +227,11 @@ class Sharing:
                 "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
                 next_step="run a cell that compiles first",
             )
-        return take(self._session.artifacts, manifest, origin, known)
+        return build_snapshot(self._session.artifacts, manifest, origin, known)
 
     def write(self, target: Path | Place, origin: Origin) -> Taken:
         """Write a snapshot to `target`, with all that is there already; raises as `write` does."""
-        return write(target, partial(self.take, origin), origin, self.keyring)
+        return write(target, partial(self.build, origin), origin, self.keyring)
 
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
         """Take a snapshot of the notebook, by default into the file beside it."""

@@ -123,7 +123,7 @@ class SharedClient:
             return ()
         return self._unpacked(environment, self.level.find(environment, type, key))
 
-    def await_other(
+    def wait_for_other_kernel(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
     ) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now; nothing where this one is to compile it.
@@ -132,7 +132,7 @@ class SharedClient:
         digest, is not what it waits for.
         """
         expected = self._expected_seconds(function)
-        found = self.level.await_other(environment, _GRAPH, key, expected, self._wait_for, tried)
+        found = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, self._wait_for, tried)
         if not found:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
         return self._unpacked(environment, found)

@@ -144,7 +144,7 @@ class SharedLevel:
 
     # --- one compile for many kernels -----------------------------------------------------------
 
-    def await_other(
+    def wait_for_other_kernel(
         self,
         environment: Environment,
         type: str,

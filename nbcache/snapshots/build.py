@@ -28,7 +28,16 @@ from nbcache.core.trust import Keyring, Policy, Purpose
 from nbcache.snapshots.file import Signed, SnapshotFile, encode_file
 from nbcache.snapshots.verify import _MAX_ENVIRONMENTS, Received, _check, _check_packed
 
-__all__ = ["Draft", "Origin", "makers", "merge", "of_manifests", "signed", "signed_manifest", "take"]
+__all__ = [
+    "Draft",
+    "Origin",
+    "build_snapshot",
+    "makers",
+    "merge",
+    "of_manifests",
+    "signed",
+    "signed_manifest",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Draft:
     """What was to be in it, and is not there any more, or cannot be in a snapshot."""
 
 
-def take(
+def build_snapshot(
     artifacts: ArtifactStore,
     manifest: Manifest,
     origin: Origin,

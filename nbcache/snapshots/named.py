@@ -47,8 +47,8 @@ from nbcache.core.trust import Keyring, Standing
 from nbcache.snapshots.build import Draft, Origin, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
 from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
-from nbcache.snapshots.verify import Received, announced, is_vouched, without
-from nbcache.snapshots.versions import revised
+from nbcache.snapshots.verify import Received, is_vouched, read_manifest, without
+from nbcache.snapshots.versions import merge_into_existing
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_store
 
@@ -187,15 +187,15 @@ class NamedSnapshots:
             )
         return length
 
-    def write(self, name: str, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
-        """Add what `take` returns, which is told what is there already, to the snapshot of this name.
+    def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
+        """Add what `build` returns, which is told what is there already, to the snapshot of this name.
 
-        Writes only what is new. Raises what `take` raises, and SnapshotError where it gets too long.
+        Writes only what is new. Raises what `build` raises, and SnapshotError where it gets too long.
         """
         for _ in range(_ATTEMPTS - 1):
             with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
-                return self._write(name, take, origin)
-        return self._write(name, take, origin)
+                return self._write(name, build, origin)
+        return self._write(name, build, origin)
 
     def remove(self, name: str) -> int:
         """Remove all versions of a name; return how many there were, SnapshotError where none was.
@@ -211,14 +211,14 @@ class NamedSnapshots:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _write(self, name: str, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
+    def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
         versions = self.versions(name)
         ours = {each.key: each.received for each in versions if each.received and _is_ours(each.received)}
         earlier = [self._as_it_is(received) for received in ours.values()]
         gone: set[str] = set()
         for before, now in zip(ours.values(), earlier, strict=True):
             gone |= before.snapshot.contents.keys() - now.snapshot.contents.keys()
-        draft, changed = revised(earlier, take, origin, self._keyring, anew=bool(gone))
+        draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
         if sum(each.packed_size for each in draft.snapshot.contents.values()) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
                 f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
@@ -291,7 +291,9 @@ class NamedSnapshots:
         try:
             if name is None or sha256(value) != key.rpartition("/")[2]:
                 raise refused("its manifest does not have the digest that it is named by")
-            return Version(name, key, announced(value, self._keyring, where=self.where(name)), None, value)
+            return Version(
+                name, key, read_manifest(value, self._keyring, where=self.where(name)), None, value
+            )
         except (FormatError, BadSignature) as error:
             return Version(name or "", key, None, self.placed(error, key), value)
 

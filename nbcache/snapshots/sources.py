@@ -151,22 +151,22 @@ def destination(dest: str | os.PathLike[str]) -> Path | Place:
 
 
 def write(
-    target: Path | Place, take: Callable[[Mapping[str, Packed]], Draft], origin: Origin, keyring: Keyring
+    target: Path | Place, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin, keyring: Keyring
 ) -> Taken:
-    """Write what `take` returns into the user's version at `target`; those of others stand beside it.
+    """Write what `build` returns into the user's version at `target`; those of others stand beside it.
 
-    `take` is told what is there of the user's, by digest.
+    `build` is told what is there of the user's, by digest.
     """
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
-            written = snapshots.write(target.name, take, origin)
+            written = snapshots.write(target.name, build, origin)
             where = snapshots.where(target.name)
         return Taken(where, written.draft, b"", written.changed, written.lost, written.left)
     path = target
     taken: list[Taken] = []
 
     def change(before: bytes | None) -> bytes:
-        data, draft, changed, left = added(before, take, origin, keyring, where=str(path))
+        data, draft, changed, left = added(before, build, origin, keyring, where=str(path))
         taken.append(Taken(str(path), draft, data, changed, left=left))
         return data
 

@@ -17,11 +17,11 @@ from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
 
 __all__ = [
     "Received",
-    "announced",
     "is_own",
     "is_vouched",
     "judged",
     "judged_file",
+    "read_manifest",
     "receive",
     "told",
     "without",
@@ -127,7 +127,7 @@ def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Re
     return found, problems
 
 
-def announced(data: bytes, keyring: Keyring, *, where: str) -> Received:
+def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
     """Return what a snapshot file without its artifacts says, checked as `receive` does, signature and all.
 
     It unlocks nothing: its artifacts are elsewhere.

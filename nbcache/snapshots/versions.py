@@ -16,27 +16,27 @@ from nbcache.snapshots.build import Draft, Origin, merge, signed
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.verify import Received, is_own, judged, told
 
-__all__ = ["added", "attributed", "revised", "united", "vouched"]
+__all__ = ["added", "attributed", "merge_into_existing", "united", "vouched"]
 
 
-def revised(
+def merge_into_existing(
     earlier: Sequence[Received],
-    take: Callable[[Mapping[str, Packed]], Draft],
+    build: Callable[[Mapping[str, Packed]], Draft],
     origin: Origin,
     keyring: Keyring,
     *,
     anew: bool = False,
 ) -> tuple[Draft, bool]:
-    """Return the user's own versions that are there, with what `take` adds; and whether to sign that anew.
+    """Return the user's own versions that are there, with what `build` adds; and whether to sign that anew.
 
-    It is where any of it is new, and with `anew`. `take` is told what is there, by digest. What was compiled
+    It is where any of it is new, and with `anew`. `build` is told what is there, by digest. What was compiled
     here gets the user's statement, and all else keeps its maker's.
     """
     drafts = [Draft(each.snapshot, each.unlock(Policy.STRICT)) for each in earlier]
     known: dict[str, Packed] = {}
     for draft in drafts:
         known = {**draft.snapshot.contents, **known}
-    taken = attributed(take(known), drafts, origin, keyring)
+    taken = attributed(build(known), drafts, origin, keyring)
     draft = merge([*drafts, taken], origin)
     return draft, anew or len(drafts) != 1 or draft.snapshot.manifests != drafts[0].snapshot.manifests
 
@@ -73,19 +73,19 @@ def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: 
 
 def added(
     before: bytes | None,
-    take: Callable[[Mapping[str, Packed]], Draft],
+    build: Callable[[Mapping[str, Packed]], Draft],
     origin: Origin,
     keyring: Keyring,
     *,
     where: str,
 ) -> tuple[bytes, Draft, bool, int]:
-    """Return a snapshot file with what `take` adds to the user's version in it; the others stay as they are.
+    """Return a snapshot file with what `build` adds to the user's version in it; the others stay as they are.
 
     Also returns what that version holds, whether any of it is new, and how many others there are.
     CorruptSnapshot where what is there is no snapshot.
     """
     if before is None:
-        draft, changed = revised([], take, origin, keyring)
+        draft, changed = merge_into_existing([], build, origin, keyring)
         return signed(draft, keyring), draft, changed, 0
     with told(where):
         file = decode_file(before)
@@ -93,7 +93,7 @@ def added(
     ours = {each.version: each for each in found if each.standing is Standing.OWN}
     # One's own that are damaged go: what they held and is still here is in the new one.
     others = [each for each in file.versions if each.digest not in ours and not is_own(each, keyring)]
-    draft, changed = revised([*ours.values()], take, origin, keyring)
+    draft, changed = merge_into_existing([*ours.values()], build, origin, keyring)
     data = signed(draft, keyring, others, file.packed) if changed else before
     return data, draft, changed, len(others)
 

@@ -16,7 +16,6 @@ is read (`format.decode_entry`), so that costs a miss; syncing would cost every 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import secrets
@@ -29,6 +28,7 @@ from pathlib import Path
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
+from nbcache.stores.os_errors import is_absence, is_collision, is_forbidden, is_full, is_too_long
 from nbcache.stores.plain_files import is_plain, read_plain
 
 __all__ = ["DirectoryStore"]
@@ -49,11 +49,6 @@ keys of one folder were seen to remove it under a put ten times in a row."""
 
 _MAX_BYTES = MAX_CONTENT_BYTES + 4096
 """The longest value: an entry of the longest content; what is longer is not ours."""
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
-_COLLISION = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY}
-_ABSENT = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
 class DirectoryStore:
@@ -178,7 +173,7 @@ class DirectoryStore:
             self._is_open(self._root)
             (self._root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            if error.errno not in _FORBIDDEN:
+            if not is_forbidden(error):
                 raise self._unavailable("cannot be used", error) from error
 
     def _is_open(self, folder: Path) -> bool:
@@ -249,7 +244,7 @@ class DirectoryStore:
         try:
             file.unlink()
         except OSError as error:
-            if error.errno in _ABSENT:
+            if is_absence(error):
                 return
             raise
         for folder in file.parents:
@@ -268,7 +263,7 @@ class DirectoryStore:
                 with os.scandir(self._root / folder) as entries:
                     present = list(entries)
             except OSError as error:
-                if error.errno in _ABSENT:
+                if is_absence(error):
                     continue
                 raise self._unavailable("cannot be listed", error) from error
             for entry in present:
@@ -347,17 +342,17 @@ class DirectoryStore:
             raise self._forbidden()
 
     def _write_error(self, error: OSError) -> StoreError:
-        if error.errno in _FULL:
+        if is_full(error):
             return StoreFull(
                 f"{self.name} has no room: {error.strerror}",
                 where=str(self.path),
                 next_step="free disk space; in a notebook, %nbcache clear --all removes all that is stored",
             )
-        if error.errno in _FORBIDDEN:
+        if is_forbidden(error):
             return self._forbidden()
-        if error.errno in _COLLISION:
+        if is_collision(error):
             return StoreError("a key cannot be a folder of other keys as well", where=str(error.filename))
-        if error.errno == errno.ENAMETOOLONG:
+        if is_too_long(error):
             return StoreError("a key is longer than this filesystem's names can be", where=str(self.path))
         return self._unavailable("cannot be written to", error)
 

@@ -21,7 +21,6 @@ its server does. Whoever must not wait asks from a thread.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import stat
@@ -37,6 +36,7 @@ from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnl
 from nbcache.core.text import redacted
 from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
+from nbcache.stores.os_errors import is_absence, is_collision, is_forbidden, is_full, is_too_long
 from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
 from nbcache.stores.with_timeout import given_up
 
@@ -56,11 +56,6 @@ _FOLDERS = ("file", "local")
 _ARCHIVES = ("zip", "tar", "libarchive")
 """Services that open one file of a folder, and reach no other."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
-_COLLISION = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY}
-_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class FilesystemStore:
@@ -125,7 +120,7 @@ class FilesystemStore:
         paths, ends = [f"{root}/{key}" for key, _ in parts], [length + 1 for _, length in parts]
         answers = fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
         for (key, length), answer in zip(parts, answers, strict=True):
-            if isinstance(answer, Exception) and not _is_absence(answer):
+            if isinstance(answer, Exception) and not is_absence(answer):
                 raise answer
             if isinstance(answer, bytes) and len(answer) <= length:
                 found[key] = answer
@@ -172,7 +167,7 @@ class FilesystemStore:
                 else:
                     fs.rm_file(f"{root}/{key}")
             except Exception as error:
-                if not _is_absence(error):
+                if not is_absence(error):
                     raise
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -243,24 +238,23 @@ class FilesystemStore:
             raise self._error(error, what, writing) from error
 
     def _error(self, error: Exception, what: str, writing: bool) -> StoreError:
-        number = error.errno if isinstance(error, OSError) else None
         if writing and isinstance(error, LinkInTheWay):
             return StoreUnavailable(
                 "a folder in this store is a link, which somebody else may have put there",
                 where=str(error.filename),
                 next_step="remove it, or name another folder",
             )
-        if writing and number in _FULL:
+        if writing and is_full(error):
             return StoreFull(f"{self.name} has no room", where=self.name, next_step="free space there")
-        if writing and (isinstance(error, PermissionError | NotImplementedError) or number in _FORBIDDEN):
+        if writing and (isinstance(error, NotImplementedError) or is_forbidden(error)):
             return StoreReadOnly(
                 "this store can be read, and not written to",
                 where=self.name,
                 next_step="ask for the right to write there, or use it for reading only",
             )
-        if writing and (number in _COLLISION or isinstance(error, FileExistsError | IsADirectoryError)):
+        if writing and is_collision(error):
             return StoreError("a key cannot be a folder of other keys as well", where=self.name)
-        if number == errno.ENAMETOOLONG:
+        if is_too_long(error):
             return StoreError("a key is longer than this filesystem's names can be", where=self.name)
         # Not the message, in which a service may quote credentials.
         reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
@@ -309,16 +303,12 @@ def _is_folder(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
-def _is_absence(error: Exception) -> bool:
-    return isinstance(error, _ABSENT) or getattr(error, "errno", None) == errno.ENAMETOOLONG
-
-
 def _length(fs: Any, root: str, key: str) -> int | None:
     """Return how long an object is; None where there is none, or a service does not tell."""
     try:
         info = fs.info(f"{root}/{key}")
     except Exception as error:
-        if _is_absence(error):
+        if is_absence(error):
             return None
         raise
     length = info.get("size") if info["type"] == "file" else None

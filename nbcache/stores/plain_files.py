@@ -13,12 +13,13 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from nbcache.stores.os_errors import is_absence
+
 __all__ = ["LinkInTheWay", "files_below", "folder_of", "is_plain", "read_plain"]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 8 << 20
-_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class LinkInTheWay(NotADirectoryError):
@@ -90,7 +91,7 @@ def read_plain(
             descriptor = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:
         # ENXIO is a socket's, or a device's that is not there.
-        if isinstance(error, _ABSENT) or error.errno in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
+        if is_absence(error) or error.errno in (errno.ELOOP, errno.ENXIO):
             return None
         raise
     try:
@@ -119,7 +120,7 @@ def is_plain(root: Path, key: str) -> bool:
         with folder_of(root, key) as (folder, name):
             return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError as error:
-        if isinstance(error, _ABSENT) or error.errno == errno.ENAMETOOLONG:
+        if is_absence(error):
             return False
         raise
 
@@ -138,5 +139,6 @@ def files_below(root: Path, prefix: str, given_up: Callable[[], bool] = lambda: 
                         folders.append(f"{folder}{entry.name}/")
                     elif entry.is_file(follow_symlinks=False):
                         yield f"{folder}{entry.name}"
-        except _ABSENT:
-            continue
+        except OSError as error:
+            if not is_absence(error):
+                raise

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
-    "hand_on",
+    "count_and_record",
     "kernels_are_replaced",
     "loaded",
     "note_unverified",
@@ -74,7 +74,7 @@ def record(
     def note(artifact_type: str, key: str, content: Any) -> None:
         made = was_made(artifact_type, key, content)
         encoded = factory.encode_create(artifact_type, key, content).content
-        hand_on(session, Artifact(artifact_type, key, encoded), made=made)
+        count_and_record(session, Artifact(artifact_type, key, encoded), made=made)
 
     def record_artifact(
         original: Any, cls: Any, artifact_type: str, key: str, content: Any, *args: Any, **kwargs: Any
@@ -91,7 +91,7 @@ def record(
     patches.hook(manager, "populate_caches", populate_caches)
 
 
-def hand_on(session: Session, artifact: Artifact, *, made: bool) -> None:
+def count_and_record(session: Session, artifact: Artifact, *, made: bool) -> None:
     """Have an artifact that was just made or used counted for its graph, and stored, or its use noted."""
     session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
     session.cache.record(artifact.type, artifact.key, artifact.content, made=made)
@@ -106,7 +106,7 @@ def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]
             session.rejected(type, key, error)
             continue
         session.cache.mark_restored(type, key)
-        hand_on(session, artifact, made=False)
+        count_and_record(session, artifact, made=False)
         return found
     return None
 

@@ -352,7 +352,7 @@ def test_a_cluster_whose_slots_move_serves_as_ever(kernel: Make, redis_cluster: 
 def test_a_kernel_ends_in_time_while_redis_hangs(kernel: Make, server: RedisServer) -> None:
     one = kernel(server.url)
     one.publish("one")
-    assert not one.session.await_other("claimed")
+    assert not one.session.wait_for_other_kernel("claimed")
     server.stop()
     one.session.cache.record("inductor", "two", b"a graph", made=True)
     with within(2.0):

@@ -316,13 +316,13 @@ def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_al
     first, second = (kernel(redis_server.url, prefetch=False) for _ in range(2))
     tried = [each.content for each in first.session.find("inductor", "one")]
     assert tried == [b"other guards"]
-    assert not first.session.await_other("one", tried)
+    assert not first.session.wait_for_other_kernel("one", tried)
 
     def compile() -> None:
         wait_until(lambda: second.session.shared_client and second.session.shared_client.holder, "it waits")
         record(first, "inductor", "one", b"these guards")
 
-    (found, _) = at_once([lambda: second.session.await_other("one", tried), compile])
+    (found, _) = at_once([lambda: second.session.wait_for_other_kernel("one", tried), compile])
     assert [each.content for each in found] == [b"these guards"]
 
 

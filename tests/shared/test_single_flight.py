@@ -283,8 +283,8 @@ def test_a_kernel_never_waits_for_itself(redis_server: RedisServer, kernel: Make
     # As where torch loads an AOTAutograd entry whose graph is gone, and then compiles that graph.
     first = kernel(redis_server.url)
     began = time.monotonic()
-    assert not first.session.await_other("one")
-    assert not first.session.await_other("one")
+    assert not first.session.wait_for_other_kernel("one")
+    assert not first.session.wait_for_other_kernel("one")
     assert first.run("one") == [MISS]
     assert time.monotonic() - began < client._LEAST_EXPECTED
     assert first.session.flush(SECONDS)

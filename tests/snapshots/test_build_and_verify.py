@@ -40,7 +40,7 @@ from nbcache.core.model import (
 )
 from nbcache.core.trust import Keyring, Policy, Purpose, Standing
 from nbcache.snapshots import build as snapshot
-from nbcache.snapshots.build import Draft, Origin, makers, merge, signed, take
+from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers, merge, signed
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.verify import Received, receive
 from nbcache.snapshots.versions import attributed
@@ -74,7 +74,9 @@ class Somebody:
 
     def snapshot(self, contents: Iterable[bytes] = CONTENTS, environment: Environment = AVX2) -> Draft:
         manifest = self.put(contents, environment)
-        return attributed(take(self.artifacts, with_graphs(manifest), ORIGIN), [], ORIGIN, self.keyring)
+        return attributed(
+            build_snapshot(self.artifacts, with_graphs(manifest), ORIGIN), [], ORIGIN, self.keyring
+        )
 
 
 def summary(refs: Iterable[ArtifactRef] = (), key: str = "fx", seconds: float = 4.5) -> GraphSummary:
@@ -203,7 +205,7 @@ def test_what_the_store_has_lost_is_named_and_left_out(ada: Somebody) -> None:
     manifest = ada.put(CONTENTS)
     lost = manifest.artifacts[1]
     ada.store.delete(f"artifact/{lost.digest}")
-    draft = take(ada.artifacts, with_graphs(manifest), ORIGIN)
+    draft = build_snapshot(ada.artifacts, with_graphs(manifest), ORIGIN)
     assert draft.missing == (lost,)
     assert lost.digest not in draft.packed
     assert lost.digest not in draft.snapshot.manifests[0].graphs[0].artifacts
@@ -217,7 +219,7 @@ def test_only_what_is_new_is_read_and_compressed(ada: Somebody) -> None:
     manifest = ada.put([*CONTENTS, b"new"])
     for digest in before.packed:
         ada.store.delete(f"artifact/{digest}")
-    draft = take(ada.artifacts, manifest, ORIGIN, before.snapshot.contents)
+    draft = build_snapshot(ada.artifacts, manifest, ORIGIN, before.snapshot.contents)
     assert draft.missing == ()
     assert draft.packed.keys() == {sha256(b"new")}
     assert draft.snapshot.contents.items() >= before.snapshot.contents.items()
@@ -255,8 +257,8 @@ def test_of_a_graph_that_both_have_the_longer_compile_counts(ada: Somebody) -> N
     manifest = ada.put([b"a"])
     compiled, hit = (summary(manifest.artifacts, seconds=seconds) for seconds in (9.0, 8.5))
     other = summary(key="another")
-    one = take(ada.artifacts, replace(manifest, graphs=(hit, other)), ORIGIN)
-    two = take(ada.artifacts, replace(manifest, graphs=(compiled,)), ORIGIN)
+    one = build_snapshot(ada.artifacts, replace(manifest, graphs=(hit, other)), ORIGIN)
+    two = build_snapshot(ada.artifacts, replace(manifest, graphs=(compiled,)), ORIGIN)
     for order in ([one, two], [two, one]):
         assert merge(order, ORIGIN).snapshot.manifests[0].graphs == (compiled, other)
 
@@ -264,7 +266,7 @@ def test_of_a_graph_that_both_have_the_longer_compile_counts(ada: Somebody) -> N
 def test_of_a_profile_that_grows_only_the_newest_is_kept(ada: Somebody, bob: Somebody) -> None:
     def profile(of: Somebody, content: bytes) -> Draft:
         ref = of.artifacts.put(AVX2.digest, Artifact("pgo", "profile", content))
-        return take(of.artifacts, Manifest(AVX2, "", (ref,)), ORIGIN)
+        return build_snapshot(of.artifacts, Manifest(AVX2, "", (ref,)), ORIGIN)
 
     old = profile(bob, b"one shape")
     profile(ada, b"in between")

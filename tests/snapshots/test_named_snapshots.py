@@ -62,7 +62,7 @@ def take_into(person: Person, store: Store, name: str, *keys: str) -> Written:
     for key in keys:
         bridge.compile(key)
     snapshots = NamedSnapshots(store, Keyring(person.keys))
-    written = snapshots.write(name, lambda known: sharing.take(ORIGIN, known), ORIGIN)
+    written = snapshots.write(name, lambda known: sharing.build(ORIGIN, known), ORIGIN)
     session.close()
     return written
 
@@ -316,7 +316,7 @@ def test_a_writer_that_is_interrupted_by_another_at_any_point_loses_nothing(
 
     def write(store: Store, key: str) -> None:
         snapshots = NamedSnapshots(store, Keyring(ada.keys))
-        snapshots.write(NAME, lambda known: sharings[key].take(ORIGIN, known), ORIGIN)
+        snapshots.write(NAME, lambda known: sharings[key].build(ORIGIN, known), ORIGIN)
 
     def make(at: int) -> Interrupted:
         store = copied(before)

@@ -407,7 +407,7 @@ def test_who_is_trusted_no_more_is_refused_in_the_local_store(
     bridge.compile("one")
     assert outcomes(session) == [HIT, MISS]
     assert [notice for notice in session.notices if "not used" in notice and "trust add" in notice]
-    taken = sharing.take(ORIGIN)
+    taken = sharing.build(ORIGIN)
     session.close()
     assert {ref.provenance for each in taken.snapshot.manifests for ref in each.artifacts} == {None}
 
@@ -506,7 +506,7 @@ def takes_unsigned(person: Person, place: Path, *graphs: str) -> str:
     session, bridge, sharing = person.session()
     for graph in graphs:
         bridge.compile(graph)
-    draft = sharing.take(ORIGIN)
+    draft = sharing.build(ORIGIN)
     session.close()
     frames = {draft.snapshot.contents[each].packed_digest: frame for each, frame in draft.packed.items()}
     place.write_bytes(encode_file(SnapshotFile([Signed(encode_snapshot(draft.snapshot), None)], frames)))
@@ -965,7 +965,7 @@ class Team:
         session.close()
         own = {
             ref.key
-            for manifest in sharing.take(ORIGIN).snapshot.manifests
+            for manifest in sharing.build(ORIGIN).snapshot.manifests
             for ref in manifest.artifacts
             if self.maker(ref.size) is person
         }

@@ -436,7 +436,7 @@ class FakeBridge:
         """Have a graph in the folder; return whether it was there, or the session had it."""
         session.emit(LookupStarted(**at(), key=key, backward=False))
         if key not in self.folder:
-            for artifact in (session.find("inductor", key) or session.await_other(key))[:1]:
+            for artifact in (session.find("inductor", key) or session.wait_for_other_kernel(key))[:1]:
                 self.folder[key] = artifact.content
                 session.cache.mark_restored("inductor", key)
         hit = key in self.folder

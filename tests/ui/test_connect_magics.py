@@ -173,7 +173,7 @@ def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_
         "session.cache.environment_ready(here)\n"
         "[t.join() for t in threading.enumerate() if t.name == 'nbcache-prefetch']\n"
         "value = [run('1 + 1'), run('2'), session.notices, list(session.find('inductor', 'one')), "
-        "session.await_other('one') or []]",
+        "session.wait_for_other_kernel('one') or []]",
         NBCACHE_SHARED_URL=dead,
     )
     assert reports[0]["success"] and reports[0]["text"].count("cannot be reached") == 1
@@ -196,7 +196,7 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path)
         seconds, flushed = in_shell(
             "session.cache.environment_ready(here)\n"
             "session.find('inductor', 'one')\n"
-            "session.await_other('one')\n"
+            "session.wait_for_other_kernel('one')\n"
             f"os.kill({server._process.pid}, signal.SIGSTOP)\n"
             "session.cache.record('inductor', 'one', b'a graph', made=True)\n"
             "flushed = run('%nbcache flush')['text']\n"

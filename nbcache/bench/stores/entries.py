@@ -29,7 +29,7 @@ from nbcache.shared.gc import sweep
 from nbcache.shared.keys import LIVE
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
-from nbcache.snapshots.build import Origin, take
+from nbcache.snapshots.build import Origin, build_snapshot
 from nbcache.snapshots.gc import collect_garbage
 from nbcache.snapshots.named import NamedSnapshots
 from nbcache.stores.memory import MemoryStore
@@ -98,7 +98,7 @@ class _Full:
             refs.append(kept.put(self.environment.digest, Artifact(ref.type, ref.key, content)))
         manifest = Manifest(self.environment, f"snapshot-{number}.ipynb", tuple(refs))
         origin = Origin(manifest.notebook, time.time(), "nbcache bench")
-        self.snapshots.write(f"bench/{number}", partial(take, kept, manifest, origin), origin)
+        self.snapshots.write(f"bench/{number}", partial(build_snapshot, kept, manifest, origin), origin)
 
     def manifest(self, number: int) -> Manifest:
         """Return what the notebook has that the artifact of this number belongs to."""

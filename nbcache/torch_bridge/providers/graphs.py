@@ -62,7 +62,7 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
             return []
         session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
         try:
-            found = session.await_other(key, tried)
+            found = session.wait_for_other_kernel(key, tried)
         finally:
             session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
         return written(cls, type, key, tried, found)

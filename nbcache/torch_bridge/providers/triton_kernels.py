@@ -26,7 +26,7 @@ from nbcache.core.model import Artifact
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import CANDIDATE
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since
-from nbcache.torch_bridge.recording import hand_on, kernels_are_replaced, restored
+from nbcache.torch_bridge.recording import count_and_record, kernels_are_replaced, restored
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -172,7 +172,7 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
             return  # for a GPU of another maker, or kept by a cache of the user's own
         ours = context.owned() and Path(heuristics.cache_dir()) in folder.parents
         made = compiled_since(began, code.stat()) or ours
-        hand_on(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
+        count_and_record(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
 
     def coordinate_descent_tuning(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.time()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
-from nbcache.torch_bridge.recording import hand_on, restored
+from nbcache.torch_bridge.recording import count_and_record, restored
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
@@ -88,7 +88,7 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
         path = Path(str(module.__file__))
         status = path.stat()
         made = compiled_since(began, status) or (context.owned() and status.st_uid == os.getuid())
-        hand_on(session, Artifact(MODULE, key, path.read_bytes()), made=made)
+        count_and_record(session, Artifact(MODULE, key, path.read_bytes()), made=made)
 
     def compile_module_from_src(original: Any, src: str, name: str, *args: Any, **options: Any) -> Any:
         compile = partial(original, src, name, *args, **options)

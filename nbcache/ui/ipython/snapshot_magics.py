@@ -244,7 +244,7 @@ class ShareMagics:
 
     def _into_output(self, notebook: str) -> None:
         origin, keyring = self._sharing.origin(notebook), self._sharing.keyring
-        draft = attributed(self._sharing.take(origin), [], origin, keyring)
+        draft = attributed(self._sharing.build(origin), [], origin, keyring)
         data = signed(draft, keyring)
         if len(data) > _MAX_OUTPUT_BYTES:
             raise SnapshotError(

@@ -26,7 +26,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import usable
-from nbcache.snapshots.build import Draft, Origin, merge, of_manifests, take
+from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
     beside,
@@ -189,7 +189,7 @@ def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:
                 "it runs takes its own: %nbcache snapshot",
             )
         where = origin(notebook.name, settings)
-        read = partial(take, artifacts, manifest, where)
+        read = partial(build_snapshot, artifacts, manifest, where)
         taken = write(target, read, where, Keyring(settings.trust_dir))
     summary = taken.summary()
     said = f"{one_line(taken.where)} holds {held(taken.draft.snapshot)}"
