@@ -1,7 +1,7 @@
 """The logger `nbcache`: what is looked up where, why it is used or not, and faults with their tracebacks.
 
-It is off the screen, unless the setting `log` says otherwise. What it is given loses what may be a secret
-before any handler sees it, whoever has installed that.
+It is off the screen, unless the setting `log` says otherwise; then handlers of other loggers are not asked.
+What may be a secret in a URL is taken out before any handler sees it, whoever has installed that.
 """
 
 from __future__ import annotations
@@ -14,43 +14,71 @@ __all__ = ["LEVELS", "logger", "show"]
 
 LEVELS = ("off", "debug")
 """What the setting `log` can be."""
-_SECRET = re.compile(r"(?<=://)\S*@|(?<=[\w/])\?[^\s#]*=[^\s#'\"]*")
-"""User and password of a URL, and its query."""
+_URL = re.compile(r"(?<=://)\S+")
 
 
-class _NoSecrets(logging.Filter):
-    """Takes secrets out of messages and tracebacks."""
+class _Logger(logging.Logger):
+    """Fails nobody who logs, whatever handlers there are, and tells them no secrets."""
 
     _formatter = logging.Formatter()
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = _SECRET.sub("", record.getMessage()), ()
-        if record.exc_info:
-            record.exc_text = _SECRET.sub("", self._formatter.formatException(record.exc_info))
-        return True
+    def handle(self, record: logging.LogRecord) -> None:
+        try:
+            record.msg, record.args = _without_secrets(record.getMessage()), ()
+            if record.exc_info:
+                record.exc_text = _without_secrets(self._formatter.formatException(record.exc_info))
+                record.exc_info = None
+            super().handle(record)
+        except Exception:  # a cell is worth more than a line about it
+            pass
 
 
 class _OnScreen(logging.Handler):
     """Writes to what `sys.stderr` is now: a notebook's kernel has another one than it began with."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            print(self.format(record), file=sys.stderr)
-        except Exception:  # a stream that is closed is no reason to fail who logs
-            self.handleError(record)
+        print(self.format(record), file=sys.stderr)
 
 
-logger = logging.getLogger("nbcache")
-logger.addFilter(_NoSecrets())
+def _without_secrets(text: str) -> str:
+    """Return a text whose URLs have no user, password and query."""
+    return _URL.sub(lambda match: _shown(match[0]), text)
+
+
+def _shown(url: str) -> str:
+    if "@" in url and "?" in url:  # either may be part of the other
+        return "…"
+    return url.rpartition("@")[2].partition("?")[0]
+
+
+def _made() -> logging.Logger:
+    """Return the logger `nbcache`, of a class of our own, among all others."""
+    usual = logging.getLoggerClass()
+    logging.setLoggerClass(_Logger)
+    try:
+        return logging.getLogger("nbcache")
+    finally:
+        logging.setLoggerClass(usual)
+
+
+logger = _made()
 logger.addHandler(logging.NullHandler())
 _screen = _OnScreen()
 _screen.setFormatter(logging.Formatter("nbcache %(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+_before: list[tuple[int, bool]] = []
+"""The level, and whether the handlers of other loggers are asked, as they were found."""
 
 
 def show(level: str) -> None:
     """Show what is logged from `level` on, one of `LEVELS`; with `off`, leave it to other handlers."""
-    logger.removeHandler(_screen)
-    logger.propagate = level == "off"
-    logger.setLevel(logging.NOTSET if level == "off" else level.upper())
-    if level != "off":
-        logger.addHandler(_screen)
+    if level == "off":
+        logger.removeHandler(_screen)
+        while _before:
+            logger.level, logger.propagate = _before.pop()
+            logger.setLevel(logger.level)
+        return
+    if not _before:
+        _before.append((logger.level, logger.propagate))
+    logger.propagate = False
+    logger.setLevel(level.upper())
+    logger.addHandler(_screen)

@@ -138,12 +138,12 @@ class Patches:
         if self.off:
             return
         self.off = True
-        logger.info("a hook of torch failed", exc_info=error)
         if self._on_fault is not None:
             try:
                 self._on_fault(error)
             except Exception:  # telling of it is no reason to fail a cell either
                 pass
+        logger.info("a hook of torch failed", exc_info=error)
 
     def undo(self, action: Callable[[], None]) -> None:
         """Have `action` done by `restore`, too."""

@@ -382,6 +382,29 @@ def test_names_count_where_code_makes_texts_of_values(text: str, counts: bool) -
     assert fingerprint(target_of(source)) == fingerprint(target_of(documented))
 
 
+@pytest.mark.parametrize("read", ["str(WHICH['x'])", "WHICH['x'].__name__", "f'{[*ALL]}'"])
+def test_which_of_two_has_which_name_counts(read: str) -> None:
+    source = (
+        "class Fast: pass\nclass Slow: pass\nWHICH = {'x': Fast, 'y': Slow}\nALL = {Fast, Slow}\n"
+        f"def target(x):\n    return {read} if WHICH else ALL\n"
+    )
+    swapped = source.replace("'x': Fast, 'y': Slow", "'x': Slow, 'y': Fast")
+
+    assert fingerprint(target_of(source)) != fingerprint(target_of(swapped))
+    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
+
+
+def test_names_count_that_a_helper_reads_for_a_repr() -> None:
+    source = (
+        "def tell(it): return type(it).__name__\nSIZES = {'C': 1, 'D': 2}\nclass C:\n"
+        "    def __repr__(self): return tell(self)\n    def size(self): return SIZES[tell(self)]\n"
+        "it = C()\ndef target(x):\n    return it.size()\n"
+    )
+    renamed = source.replace("class C", "class D").replace("it = C", "it = D")
+
+    assert fingerprint(target_of(source)) != fingerprint(target_of(renamed))
+
+
 def test_what_is_registered_for_an_abstract_class_counts() -> None:
     source = (
         "from abc import ABC\nclass Kind(ABC): pass\nclass A: pass\nclass B:\n    size = 2\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -42,6 +44,10 @@ def test_nothing_is_on_the_screen_until_it_is_asked_for(
         f"redis://:a/b@{SECRET}@cache:6379/0",
         f"rediss://cache:6379/0?password={SECRET}&db=1",
         f"s3://bucket/x?secret={SECRET}#team/gpt",
+        f"redis://[::1]?password={SECRET}",
+        f"redis://cache/0-?password=it'{SECRET}",
+        f"redis://cache/0?password=a@{SECRET}",
+        f"redis://:a?{SECRET}@cache/0",
     ],
 )
 def test_no_handler_is_given_a_secret(
@@ -56,8 +62,43 @@ def test_no_handler_is_given_a_secret(
             log.logger.info("asking %s failed", url, exc_info=error)
     said = caplog.text + capsys.readouterr().err
 
+    seen = [(record.getMessage(), record.exc_info) for record in caplog.records]
+    assert SECRET not in repr(seen)
     assert said.count("Traceback") == said.count("\nValueError: ") == 2
     assert SECRET not in said
+
+
+def test_no_handler_fails_who_logs(monkeypatch: pytest.MonkeyPatch, shows: None) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("no room")
+
+    class Unsayable:
+        def __str__(self) -> str:
+            raise ValueError
+
+    broken = Broken()
+    log.logger.addHandler(broken)
+    try:
+        log.logger.warning("a fault")
+    finally:
+        log.logger.removeHandler(broken)
+    log.show("debug")
+    log.logger.debug("%s", Unsayable())
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    log.logger.debug("looked up")
+
+
+def test_a_level_that_the_user_has_set_is_as_before(shows: None) -> None:
+    log.logger.setLevel(logging.DEBUG)
+    try:
+        for level in ("off", "debug", "debug", "off", "off"):
+            log.show(level)
+        assert (log.logger.level, log.logger.propagate) == (logging.DEBUG, True)
+    finally:
+        log.logger.setLevel(logging.NOTSET)
 
 
 def test_what_is_logged_with_a_percent_sign_is_said_as_it_is(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,14 +58,14 @@ def add_code(
     state.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
     state.note(len(arguments), *arguments, code.co_exceptiontable)
     steps = steps_of(code)
+    generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # a dataclass's
     modules = {name: list(values) for name, values in (imported or {}).items()}
     for index, step in enumerate(steps):
         if step.operation == "IMPORT_NAME":  # first, as functions within may read what comes later
             _import(state, steps, index, scope, modules)
     for index, (operation, number, value, opcode) in enumerate(steps):
         state.note(operation)
-        if operation in FORMATS:
-            state.reads.format()
+        state.reads.texts |= operation in FORMATS and not generated
         # From 3.13 on LOAD_FAST loads the cells that make a closure: what they hold is used further in.
         makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
         if operation in LOADS and value in modules and not makes_closure:
@@ -94,7 +94,7 @@ def add_code(
                 state.add(value)
         elif opcode in dis.hasname:
             if operation != "IMPORT_NAME":
-                state.reads.name(value)
+                state.reads.name(value, generated=generated)
                 state.note(value)
         elif number is not None and value not in modules:
             state.note(number)

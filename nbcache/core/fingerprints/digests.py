@@ -87,9 +87,9 @@ class Fingerprint:
         """Functions that keep their answers, and of which this is the digest."""
         self._count = 0
         self._words: list[str] = []
-        self.reads = Reads(self.unknown, self._words)
+        self.reads = Reads(self.unknown)
         self._names: list[str] = []
-        """Names and texts that were seen; they count if code reads such."""
+        """Names and texts that were seen, in order; they count if code reads such."""
         self._called: list[str] = []
         """Names of functions and classes that were seen; they count if code makes texts of values as well."""
 
@@ -99,7 +99,7 @@ class Fingerprint:
         digest = self._state.hexdigest()
         if not (self.reads.names or self.reads.texts):
             return digest
-        names = "\n".join(sorted({*self._called, *(self._names if self.reads.names else ())}))
+        names = "\n".join([*self._called, "", *(self._names if self.reads.names else ())])
         return hashlib.sha256(f"{digest}\n{names}".encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
@@ -140,6 +140,8 @@ class Fingerprint:
             self.note(kind.__name__, repr(value))
             if kind is str:
                 self.reads.text(value)
+            elif kind is bytes:
+                self.reads.places_in(value.decode("latin-1"))
         elif kind is int:
             self.note("int", hex(value))
         elif id(value) in self._seen:
@@ -242,22 +244,30 @@ class Fingerprint:
                 self._add(key)
                 self.add(item, f"[{key!r}]" if type(key) in (str, int) else "")
         elif base in (set, frozenset):
-            self.note(*sorted(self._alone(item) for item in base.__iter__(value)))
+            elements = sorted(self._alone(item) for item in base.__iter__(value))
+            self.note(*(digest for digest, _, _ in elements))
+            for _, called, names in elements:
+                self._called += called
+                self._names += names
         else:
             for item in base.__iter__(value):
                 self._add(item)
         if not self.known.has(kind):
             self._attributes(held(kind, value))
 
-    def _alone(self, value: Any) -> str:
-        """Return the digest of one element of a set: sets have no order, so each counts by itself."""
-        state, before = self._state, len(self._seen)
-        self._state = hashlib.sha256()
+    def _alone(self, value: Any) -> tuple[str, list[str], list[str]]:
+        """Return the digest of one element of a set, and the names in it.
+
+        Sets have no order, so each element counts by itself.
+        """
+        state, before, called, names = self._state, len(self._seen), self._called, self._names
+        self._state, self._called, self._names = hashlib.sha256(), [], []
         self._add(value)
-        digest, self._state = self._state.hexdigest(), state
+        found = self._state.hexdigest(), self._called, self._names
+        self._state, self._called, self._names = state, called, names
         while len(self._seen) > before:
             self._seen.popitem()
-        return digest
+        return found
 
     def _attributes(self, values: Mapping[str, Any]) -> None:
         names = sorted(name for name in values if name not in self._ignored)
@@ -356,12 +366,14 @@ class Fingerprint:
 
         For a known one, it is what the user has registered: packages do so for theirs when they are imported.
         """
-        if isinstance(cls, ABCMeta):
-            registered = {each() for each in _get_dump(cls)[0]} - {None}
-            if self.known.has(cls):
-                registered = {each for each in registered if self.known.is_users(each.__module__)}
-            if registered:
-                self._add(registered)
+        if not isinstance(cls, ABCMeta):
+            return
+        registered = [each() for each in _get_dump(cls)[0]]
+        if self.known.has(cls):
+            own = [each for each in registered if each is not None and self.known.is_users(each.__module__)]
+            self.note(*sorted(f"{each.__module__}.{_name(each)}" for each in own))
+        else:
+            self._add(set(registered))
 
     def _function(self, function: types.FunctionType) -> None:
         if self.known.has(function) and self.known.has_file(function.__code__.co_filename):

@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
@@ -55,11 +55,16 @@ _READING_ATTRIBUTES = frozenset(
 _NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
 """Attributes that tell names, texts and orders, which count in no other way."""
 _NAMING = (builtins.dir, builtins.vars)
-_TELLING = (builtins.ascii, builtins.format, builtins.repr, builtins.str)
+_TELLING = (builtins.ascii, builtins.format, builtins.print, builtins.repr, builtins.str)
 """What tells the names of functions and classes, of some values."""
-_FORMATTING = frozenset({"__format__", "__repr__", "__str__", "format", "format_map"})
+_FORMATTING = frozenset(
+    {
+        *("__format__", "__repr__", "__str__", "aRepr", "format", "format_map", "pformat", "repr"),
+        *("safe_substitute", "saferepr", "substitute", "typename"),
+    }
+)
 """Attributes that do so."""
-_FORMATS = re.compile(r"%[-#0 +\d.]*[sra]")
+_FORMATS = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
 """Where a text has a place for another one."""
 _READ_ANY = (*_NAMING, builtins.getattr, builtins.hasattr, operator.attrgetter, operator.methodcaller)
 _LONGEST_NAME = 1000
@@ -73,10 +78,9 @@ class Unknown(Exception):
 class Reads:
     """What is read by all the code that was added to one fingerprint."""
 
-    def __init__(self, unknown: Callable[[str], Unknown], words: Sequence[str]) -> None:
-        """`unknown` makes the error that names a value; `words` name what is being added, outermost first."""
+    def __init__(self, unknown: Callable[[str], Unknown]) -> None:
+        """`unknown` makes the error that names a value."""
         self._unknown = unknown
-        self._words = words
         self.attributes: set[str] = set()
         """Names of attributes that code reads, of whatever."""
         self.owners: list[types.ModuleType | type] = []
@@ -95,40 +99,37 @@ class Reads:
         if any(value is reads for reads in _READS):
             raise self._unknown("it reads what no key tells")
         self.names |= any(value is naming for naming in _NAMING)
-        if any(value is telling for telling in _TELLING):
-            self.format()
+        self.texts |= any(value is telling for telling in _TELLING)
         self.any |= any(value is reads for reads in _READ_ANY)
 
-    def name(self, name: Any) -> None:
-        """Note what an attribute of this name reads; Unknown where no key tells that."""
+    def name(self, name: Any, *, generated: bool = False) -> None:
+        """Note what an attribute of this name reads; Unknown where no key tells that.
+
+        `generated` says that it is the text of a dataclass's instance: whoever asks for that reads names.
+        """
         if type(name) is not str:
             return
         self.attributes.add(name)
         if name in _FORMATTING:
-            self.format()
+            self.texts = True
         for kind, names in self._together.items():
             if name in names:
                 raise self._unknown(f"`{name}` of `{kind}`, which reads what no key tells")
         if name in _NAMING_ATTRIBUTES:
-            self.names |= not self._is_repr()
+            self.names |= not generated
         elif name in _READING_ATTRIBUTES:
             raise self._unknown(f"`{name}`, which reads what no key tells")
 
     def text(self, text: str) -> None:
         """Note what is read by a text, which may be the name of an attribute, or has places for others."""
-        if _FORMATS.search(text):
-            self.format()
+        self.places_in(text)
         if len(text) < _LONGEST_NAME:
             for name in text.split("."):
                 self.name(name)
 
-    def format(self) -> None:
-        """Note that code makes a text of a value."""
-        self.texts |= not self._is_repr()
-
-    def _is_repr(self) -> bool:
-        """Tell whether this is how a class makes a text of its instances, as every dataclass does."""
-        return "`__repr__`" in self._words
+    def places_in(self, text: str) -> None:
+        """Note whether a text has places for others."""
+        self.texts |= _FORMATS.search(text) is not None
 
     def of_module(self, module: str, name: str) -> None:
         """Note what is read by what a module calls `name`; Unknown where no key tells that."""

@@ -9,9 +9,10 @@ from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
 
+from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import contents
 
-__all__ = ["SETTINGS", "code_in_settings", "compilers"]
+__all__ = ["SETTINGS", "code_in_settings", "compilers", "stored_by"]
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "torch._functorch.config": (
@@ -66,6 +67,19 @@ def code_in_settings() -> Iterator[tuple[str, Any]]:
     for device, value in getattr(common, "custom_backend_passes", {}).items():
         if value is not None:
             yield f"custom pass for {device}", value
+
+
+def stored_by(kind: type) -> frozenset[str]:
+    """Return the names of the attributes that methods of a class store, but for its constructor."""
+    functions = (value for base in kind.__mro__ for value in vars(base).values())
+    codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
+    return frozenset(
+        step.value
+        for code in codes
+        if code.co_name not in ("__init__", "__new__", "__post_init__")
+        for step in steps_of(code)
+        if step.operation == "STORE_ATTR"
+    )
 
 
 def _default(config: Any, name: str) -> Any:

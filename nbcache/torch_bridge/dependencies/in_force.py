@@ -61,7 +61,9 @@ _RANDOM = frozenset(
         *("randperm", "rrelu", "rrelu_", "rsample", "sample", "uniform_"),
     }
 )
-"""Names of what draws from torch's default generators, beside what initializes modules."""
+"""Names of what draws from torch's default generators."""
+_INITIALIZES = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
+"""How the names begin of what initializes modules."""
 _TAKES_OUT = frozenset(
     {
         *("_disable_current_modes", "disable_proxy_modes_tracing", "item", "maybe_disable_fake_tensor_mode"),
@@ -69,8 +71,11 @@ _TAKES_OUT = frozenset(
     }
 )
 """Names of what makes plain numbers of tensors, or plain tensors of those that are traced."""
-_INITIALIZES = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
-"""How the names begin of what does that."""
+_ASK: Mapping[str, frozenset[str]] = {
+    "torch.distributions.constraint_registry": frozenset({"biject_to", "transform_to"}),
+    "torch.distributions.kl": frozenset({"kl_divergence"}),
+}
+"""Names of what looks things up in them, but for hooks, which any module calls."""
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
     "torch.distributions.kl": ("_KL_REGISTRY",),
@@ -97,7 +102,7 @@ def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
         for of, usual in _PRECISIONS.items():
             if (value := ask(*of)) != usual:
                 yield "precision of " + " ".join(of), value
-        if (value := ask("mkldnn", "matmul")) != ask("cuda", "matmul"):
+        if (value := ask("mkldnn", "matmul")) not in ("none", "ieee", ask("cuda", "matmul")):
             yield "precision of mkldnn matmul", value
     if not torch.backends.mha.get_fastpath_enabled():
         yield "torch.backends.mha", "off"
@@ -120,10 +125,12 @@ def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes:
     unless the code takes them out.
     """
     names = state.reads.attributes
+    if not names:
+        return  # flags and dtypes, and no code
     draws = bool(names & _RANDOM) or any(name.startswith(_INITIALIZES) for name in names)
     if draws and (passes or names & _TAKES_OUT):
         state.note("random numbers", *_generators(torch))
-    for place, registry in _registries():
+    for place, registry in _registries(names):
         for key in sorted(registry, key=str):
             if not known.made(registry[key]):
                 state.note(place)
@@ -135,7 +142,7 @@ def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes:
     if names & {"warn", "warn_explicit"}:
         for action, message, category, module, line in warnings.filters:
             if action == "error":
-                state.note(action, *(each and each.pattern for each in (message, module)), line)
+                state.note(action, *(getattr(each, "pattern", each) for each in (message, module)), line)
                 state.add(category)
 
 
@@ -147,9 +154,12 @@ def _generators(torch: ModuleType) -> Iterator[bytes]:
             yield state.numpy().tobytes()
 
 
-def _registries() -> Iterator[tuple[str, Mapping[Any, Any]]]:
+def _registries(read: frozenset[str] | set[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    """Return the registries that are not empty, and that code may look things up in by these names."""
     for module, names in _REGISTRIES.items():
         for name in names:
+            if not read & _ASK.get(module, read):
+                continue
             found: Any = sys.modules.get(module)
             for part in name.split("."):
                 found = getattr(found, part, None)

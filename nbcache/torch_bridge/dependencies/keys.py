@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.core.log import logger
-from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
+from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers, stored_by
 from nbcache.torch_bridge.dependencies.graphs import (
     constants_of,
     geometry,
@@ -25,7 +26,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
 )
 from nbcache.torch_bridge.dependencies.in_force import add_autocast, add_run_into, flags
 from nbcache.torch_bridge.dependencies.operators import Registrations
-from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, is_of_source
+from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.tables import (
     DEREGISTERED,
     UNREACHED,
@@ -49,7 +50,6 @@ __all__ = ["Dependencies"]
 
 _ATTRIBUTE = "nbcache_dependencies"
 """What torch's keys call it; torch's own list of their parts shows the name."""
-_PLAIN = (bool, bytes, complex, float, int, str, tuple)
 _IDS = frozenset({"_autograd_function_id"})
 """Attributes that number things in the order in which they were made."""
 
@@ -245,13 +245,19 @@ class Dependencies:
         return None if state.digest == empty else state.digest
 
     def _add_setting(self, state: Fingerprint, name: str, value: Any) -> None:
-        """Add what a setting holds; where only `uuid` can tell an instance's state, its class."""
+        """Add what a setting holds; where `uuid` tells an instance's state, only what else can be told of it.
+
+        What it stores itself while it runs does not count: a pass does not run for graphs that are hit.
+        """
         if hasattr(value, "uuid"):
-            try:
-                Fingerprint(self._known, [self._values], _IDS).add(value)
-            except Unknown:
-                value = type(value)
-        state.add(value, f"the setting {name}")
+            state.add(type(value), f"the setting {name}")
+            own = Fingerprint(self._known, [self._values], _IDS | stored_by(type(value)))
+            with suppress(Unknown):
+                own.add(value)
+                state.note(own.digest)
+                state.reads.attributes |= own.reads.attributes
+        else:
+            state.add(value, f"the setting {name}")
 
     def _add_operator(self, state: Fingerprint, operator: Any) -> None:
         """Add what a graph calls, or what something is registered for: no kernel of it runs meanwhile."""
@@ -412,7 +418,7 @@ class Dependencies:
             for name in names & {*vars(owner)}:
                 value = vars(owner)[name]
                 others = callable(value) and not self._known.made(value)
-                if others or isinstance(value, ModuleType) or _may_be_set(owner, name, value):
+                if others or isinstance(value, ModuleType) or may_be_set(owner, name, value):
                     yield name, value
             for name in names & {*vars(owner).get("_config", ())}:  # torch keeps settings apart
                 yield name, getattr(owner, name)
@@ -427,17 +433,12 @@ class Dependencies:
                 if isinstance(code, FunctionType):
                     if not self._known.writes(owner, code):
                         yield name, value
-                elif is_read and name in names and _may_be_set(owner, name, value):
+                elif is_read and name in names and may_be_set(owner, name, value):
                     yield name, value
 
 
 def _made(known: Known, pattern: Any) -> bool:
     return all(known.made(value) for value in vars(pattern).values() if callable(value))
-
-
-def _may_be_set(owner: type | ModuleType, name: str, value: Any) -> bool:
-    """Tell whether others may have set an attribute of torch's, or added it."""
-    return isinstance(value, _PLAIN) or not is_of_source(owner, name)
 
 
 def _is_special(name: str) -> bool:

@@ -153,7 +153,7 @@ class Registrations:
 
     def _forget(self, library: Any) -> None:
         """Forget what a library has registered: it was taken back."""
-        for place, lent in self._kernels.items():
+        for place, lent in list(self._kernels.items()):
             self._kernels[place] = [each for each in lent if each[1]() is not library]
         self._replaced = [each for each in self._replaced if each[2]() is not library]
 

@@ -9,7 +9,7 @@ well as what is not torch's code among it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from operator import is_
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from nbcache.core.fingerprints.known_code import Known
 
-__all__ = ["ABSENT", "Change", "Originals", "Replacements", "is_of_source"]
+__all__ = ["ABSENT", "Change", "Originals", "Replacements", "may_be_set"]
 
 ABSENT = "taken out"
 """Stands for what torch had put there, and is gone."""
@@ -43,6 +43,7 @@ _COMPILER = (
     "torch._refs",
 )
 """How the names of the modules begin that torch compiles with."""
+_PLAIN = (bool, bytes, complex, float, int, str, tuple)
 _NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
 """Packages that torch imports functions from."""
 
@@ -162,13 +163,11 @@ class Replacements:
         self._known = known
         self._looked_at: set[str] = set()
         """Names of the modules that were looked at, of the compiler or not."""
-        self._modules: list[tuple[str, ModuleType]] = []
-        """Those of the compiler."""
         self._places: dict[str, type | ModuleType] = {}
-        """Those modules, and the classes that they define, by name."""
+        """The compiler's modules, and the classes that they define, by name."""
         self._held: list[Any] = []
         """All of it, when it was last looked at."""
-        self._seen: dict[str, tuple[Any, ...]] = {}
+        self._seen: dict[str, list[Any]] = {}
         """The same, by place."""
         self._others: dict[str, list[tuple[str, Any]]] = {}
         """By place: what of that was somebody else's, where anything was."""
@@ -176,44 +175,43 @@ class Replacements:
     def found(self) -> list[tuple[str, Any]]:
         """Return them, each with its place."""
         imported = sys.modules.keys() - self._looked_at
-        self._looked_at |= imported
         for name in filter(_is_of_compiler, imported):
             module = sys.modules.get(name)
             if module is not None and self._known.has_file(getattr(module, "__file__", None) or ""):
-                self._modules.append((name, module))  # it is no compiled graph
-                self._places[name] = module
-        if self._has_changed():
+                self._places.setdefault(name, module)  # it is no compiled graph
+        self._looked_at |= imported
+        if (held := self._all()) is None or not _are_same(held, self._held):
             self._look()
+            self._held = [] if held is None else held
         return [each for place in sorted(self._others) for each in self._others[place]]
 
-    def _has_changed(self) -> bool:
-        """Tell whether anything was replaced, added or taken out; what is the same is not compared."""
+    def _all(self) -> list[Any] | None:
+        """Return all that is held; None where others are just changing it."""
         try:
-            held = [*chain.from_iterable(vars(owner).values() for owner in self._places.values())]
-            changed = held != self._held
-        except Exception:  # others change it now, or it cannot be compared
-            return True
-        self._held = held
-        return changed
+            owners = list(self._places.values())
+            return [*chain.from_iterable(vars(owner).values() for owner in owners)]
+        except RuntimeError:
+            return None
 
     def _look(self) -> None:
-        """Look at each place where something has changed."""
-        for name, module in self._modules:
-            for key, value in list(vars(module).items()):
-                if isinstance(value, type) and value.__module__ == name:
-                    self._places.setdefault(f"{name}.{key}", value)
-        for place, owner in self._places.items():
-            entries = list(vars(owner).items())
-            held = tuple(value for _, value in entries)
-            before = self._seen.get(place, ())
-            if len(held) == len(before) and all(map(is_, held, before)):
+        """Look at each place where something has changed, and at the classes of modules that have."""
+        places = list(self._places.items())
+        for place, owner in places:
+            held = list(vars(owner).values())
+            if _are_same(held, self._seen.get(place, ())):
                 continue
-            self._seen[place] = held
+            entries = list(vars(owner).items())
+            if isinstance(owner, ModuleType):
+                classes = [(key, each) for key, each in entries if isinstance(each, type)]
+                own = {f"{place}.{key}": each for key, each in classes if each.__module__ == place}
+                places += [(key, each) for key, each in own.items() if key not in self._places]
+                self._places = {**own, **self._places}
             others = [(f"{place}.{key}", value) for key, value in entries if self._is_others(owner, value)]
             if others:
                 self._others[place] = others
             else:
                 self._others.pop(place, None)
+            self._seen[place] = held
 
     def _is_others(self, owner: Any, value: Any) -> bool:
         """Tell whether somebody else has written what a module or a class holds: any callable counts."""
@@ -246,6 +244,10 @@ class Replacements:
             return True
         package = module.partition(".")[0]
         return package not in _NEEDED and not self._known.has_module(package)
+
+
+def _are_same(held: Sequence[Any], before: Sequence[Any]) -> bool:
+    return len(held) == len(before) and all(map(is_, held, before))
 
 
 def _is_text(function: FunctionType) -> bool:
@@ -293,10 +295,13 @@ def _has_itself(owner: Any, name: str) -> bool:
     return module is not None and name in _names(module)
 
 
-def is_of_source(owner: Any, name: str) -> bool:
-    """Tell whether the source of a module, or of a class's module, has this name; of C nobody knows."""
+def may_be_set(owner: type | ModuleType, name: str, value: Any) -> bool:
+    """Tell whether others may have set an attribute of a class or module of torch's, or added it.
+
+    They may set plain values, and add what the module's source does not have; of C nobody knows.
+    """
     module = _module_of(owner)
-    return module is not None and name in (_names(module) or (name,))
+    return isinstance(value, _PLAIN) or module is None or name not in (_names(module) or (name,))
 
 
 def _module_of(owner: type | ModuleType) -> ModuleType | None:

@@ -24,6 +24,10 @@ _OF_DEVICES = ("torch.accelerator", "torch.cuda", "torch.mps", "torch.mtia", "to
 """Modules of which some getters would begin to use a device."""
 
 
+_OF_PROCESSES = ("torch.distributed", "torch.distributed.distributed_c10d")
+"""Modules whose getters tell which process this is; those below others may open sockets."""
+
+
 class TorchValues:
     """The rule by which fingerprints take values of torch's types."""
 
@@ -91,6 +95,7 @@ class TorchValues:
         return (
             module.startswith("torch")
             and not module.startswith(_OF_DEVICES)
+            and (not module.startswith("torch.distributed") or module in _OF_PROCESSES)
             and _GETTER.fullmatch(value.__name__) is not None
             and self._known.made(value)
         )

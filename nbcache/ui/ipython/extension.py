@@ -108,7 +108,6 @@ class Extension:
     def load(self) -> None:
         """Register magics, hooks and events, and start the session."""
         log.show(self.session.settings.log)
-        self._undo.append(partial(log.show, "off"))
         shell, manager = self.shell, self.shell.magics_manager
         self._listed(shell.input_transformers_cleanup, CellTransformer())
         self._listed(
@@ -147,6 +146,7 @@ class Extension:
         self._cells.close()
         self._snapshots.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)
+        log.show("off")
 
     def _listed(self, transformers: list[Any], transformer: Any) -> None:
         transformers.append(transformer)
