@@ -1,6 +1,6 @@
 """Keys of a store that kernels share live. Each value but the lists is as in `nbcache.shared.layout`::
 
-    live/<digest of scope, type, key>                             up to 8 variants of an artifact
+    live/<digest of scope, type, key>                             up to 32 variants of an artifact
     notebook/<digest of the file's name>/<digest of publisher>    what one publisher has of a notebook: a
                                                                   manifest (`nbcache.artifacts.encoding`)
     publishers/<digest of the file's name>                        digests of publishers, one a line: so that
