@@ -60,6 +60,8 @@ def subject(source: str, changes: list[Edit], same: list[Edit] | None = None) ->
 
 COLD = 'AGAINST = "cold"\n'
 """Makes a program one that does something else when it is compiled: only two compiles can be compared."""
+COMPILED = 'MODE = "default"'
+"""Has a program compiled in full, where "lite" does not do what it is about."""
 
 SUBJECTS: dict[str, Subject] = {
     "fake": subject(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from soundness.restarts import Restarts
-from soundness.subjects import COLD, SUBJECTS, Edit
+from soundness.subjects import COLD, COMPILED, SUBJECTS, Edit
 
 from support.front_door import environ_below
 
@@ -22,6 +22,11 @@ def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
     process = Restarts({**environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"})
     yield process
     process.close()
+
+
+def proof_where_it_is_slow(name: str) -> Any:
+    """Return a subject's name; what is compiled for the CPU, with a compiler, takes minutes in all."""
+    return pytest.param(name, marks=pytest.mark.proof if COMPILED in SUBJECTS[name].source else ())
 
 
 def edited(source: str, edit: Edit) -> str:
@@ -47,7 +52,7 @@ def difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", [proof_where_it_is_slow(name) for name in SUBJECTS])
 def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
     name: str, restarts: Restarts, tmp_path: Path
 ) -> None:

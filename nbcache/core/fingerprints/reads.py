@@ -83,6 +83,8 @@ class Reads:
         self._unknown = unknown
         self.attributes: set[str] = set()
         """Names of attributes that code reads, of whatever."""
+        self.functions: set[str] = set()
+        """Names of known functions and classes that are read as values, as where they were imported."""
         self.owners: list[types.ModuleType | type] = []
         """Known modules and classes that are read as values: code may read any attribute of theirs."""
         self.any = False
@@ -135,6 +137,7 @@ class Reads:
         """Note what is read by what a module calls `name`; Unknown where no key tells that."""
         if not computes(module, name):
             raise self._unknown(f"`{module}{name and '.'}{name}`, which may read what no key tells")
+        self.functions.add(name.rpartition(".")[2])
         self.together(f"{module}.{name}")
 
     def together(self, name: str) -> None:

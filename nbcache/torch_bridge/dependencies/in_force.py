@@ -124,7 +124,7 @@ def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes:
     `passes` says that some of it is given graphs: there tensors are real, and elsewhere they are traced,
     unless the code takes them out.
     """
-    names = state.reads.attributes
+    names = state.reads.attributes | state.reads.functions
     if not names:
         return  # flags and dtypes, and no code
     draws = bool(names & _RANDOM) or any(name.startswith(_INITIALIZES) for name in names)

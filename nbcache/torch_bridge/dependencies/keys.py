@@ -256,6 +256,7 @@ class Dependencies:
                 own.add(value)
                 state.note(own.digest)
                 state.reads.attributes |= own.reads.attributes
+                state.reads.functions |= own.reads.functions
         else:
             state.add(value, f"the setting {name}")
 
