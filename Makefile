@@ -25,7 +25,7 @@ docs: $(VENV)/installed
 # The one gate, here and in CI. What fails fast runs first.
 test: check test-fast test-compile
 
-# The same, and what takes minutes and guards no everyday change: demo, tour, the benchmark's kernels, what
+# The same, and what takes minutes: demo, tour, the benchmark's kernels, rows of the soundness table, what
 # each hook does on a torch that calls it otherwise. For a release.
 test-all: test
 	$(BIN)/python -m pytest -W error -n $(JOBS) -m "proof and not gpu" --durations=10
