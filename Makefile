@@ -10,6 +10,8 @@ VENV := .venv$(TORCH:%=-torch-%)
 BIN := $(VENV)/bin
 # Tests at once; each runs kernels and compilers of its own.
 JOBS ?= $(shell nproc)
+# Tests of one group share fixtures that are dear to make: one worker runs them.
+PYTEST = -m pytest -W error -n $(JOBS) --dist loadgroup
 
 .PHONY: demo docs test test-all check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
 .DELETE_ON_ERROR:
@@ -28,7 +30,7 @@ test: check test-fast test-compile
 # The same, and what takes minutes: demo, tour, the benchmark's kernels, rows of the soundness table, what
 # each hook does on a torch that calls it otherwise. For a release.
 test-all: test
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "proof and not gpu" --durations=10
+	$(BIN)/python $(PYTEST) -m "proof and not gpu" --durations=10
 
 check: $(VENV)/installed
 	$(BIN)/ruff check
@@ -37,10 +39,10 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "not compile and not faults and not gpu"
+	$(BIN)/python $(PYTEST) -m "not compile and not faults and not gpu"
 
 test-compile: $(VENV)/installed
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m "(compile or faults) and not (proof or gpu)" --durations=10
+	$(BIN)/python $(PYTEST) -m "(compile or faults) and not (proof or gpu)" --durations=10
 
 # All of `make test-all` on another torch. Most builds that pip finds are for CUDA: some 3 GB to download.
 test-torch:
@@ -50,11 +52,11 @@ test-torch:
 # On a machine with an NVIDIA GPU, where pip finds torch's build for CUDA.
 test-gpu: $(VENV)/installed
 	@$(BIN)/python tests/gpu/built_for_cuda.py
-	$(BIN)/python -m pytest -W error -n $(JOBS) -m gpu --durations=10
+	$(BIN)/python $(PYTEST) -m gpu --durations=10
 
 # On one without: everything but the card is real, and results are not looked at. Downloads some 3 GB.
 test-gpu-stand-in: .venv-cuda/installed
-	.venv-cuda/bin/python tests/gpu/stand_in/run.py .venv-cuda/bin/python -m pytest -W error -n $(JOBS) -m gpu
+	.venv-cuda/bin/python tests/gpu/stand_in/run.py .venv-cuda/bin/python $(PYTEST) -m gpu
 
 $(VENV)/installed: pyproject.toml constraints.txt $(VENV)/made-with
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nbcache needs Python 3.11 or newer; name one with make PYTHON=...")'

@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 
+from support import compiler
 from support.front_door import (
     CALL,
     DEFINE,
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     from support.people import Person
 
 pytest.register_assert_rewrite("support.testing")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_compiled_twice(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> None:
+    """Have all tests share what the C++ compiler makes."""
+    folder = tmp_path_factory.getbasetemp()
+    compiler.put_first((folder if worker_id == "master" else folder.parent) / "compiled")
 
 
 @pytest.fixture

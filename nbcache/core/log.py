@@ -10,11 +10,13 @@ import logging
 import re
 import sys
 
+from nbcache.core.text import redacted
+
 __all__ = ["LEVELS", "logger", "show"]
 
 LEVELS = ("off", "debug")
 """What the setting `log` can be."""
-_URL = re.compile(r"(?<=://)\S+")
+_URL = re.compile(r"[\w+.-]+://\S+")
 
 
 class _Logger(logging.Logger):
@@ -46,22 +48,11 @@ def _without_secrets(text: str) -> str:
 
 
 def _shown(url: str) -> str:
-    if "@" in url and "?" in url:  # either may be part of the other
-        return "…"
-    return url.rpartition("@")[2].partition("?")[0]
+    return "…" if "@" in url and "?" in url else redacted(url)  # either may be part of the other
 
 
-def _made() -> logging.Logger:
-    """Return the logger `nbcache`, of a class of our own, among all others."""
-    usual = logging.getLoggerClass()
-    logging.setLoggerClass(_Logger)
-    try:
-        return logging.getLogger("nbcache")
-    finally:
-        logging.setLoggerClass(usual)
-
-
-logger = _made()
+logger = logging.getLogger("nbcache")
+logger.__class__ = _Logger  # somebody may have asked for this logger before
 logger.addHandler(logging.NullHandler())
 _screen = _OnScreen()
 _screen.setFormatter(logging.Formatter("nbcache %(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
@@ -73,9 +64,9 @@ def show(level: str) -> None:
     """Show what is logged from `level` on, one of `LEVELS`; with `off`, leave it to other handlers."""
     if level == "off":
         logger.removeHandler(_screen)
-        while _before:
-            logger.level, logger.propagate = _before.pop()
-            logger.setLevel(logger.level)
+        if _before:
+            before, logger.propagate = _before.pop()
+            logger.setLevel(before)
         return
     if not _before:
         _before.append((logger.level, logger.propagate))

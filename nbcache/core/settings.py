@@ -51,19 +51,6 @@ def _switch(text: str) -> bool:
     raise ValueError("on or off is needed")
 
 
-def _report(text: str) -> str:
-    if text not in ("always", "magic", "never"):
-        raise ValueError("always, magic or never is needed")
-    return text
-
-
-def _policy(text: str) -> Policy:
-    try:
-        return Policy(text)
-    except ValueError:
-        raise ValueError("strict, ask or off is needed") from None
-
-
 def _seconds(text: str) -> float:
     try:
         seconds = float(text.strip().removesuffix("s"))
@@ -74,25 +61,22 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _portable(text: str) -> str:
-    if text not in (OFF, *BASELINES):
-        raise ValueError(f"{OFF}, {' or '.join(BASELINES)} is needed")
-    return text
+@dataclass(frozen=True)
+class _OneOf:
+    """Reads one of a few values."""
+
+    values: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        if text not in self.values:
+            raise ValueError(f"{_listed(self.values)} is needed")
+        return self.values[self.values.index(text)]  # of an enumeration, its member
 
 
-def _log(text: str) -> str:
-    if text not in LEVELS:
-        raise ValueError(f"{' or '.join(LEVELS)} is needed")
-    return text
+def _listed(values: Sequence[str]) -> str:
+    return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
-_CHOICES: Mapping[Callable[[str], Any], tuple[str, ...]] = {
-    _switch: ("on", "off"),
-    _report: ("always", "magic", "never"),
-    _policy: tuple(Policy),
-    _portable: (OFF, *BASELINES),
-    _log: LEVELS,
-}
 _ALLOWED: Mapping[Callable[[str], Any], str] = {
     _folder: "a folder",
     _size: "a size, such as 500MB or 5GB, of at least 1MB",
@@ -135,13 +119,13 @@ class Settings:
     )
     report: str = _setting(
         "always",
-        _report,
+        _OneOf(("always", "magic", "never")),
         "report after each cell that compiles (always), after %%compile_cached only (magic), never",
     )
     live: bool = _setting(True, _switch, "show a live line while a cell compiles")
     trust: Policy = _setting(
         Policy.STRICT,
-        _policy,
+        _OneOf(tuple(Policy)),
         "whose artifacts may run: yours and trusted signers' (strict), others' snapshots after asking (ask), "
         "anyone's (off)",
     )
@@ -155,7 +139,7 @@ class Settings:
         True, _switch, "write user and host into snapshots, and into what is shared live"
     )
     portable: str = _setting(
-        OFF, _portable, "compile CPU code for all CPUs of this kind, instead of for this one"
+        OFF, _OneOf((OFF, *BASELINES)), "compile CPU code for all CPUs of this kind, instead of for this one"
     )
     shared_url: str = _setting(
         "",
@@ -169,7 +153,7 @@ class Settings:
         0.25, _seconds, "seconds that connecting to the shared store may take"
     )
     log: str = _setting(
-        "off", _log, "say on the screen what is looked up where, and why it is used or not (debug)"
+        "off", _OneOf(LEVELS), "say on the screen what is looked up where, and why it is used or not (debug)"
     )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -244,13 +228,16 @@ class Settings:
     @classmethod
     def choices(cls, name: str) -> tuple[str, ...]:
         """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
-        return next((_CHOICES.get(each.metadata["parse"], ()) for each in cls._known(name)), ())
+        parse = next((each.metadata["parse"] for each in cls._known(name)), None)
+        if parse is _switch:
+            return ("on", "off")
+        return parse.values if isinstance(parse, _OneOf) else ()
 
     @classmethod
     def allowed(cls, name: str) -> str:
         """Return in words what values `name` can have."""
         if choices := cls.choices(name):
-            return f"{', '.join(choices[:-1])} or {choices[-1]}"
+            return _listed(choices)
         return next(_ALLOWED[each.metadata["parse"]] for each in cls._known(name))
 
     @classmethod

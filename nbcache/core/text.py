@@ -28,6 +28,8 @@ DOT = " · "
 
 LONG = 2_000
 """Characters of a reason that are shown anywhere."""
+_CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
+"""What stands between the URLs of a chain; an address of IPv6 has the same two characters."""
 
 
 def duration(seconds: float) -> str:
@@ -97,7 +99,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
 
 def redacted(url: str) -> str:
     """Return a URL without user, password and query; a path as it is."""
-    return "::".join(map(_redacted, url.split("::"))) if "://" in url else url
+    return "::".join(map(_redacted, _CHAINED.split(url))) if "://" in url else url
 
 
 def _redacted(url: str) -> str:

@@ -14,7 +14,7 @@ from nbcache.shared.keys import LIVE, NOTEBOOK, PUBLISHERS, slot_of
 from nbcache.shared.layout import decode_shared
 from nbcache.stores.base import Store
 
-__all__ = ["MAX_AGE_SECONDS", "Swept", "sweep"]
+__all__ = ["MAX_AGE_SECONDS", "Removed", "remove_unused"]
 
 MAX_AGE_SECONDS = 30 * 86400.0
 """How long after its last use in any notebook an artifact is kept."""
@@ -24,19 +24,22 @@ _BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What sweeping came to."""
+class Removed:
+    """What a look at the store came to."""
 
-    removed: int = 0
-    """Keys under which artifacts were."""
+    artifacts: int = 0
+    """Keys whose artifacts were removed."""
     kept: int = 0
+    """Keys whose artifacts were not."""
     publishers: int = 0
-    """What publishers had of notebooks, and was removed, since they have not used it for so long."""
+    """Publications of notebooks that were removed: their publishers have not used them for so long."""
     problems: tuple[NbcacheError, ...] = ()
     """Why nothing was removed: what publications name cannot be told."""
 
 
-def sweep(store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[], float] = time.time) -> Swept:
+def remove_unused(
+    store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[], float] = time.time
+) -> Removed:
     """Remove what no kernel has used for `max_age` seconds, as far as kernels have published that.
 
     Whoever signed a publication, what it names is kept: to keep something is no harm. StoreError where the
@@ -61,7 +64,7 @@ def sweep(store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[],
         if not used:
             old.append(key)
     if problems:
-        return Swept(kept=len(listed), problems=tuple(problems))
+        return Removed(kept=len(listed), problems=tuple(problems))
     removed = 0
     for key, value in _values(store, [each for each in listed if each not in named]):
         if _created(value) < now - min(max_age, _FRESH_SECONDS):
@@ -73,7 +76,7 @@ def sweep(store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[],
     for key in list(store.keys(PUBLISHERS)):
         if key.removeprefix(PUBLISHERS) not in left:
             store.delete(key)
-    return Swept(removed, len(listed) - removed, len(old))
+    return Removed(removed, len(listed) - removed, len(old))
 
 
 def _values(store: Store, listed: list[str]) -> Iterator[tuple[str, bytes]]:

@@ -144,7 +144,7 @@ class DirectoryStore:
             with self._lock() as held:
                 if not held:
                     return []
-                self._sweep_temporary()
+                self._remove_abandoned()
                 return self._evict(prefix, max_bytes)
         except FileNotFoundError:
             return []  # somebody removed the whole store: it is small enough
@@ -292,12 +292,12 @@ class DirectoryStore:
                 yield False
                 return
             except OSError:
-                pass  # no locks on this filesystem: two sweeps at once remove too much, and nothing worse
+                pass  # no locks on this filesystem: two evictions at once remove too much, and nothing worse
             yield True
         finally:
             os.close(descriptor)
 
-    def _sweep_temporary(self) -> None:
+    def _remove_abandoned(self) -> None:
         oldest = time.time() - _ABANDONED_SECONDS
         for file in (self._root / _TEMPORARY).iterdir():
             with contextlib.suppress(FileNotFoundError):

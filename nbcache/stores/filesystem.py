@@ -77,7 +77,7 @@ class FilesystemStore:
         _check_installed(self._url)
         _check_chain(self._url)
         self._open: tuple[Any, str] | None = None
-        self._swept = False
+        self._looked_for_abandoned = False
         self._lock = threading.Lock()
         renew_in_children(self)
 
@@ -214,9 +214,9 @@ class FilesystemStore:
             folder_of(*_below(root, f"{_TEMPORARY}/{unique}"), mode=mode) as (folder, temporary),
             folder_of(*_below(root, key), mode=mode) as (target, name),
         ):
-            if not self._swept:
-                self._swept = True
-                _sweep(folder)
+            if not self._looked_for_abandoned:
+                self._looked_for_abandoned = True
+                _remove_abandoned(folder)
             try:
                 descriptor = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
                 with os.fdopen(descriptor, "wb") as stream:
@@ -336,7 +336,7 @@ def _names_below(root: Path, prefix: str) -> Iterator[str]:
     return (name.removeprefix(f"{root.name}/") for name in found)
 
 
-def _sweep(folder: int) -> None:
+def _remove_abandoned(folder: int) -> None:
     """Remove what writers that died have left in a folder, by its descriptor."""
     oldest = time.time() - _ABANDONED_SECONDS
     for name in os.listdir(folder):

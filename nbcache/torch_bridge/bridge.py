@@ -107,7 +107,7 @@ class TorchBridge:
                 "torch._inductor.cpu_vec_isa": self._instructions_module,
                 "torch._inductor.cpp_builder": self._builder_module,
                 "torch._inductor.remote_cache": self._remote_cache_module,
-                "torch._functorch._aot_autograd.autograd_cache": when(remote_caches.renew_autograd_cache),
+                "torch._functorch._aot_autograd.autograd_cache": self._autograd_cache_module,
                 "torch._inductor.runtime.autotune_cache": partial(self._provide, autotune.provide_autotune),
                 "torch._inductor.runtime.triton_heuristics": self._heuristics_module,
                 "torch._inductor.async_compile": self._async_compile_module,
@@ -287,6 +287,10 @@ class TorchBridge:
     def _remote_cache_module(self, module: ModuleType) -> None:
         self._provide(autotune.provide_autotune, module)
         self._provide(remote_caches.replace_backends, module)
+
+    def _autograd_cache_module(self, module: ModuleType) -> None:
+        self._hook(remote_caches.renew_autograd_cache, module)
+        self._depends("follow_entries", module)
 
     def _async_compile_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.settle_assembler, module)

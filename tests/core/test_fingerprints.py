@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import subprocess
 import sys
 import textwrap
@@ -477,6 +478,25 @@ def test_a_module_that_loads_its_parts_when_asked_is_not_asked() -> None:
         fingerprint(function)
 
     assert function.__globals__["ASKED"] == []
+
+
+def test_it_counts_under_which_name_a_global_is_read_where_code_rebinds_some() -> None:
+    source = "A = B = 1.0\ndef target(x):\n    global A\n    A = 5.0\n    return x * B\n"
+    other = source.replace("x * B", "x * A")
+    only_read = [each.replace("    global A\n    A = 5.0\n", "") for each in (source, other)]
+
+    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
+    assert fingerprint(target_of(source)) != fingerprint(target_of(other))
+    assert len({fingerprint(target_of(each)) for each in only_read}) == 1
+
+
+def test_a_logger_counts_by_its_name_and_by_what_is_set_on_it() -> None:
+    plain, levelled, scaled = (logging.Logger("a") for _ in range(3))
+    levelled.setLevel(logging.DEBUG)
+    scaled.scale = 2.0  # type: ignore[attr-defined]
+
+    assert fingerprint(plain) == fingerprint(levelled)
+    assert len({fingerprint(each) for each in (plain, scaled, logging.Logger("b"))}) == 3
 
 
 def test_where_a_program_prints_does_not_count() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import textwrap
 from collections.abc import Iterator
 
 import pytest
 
 from nbcache.core import log
+from support.front_door import RunPython
 
 SECRET = "hunter2"
 
@@ -66,6 +68,19 @@ def test_no_handler_is_given_a_secret(
     assert SECRET not in repr(seen)
     assert said.count("Traceback") == said.count("\nValueError: ") == 2
     assert SECRET not in said
+
+
+def test_a_logger_that_somebody_has_asked_for_before_tells_no_secrets_either(run_python: RunPython) -> None:
+    code = f"""
+    import logging
+    logging.basicConfig(level=logging.DEBUG)
+    logging.getLogger("nbcache").setLevel(logging.DEBUG)
+    from nbcache.core.log import logger
+    logger.info("asking %s", "redis://:{SECRET}@cache:6379/0")
+    """
+    said = run_python(textwrap.dedent(code)).stderr
+
+    assert "asking redis://cache:6379/0" in said and SECRET not in said
 
 
 def test_no_handler_fails_who_logs(monkeypatch: pytest.MonkeyPatch, shows: None) -> None:

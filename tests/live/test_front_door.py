@@ -568,6 +568,7 @@ print(counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxg
 """
 
 
+@pytest.mark.proof
 def test_what_was_compiled_for_another_cpu_is_never_made_present(
     with_headers: dict[str, str], run_cells: RunCells, run_python: RunPython, tmp_path: Path
 ) -> None:
@@ -591,6 +592,7 @@ def test_what_was_compiled_for_another_cpu_is_never_made_present(
     assert float(printed(other, 1).split()[-1]) < 1e-4
 
 
+@pytest.mark.proof
 def test_what_torch_hits_wrongly_in_a_shared_folder_never_enters_the_store(
     with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
 ) -> None:

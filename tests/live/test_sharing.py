@@ -39,7 +39,7 @@ from support.front_door import (
     with_old_compiler,
 )
 
-pytestmark = pytest.mark.compile
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("sharing")]  # for its fixtures
 
 CELLS = [LOAD, SET_UP, DEFINE, CALL]
 MIME = "application/vnd.nbcache.snapshot"

@@ -53,6 +53,7 @@ def kernels_compiled(found: list[dict[str, Any]]) -> int:
     return sum(graph["kernels_compiled"] for graph in found)
 
 
+@pytest.mark.proof
 def test_what_one_has_compiled_all_hit_who_trust_them(
     member: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from nbcache.artifacts.encoding import pack
 from nbcache.core.key import components, sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared.gc import MAX_AGE_SECONDS, sweep
+from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
 from nbcache.shared.keys import LIVE, NOTEBOOK
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
@@ -56,8 +56,8 @@ def count(store: Store, prefix: str) -> int:
 
 def test_what_was_used_lately_is_kept(store: Store, level: SharedLevel) -> None:
     share(level, "a", "b")
-    swept = sweep(store, clock=lambda: time.time() + MAX_AGE_SECONDS - DAY)
-    assert (swept.removed, swept.kept, swept.publishers) == (0, 2, 0)
+    done = remove_unused(store, clock=lambda: time.time() + MAX_AGE_SECONDS - DAY)
+    assert (done.artifacts, done.kept, done.publishers) == (0, 2, 0)
     assert count(store, LIVE) == 2
 
 
@@ -65,8 +65,8 @@ def test_what_nobody_has_used_for_so_long_goes_with_who_published_it(
     store: Store, level: SharedLevel
 ) -> None:
     share(level, "a", "b")
-    swept = sweep(store, clock=lambda: time.time() + MAX_AGE_SECONDS + DAY)
-    assert (swept.removed, swept.kept, swept.publishers) == (2, 0, 1)
+    done = remove_unused(store, clock=lambda: time.time() + MAX_AGE_SECONDS + DAY)
+    assert (done.artifacts, done.kept, done.publishers) == (2, 0, 1)
     assert count(store, LIVE) == count(store, NOTEBOOK) == 0
 
 
@@ -76,16 +76,16 @@ def test_what_one_notebook_still_uses_is_kept_of_what_two_had(store: Store, leve
     ref = ArtifactRef("inductor", "a", sha256(b"a" * 100), 100, later, later)
     level.publish_manifest(Manifest(HERE, "new.ipynb", (ref,)))
     assert level.flush(10)
-    swept = sweep(store, clock=lambda: later + DAY)
-    assert (swept.removed, swept.kept) == (1, 1)
+    done = remove_unused(store, clock=lambda: later + DAY)
+    assert (done.artifacts, done.kept) == (1, 1)
     assert level.find(HERE, "inductor", "a")
     assert not level.find(HERE, "inductor", "b")
 
 
 def test_what_a_cell_has_put_that_still_runs_is_kept(store: Store, level: SharedLevel) -> None:
     share(level, "a", publish=False)
-    assert sweep(store).kept == 1
-    assert sweep(store, clock=lambda: time.time() + 2 * DAY).removed == 1
+    assert remove_unused(store).kept == 1
+    assert remove_unused(store, clock=lambda: time.time() + 2 * DAY).artifacts == 1
 
 
 def test_nothing_goes_where_a_publication_cannot_be_read(store: Store, level: SharedLevel) -> None:
@@ -94,9 +94,9 @@ def test_nothing_goes_where_a_publication_cannot_be_read(store: Store, level: Sh
     value = store.get(key)
     assert value is not None
     store.put(key, value[:4] + b"\x63" + value[5:])  # of a newer nbcache
-    swept = sweep(store, clock=lambda: time.time() + MAX_AGE_SECONDS + DAY)
-    assert swept.removed == 0
-    assert "upgrade nbcache" in str(swept.problems[0].next_step)
+    done = remove_unused(store, clock=lambda: time.time() + MAX_AGE_SECONDS + DAY)
+    assert done.artifacts == 0
+    assert "upgrade nbcache" in str(done.problems[0].next_step)
     assert count(store, LIVE) == 1
 
 
@@ -105,6 +105,6 @@ def test_a_publication_that_is_damaged_names_nothing_and_goes(store: Store, leve
     (key,) = store.keys(NOTEBOOK)
     store.put(key, b"no publication")
     share(level, "b", notebook="other.ipynb")
-    swept = sweep(store, clock=lambda: time.time() + 2 * DAY)
-    assert (swept.removed, swept.kept, swept.publishers, swept.problems) == (1, 1, 1, ())
+    done = remove_unused(store, clock=lambda: time.time() + 2 * DAY)
+    assert (done.artifacts, done.kept, done.publishers, done.problems) == (1, 1, 1, ())
     assert level.find(HERE, "inductor", "b") and not level.find(HERE, "inductor", "a")

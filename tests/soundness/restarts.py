@@ -22,7 +22,15 @@ def compile(f, **options):
     return torch.compile(f, mode=globals().get("MODE", "lite"), **options)
 found = results(compile)
 """
-_ANY = "import torch\nresults = lambda compile: [compile(lambda x: x + 1)(torch.ones(2, requires_grad=True))]"
+_ANY = """
+import torch
+def helper(x):
+    return x + 1
+def results(compile):
+    found = compile(lambda x: helper(x))(torch.ones(2, requires_grad=True))
+    found.sum().backward()
+    return [found]
+"""
 _IMPORTED = ("IPython", "cryptography", "nbcache", "redis", "torch")
 _EAGER = "found = results(lambda f, **options: f)"
 

@@ -62,6 +62,24 @@ COLD = 'AGAINST = "cold"\n'
 """Makes a program one that does something else when it is compiled: only two compiles can be compared."""
 COMPILED = 'MODE = "default"'
 """Has a program compiled in full, where "lite" does not do what it is about."""
+PASSES = f"""\
+{COMPILED}
+{COLD}import torch._inductor.config as config
+config.fallback_by_default = True
+aten = torch.ops.aten
+
+class Named(torch._inductor.custom_graph_pass.CustomGraphPass):
+    def uuid(self):
+        return "always the same"
+
+"""
+"""Begins programs with passes that torch's keys do not tell apart."""
+
+
+def with_passes(source: str, changes: list[Edit], same: list[Edit] | None = None) -> Subject:
+    """Return a subject whose passes inherit from `Named`, its source indented as it stands here."""
+    return subject(PASSES + dedent(source), changes, same)
+
 
 SUBJECTS: dict[str, Subject] = {
     "fake": subject(
@@ -1524,6 +1542,196 @@ SUBJECTS: dict[str, Subject] = {
             edit("Pass(2.0)", "Pass(3.0)"),
         ],
         [edit("scaled", "multiplied")],
+    ),
+    "what a pass holds": with_passes(
+        """
+        class Replace(Named):
+            def __init__(self, source, target, rest):
+                self.source, self.target, self.rest, self.seen = source, target, rest, 0
+
+            def by(self, factor):
+                self.factor = factor
+                return self
+
+            def __call__(self, graph):
+                self.seen += 1
+                for node in graph.nodes:
+                    if node.target is self.source:
+                        node.target = self.target
+                    elif node.target is aten.asinh.default:
+                        node.target, node.args = aten.mul.Tensor, (node.args[0], self.factor)
+
+        config.post_grad_custom_post_pass = Replace(aten.atan.default, aten.sin.default, None).by(2.0)
+        results = infer(lambda x, w: torch.asinh(x).mm(torch.atan(w)), X, W)
+        """,
+        [
+            edit("aten.sin.default", "aten.cos.default"),
+            edit("by(2.0)", "by(3.0)"),
+            edit("seen = source, target, rest, 0", "seen = source, target, rest, 1"),
+            edit("None", "torch.zeros(1000, 1000)", "by(2.0)", "by(3.0)"),
+        ],
+        [edit("node", "each")],
+    ),
+    "passes of patterns": with_passes(
+        """
+        from torch._inductor.pattern_matcher import Arg, CallFunction, PatternMatcherPass
+        from torch._inductor.pattern_matcher import register_graph_pattern
+        A, B = PatternMatcherPass(), PatternMatcherPass()
+
+        def rewrite(match, x, by):
+            with match.graph.inserting_before(match.output_node()):
+                made = match.graph.call_function(aten.mul.Tensor, (x, by))
+                made.meta["val"] = match.output_node().meta["val"]
+                match.output_node().replace_all_uses_with(made)
+                match.erase_nodes()
+
+        @register_graph_pattern(CallFunction(aten.asinh.default, Arg()), pass_dict=A)
+        def first(match, x):
+            rewrite(match, x, 2.0)
+
+        @register_graph_pattern(CallFunction(aten.asinh.default, Arg()), pass_dict=B)
+        def second(match, x):
+            rewrite(match, x, 3.0)
+
+        class Patterns:
+            def __init__(self, by):
+                self.by = by
+
+            def apply(self, graph):
+                for node in graph.nodes:
+                    if node.target is aten.atan.default:
+                        node.target, node.args = aten.mul.Tensor, (node.args[0], self.by)
+
+        class Pass(Named):
+            def __init__(self, *patterns):
+                self.patterns = patterns
+
+            def __call__(self, graph):
+                for each in self.patterns:
+                    each.apply(graph)
+
+        Patterns.__name__ = Patterns.__qualname__ = "PatternMatcherPass"
+        config.post_grad_custom_post_pass = Pass(A, Patterns(2.0))
+        results = infer(lambda x, w: torch.asinh(x).mm(torch.atan(w)), X, W)
+        """,
+        [
+            edit("Pass(A, ", "Pass(B, "),
+            edit("Pass(A, ", "Pass(B, A, "),
+            edit("Patterns(2.0)", "Patterns(3.0)"),
+        ],
+        [edit("made", "product")],
+    ),
+    "where nodes come from": with_passes(
+        """
+        from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
+
+        class Pass(Named):
+            def __call__(self, graph):
+                for node in graph.nodes:
+                    if node.target is aten.atan.default and "exact" not in (node.stack_trace or ""):
+                        node.target = aten.sin.default
+                for parts in get_source_partitions(graph, [torch.asinh]).values():
+                    for node in (node for part in parts for node in part.nodes):
+                        node.target = aten.sin.default
+
+        config.post_grad_custom_post_pass = Pass()
+        def f(x, w):
+            y = torch.asinh(x)
+            z = torch.atan(w)
+            return y.mm(z)
+        results = infer(f, X, W)
+        """,
+        [
+            edit("torch.atan(w)", "torch.atan(w)  # exact"),
+            edit("torch.asinh(x)", "torch.arcsinh(x)"),
+            edit("torch.asinh(x)", "x.asinh()"),
+        ],
+    ),
+    "a backward that is compiled later": with_passes(
+        """
+        class Pass(Named):
+            def __call__(self, graph):
+                for node in graph.nodes:
+                    if node.target is aten.cos.default:
+                        node.target = aten.sin.default
+
+        def results(compile):
+            x = X.clone().requires_grad_()
+            with config.patch(post_grad_custom_post_pass=Pass()):
+                y = compile(lambda x: x.sin() * 2)(x).sum()
+            y.backward()
+            return [y.detach(), x.grad]
+        """,
+        [edit("    y.backward()", "        y.backward()")],
+    ),
+    "guards on dynamic sizes": subject(
+        """
+        LEAST, MOST = 4, 10
+        def f(x):
+            if x.shape[0] > 3:
+                return x * 2
+            return x * 2
+        def results(compile):
+            x = torch.arange(6.0)
+            torch._dynamo.mark_dynamic(x, 0, min=LEAST, max=MOST)
+            with torch.no_grad():
+                return [compile(f)(x)]
+        """,
+        [edit("10", "100"), edit("LEAST, MOST = 4", "LEAST, MOST = 2", "x.shape[0] > 3", "x.shape[0] > 1")],
+        [edit("f", "g")],
+    ),
+    "what checkpointing keeps": subject(
+        """
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils.checkpoint import checkpoint
+        AGAINST = "cold"
+        BY = 2.0
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                out = func(*args, **(kwargs or {}))
+                return out * BY if func is torch.ops.aten.sin.default else out
+        def context_fn():
+            return Mode(), Mode()
+        context_fn.cache_hash = "always the same"
+        def inner(x, w):
+            return x.mm(w).sin().sigmoid()
+        def f(x, w):
+            return checkpoint(inner, x, w, use_reentrant=False, context_fn=context_fn)
+        results = train(f, X, W)
+        """,
+        [edit("BY = 2.0", "BY = 3.0")],
+        [edit("out", "found")],
+    ),
+    "globals that code rebinds, and graphs that it holds": subject(
+        """
+        A = B = 1.0
+        Tensor.taken = lambda self: self * 2.0
+        G = torch.fx.symbolic_trace(lambda x: x.taken())
+        class Module(torch.fx.GraphModule):
+            by = 2.0
+            def __call__(self, x):
+                return super().__call__(x) * self.by
+        H = torch.fx.symbolic_trace(lambda x: x * 1)
+        I = Module(H, H.graph)
+        H.forward = lambda x: x * 2
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        op.register_fake(lambda x: torch.empty_like(x))
+        def backward(ctx, g):
+            global A
+            A = 5.0
+            return g * B * G(torch.ones(1)) * H(torch.ones(1)) * I(torch.ones(1))
+        op.register_autograd(backward)
+        results = train(lambda x, w: op(x).mm(w), X, W)
+        """,
+        [
+            edit("g * B", "g * A"),
+            edit("self * 2.0", "self * 3.0"),
+            edit("lambda x: x * 2", "lambda x: x * 3"),
+            edit("by = 2.0", "by = 3.0"),
+        ],
+        [edit("global A", "global A  # here")],
     ),
     "nothing of it": subject(
         """

@@ -175,6 +175,7 @@ TORCH_LIBRARY_IMPL(compiled_test, Meta, m) { m.impl("twice", &shape); }
 """
 
 
+@pytest.mark.proof
 def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
     run_python: RunPython, isolated: Environ, tmp_path: Path
 ) -> None:
@@ -273,6 +274,12 @@ for module, names in SETTINGS.items():
                 lambda function: setattr(module, name, value(function)),
                 lambda: setattr(module, name, before),
             )
+from torch._inductor.virtualized import V, threadlocal
+count(
+    "choices",
+    lambda function: V.set_choices_handler(types.SimpleNamespace(choose=function)),
+    lambda: vars(threadlocal).pop("__torchinductor_choices"),
+)
 """
 
 

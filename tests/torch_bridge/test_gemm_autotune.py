@@ -328,6 +328,7 @@ def compiled(body: str) -> list[str]:
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_another_graph_with_the_same_multiplication_benchmarks_nothing(
     isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
 ) -> None:

@@ -52,7 +52,8 @@ def test_what_stands_in_for_something_else_than_a_function_does_what_torch_needs
     assert found(what, isolated, tmp_path) == []
 
 
-@pytest.mark.parametrize("what", [pytest.param("all_compiled", marks=pytest.mark.proof), "all_failing"])
+@pytest.mark.proof
+@pytest.mark.parametrize("what", ["all_compiled", "all_failing"])
 def test_code_compiles_and_runs_without_any_one_part(
     what: str, isolated: dict[str, str], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from support.front_door import CALL, DEFINE, LOAD, REPORTS, SESSION, SET_UP, Kernel, RunPython
 
-pytestmark = pytest.mark.compile
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("prewarm")]  # for its fixtures
 
 StartKernel = Callable[..., Kernel]
 

@@ -25,7 +25,7 @@ from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
 from nbcache.core.text import aligned, size
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared.gc import sweep
+from nbcache.shared.gc import remove_unused
 from nbcache.shared.keys import LIVE
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
@@ -152,7 +152,7 @@ def _list_snapshots(full: _Full, time: int) -> object:
 
 
 def _collect(full: _Full, time: int) -> object:
-    return collect_garbage(full.snapshots), sweep(full.level.store)
+    return collect_garbage(full.snapshots), remove_unused(full.level.store)
 
 
 _ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {

@@ -16,6 +16,7 @@ from nbcache.core.fingerprints.instructions import (
     LOADS_ATTRIBUTE,
     LOADS_CELL,
     LOADS_GLOBAL,
+    REBINDS,
     STORES,
     Step,
     steps_of,
@@ -71,7 +72,9 @@ def add_code(
         if operation in LOADS and value in modules and not makes_closure:
             for module in modules[value]:
                 _chain(state, module, steps, index)
+        state.reads.rebinds |= operation in REBINDS
         if operation in LOADS_GLOBAL:
+            state.reads.globals.append(value)
             if value in scope:
                 _chain(state, scope[value], steps, index)
             elif hasattr(builtins, value):

@@ -50,6 +50,8 @@ _MOST_BYTES = 1 << 20
 _PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _LEAVES = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
 """They do nothing to a result."""
+_OF_LOGGERS = frozenset(vars(logging.getLogger("nbcache")))
+"""Attributes that every logger has."""
 _DICTIONARIES = (threading.local, types.SimpleNamespace)
 """They are written in C, and hold nothing but attributes."""
 _EMPTY: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -96,10 +98,15 @@ class Fingerprint:
     @property
     def digest(self) -> str:
         """The SHA-256 of all that was added so far, 64 hexadecimal digits."""
-        digest = self._state.hexdigest()
-        if not (self.reads.names or self.reads.texts):
+        digest, reads = self._state.hexdigest(), self.reads
+        if not (reads.names or reads.rebinds or reads.texts):
             return digest
-        names = "\n".join([*self._called, "", *(self._names if self.reads.names else ())])
+        parts = (
+            self._called if reads.names or reads.texts else (),
+            self._names if reads.names else (),
+            reads.globals if reads.rebinds else (),
+        )
+        names = "\n\n".join("\n".join(part) for part in parts)
         return hashlib.sha256(f"{digest}\n{names}".encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
@@ -179,6 +186,10 @@ class Fingerprint:
         elif issubclass(kind, _LEAVES):
             self.note("leaf", kind.__name__)
             if issubclass(kind, logging.Logger):
+                self.note(value.name)
+                self._attributes(
+                    {name: each for name, each in vars(value).items() if name not in _OF_LOGGERS}
+                )
                 self.reads.together("logging.Logger")
         elif kind in weakref.ProxyTypes:
             raise self.unknown("a weak proxy")

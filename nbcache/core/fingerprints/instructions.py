@@ -8,7 +8,17 @@ import re
 import types
 from typing import Any, NamedTuple
 
-__all__ = ["FORMATS", "LOADS", "LOADS_ATTRIBUTE", "LOADS_CELL", "LOADS_GLOBAL", "STORES", "Step", "steps_of"]
+__all__ = [
+    "FORMATS",
+    "LOADS",
+    "LOADS_ATTRIBUTE",
+    "LOADS_CELL",
+    "LOADS_GLOBAL",
+    "REBINDS",
+    "STORES",
+    "Step",
+    "steps_of",
+]
 
 FORMATS = frozenset({"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"})
 """What makes a text of a value, in a text."""
@@ -16,6 +26,7 @@ LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS
 LOADS_CELL = frozenset({"LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"})
 LOADS = LOADS_GLOBAL | LOADS_CELL | {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}
 LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+REBINDS = frozenset({"DELETE_GLOBAL", "STORE_GLOBAL"})
 _PAIR = re.compile(r"(?:LOAD|STORE)_FAST(?:_BORROW)?")
 _NEITHER = -1
 """In place of an opcode, of a step that names no constant and no attribute."""

@@ -87,6 +87,10 @@ class Reads:
         """Names of known functions and classes that are read as values, as where they were imported."""
         self.owners: list[types.ModuleType | type] = []
         """Known modules and classes that are read as values: code may read any attribute of theirs."""
+        self.globals: list[str] = []
+        """Names of globals that code reads, in order."""
+        self.rebinds = False
+        """Whether code rebinds globals: then it counts under which names they are read."""
         self.any = False
         """Whether code reads attributes by names that are made while it runs."""
         self.names = False
@@ -107,7 +111,8 @@ class Reads:
     def name(self, name: Any, *, generated: bool = False) -> None:
         """Note what an attribute of this name reads; Unknown where no key tells that.
 
-        `generated` says that it is the text of a dataclass's instance: whoever asks for that reads names.
+        `generated` says that the code is the `__repr__` that `dataclass` writes: names count where other code
+        makes texts.
         """
         if type(name) is not str:
             return

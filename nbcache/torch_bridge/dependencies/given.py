@@ -9,10 +9,9 @@ from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
 
-from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import contents
 
-__all__ = ["SETTINGS", "code_in_settings", "compilers", "stored_by"]
+__all__ = ["SETTINGS", "code_in_settings", "compilers"]
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "torch._functorch.config": (
@@ -67,19 +66,20 @@ def code_in_settings() -> Iterator[tuple[str, Any]]:
     for device, value in getattr(common, "custom_backend_passes", {}).items():
         if value is not None:
             yield f"custom pass for {device}", value
+    choices = _choices()
+    if choices is not None:
+        yield "the handler of choices", choices
 
 
-def stored_by(kind: type) -> frozenset[str]:
-    """Return the names of the attributes that methods of a class store, but for its constructor."""
-    functions = (value for base in kind.__mro__ for value in vars(base).values())
-    codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
-    return frozenset(
-        step.value
-        for code in codes
-        if code.co_name not in ("__init__", "__new__", "__post_init__")
-        for step in steps_of(code)
-        if step.operation == "STORE_ATTR"
-    )
+def _choices() -> Any:
+    """Return what others have given to `V.set_choices_handler`; None where nobody has."""
+    virtualized = sys.modules.get("torch._inductor.virtualized")
+    here = getattr(getattr(virtualized, "threadlocal", None), "__dict__", {})
+    found = here.get(getattr(getattr(virtualized, "_choices", None), "_key", ""))
+    by_setting = getattr(sys.modules.get("torch._inductor.config"), "inductor_choices_class", None)
+    kind = type(found)
+    is_torchs = kind.__module__.startswith("torch.") or kind is by_setting  # a setting counts by itself
+    return None if is_torchs else found
 
 
 def _default(config: Any, name: str) -> Any:

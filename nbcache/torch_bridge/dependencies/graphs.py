@@ -8,12 +8,14 @@ from types import ModuleType
 from typing import Any
 
 __all__ = [
+    "checkpointing_of",
     "constants_of",
     "geometry",
     "intermediates_of",
     "metadata_of",
     "methods_of",
     "operators_of",
+    "shapes",
     "sharing",
     "within",
 ]
@@ -25,7 +27,11 @@ _METADATA = (
 """Names of what torch, exporters and annotations put into the metadata of nodes."""
 _VALUES = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
 """Names of what follows from the graph and its inputs."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+|\b\d{9,}\b")
+_OF_PROCESS = re.compile(
+    r" at 0x[0-9a-f]+|\b\d{9,}\b"
+    r"|/ipykernel_\d+/\d+\.py|/nbcache/cell-[0-9a-f]+\.py|<ipython-input-\d+-[0-9a-f]+>"
+)
+"""Addresses, ids, and the names of files that cells are given, by all of their text."""
 _PLAIN = (bool, complex, float, int, str, type(None))
 
 
@@ -64,14 +70,40 @@ def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
     return {node.target for node in nodes if node.op == "call_method"}
 
 
-def metadata_of(torch: ModuleType, graph: Any, named: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`."""
-    told = {*_METADATA, *named} - _VALUES
+def metadata_of(
+    torch: ModuleType, graph: Any, named: Collection[str], *, whole: bool
+) -> Iterator[tuple[str, str]]:
+    """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`.
+
+    With `whole`, all of it.
+    """
+    told = {*_METADATA, *named}
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
-            for name in sorted(node.meta.keys() & told, key=str):
+            names = node.meta.keys() - _VALUES
+            for name in sorted(names if whole else names & told, key=str):
                 text = repr(node.meta[name])
-                yield name, text if name == "custom" else _ADDRESS.sub("", text)
+                yield name, text if name == "custom" else _OF_PROCESS.sub("", text)
+
+
+def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
+    """Return the functions that say what selective checkpointing keeps, in order."""
+    held = (module.meta.get("_checkpoint_context_fn") for module in _graphs(torch, graph))
+    return [each for each in held if each is not None]
+
+
+def shapes(torch: ModuleType) -> Iterator[tuple[str, list[str]]]:
+    """Return what is known of dynamic sizes while a graph is compiled, where there are any.
+
+    A hit brings the guards that were made when it was compiled: they must be those of this trace.
+    """
+    context = torch._guards.TracingContext.try_get()
+    known = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if known is not None and known.var_to_range:
+        yield "ranges", sorted(f"{symbol} {bounds}" for symbol, bounds in known.var_to_range.items())
+        yield "guards", sorted(str(guard.expr) for guard in known.guards)
+        asserts = (each for listed in known.deferred_runtime_asserts.values() for each in listed)
+        yield "asserts", sorted(str(each.expr) for each in asserts)
 
 
 def constants_of(torch: ModuleType, graph: Any) -> list[Any]:

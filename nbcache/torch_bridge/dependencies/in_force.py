@@ -5,7 +5,7 @@ from __future__ import annotations
 import copyreg
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import ModuleType
 from typing import Any
 
@@ -48,17 +48,9 @@ _RANDOM = frozenset(
     {
         *("alpha_dropout", "alpha_dropout_", "bernoulli", "bernoulli_", "cauchy_", "dropout", "dropout1d"),
         *("dropout2d", "dropout3d", "dropout_", "exponential_", "feature_alpha_dropout", "feature_dropout"),
-        *(
-            "geometric_",
-            "gumbel_softmax",
-            "log_normal_",
-            "multinomial",
-            "native_dropout",
-            "normal",
-            "normal_",
-        ),
-        *("poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_"),
-        *("randperm", "rrelu", "rrelu_", "rsample", "sample", "uniform_"),
+        *("geometric_", "gumbel_softmax", "log_normal_", "multinomial", "native_dropout", "normal"),
+        *("normal_", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
+        *("random_", "randperm", "rrelu", "rrelu_", "rsample", "sample", "uniform_"),
     }
 )
 """Names of what draws from torch's default generators."""
@@ -75,7 +67,7 @@ _ASK: Mapping[str, frozenset[str]] = {
     "torch.distributions.constraint_registry": frozenset({"biject_to", "transform_to"}),
     "torch.distributions.kl": frozenset({"kl_divergence"}),
 }
-"""Names of what looks things up in them, but for hooks, which any module calls."""
+"""By module, the functions that look things up in its registries; hooks are called by any module."""
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
     "torch.distributions.kl": ("_KL_REGISTRY",),
@@ -154,12 +146,12 @@ def _generators(torch: ModuleType) -> Iterator[bytes]:
             yield state.numpy().tobytes()
 
 
-def _registries(read: frozenset[str] | set[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+def _registries(read: Set[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
     """Return the registries that are not empty, and that code may look things up in by these names."""
     for module, names in _REGISTRIES.items():
+        if module in _ASK and not read & _ASK[module]:
+            continue
         for name in names:
-            if not read & _ASK.get(module, read):
-                continue
             found: Any = sys.modules.get(module)
             for part in name.split("."):
                 found = getattr(found, part, None)

@@ -5,28 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from operator import itemgetter
+from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.core.log import logger
-from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers, stored_by
+from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
 from nbcache.torch_bridge.dependencies.graphs import (
+    checkpointing_of,
     constants_of,
     geometry,
     intermediates_of,
     metadata_of,
     methods_of,
     operators_of,
+    shapes,
     sharing,
     within,
 )
+from nbcache.torch_bridge.dependencies.hits import guard_hits
 from nbcache.torch_bridge.dependencies.in_force import add_autocast, add_run_into, flags
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
+from nbcache.torch_bridge.dependencies.patterns import Patterns
 from nbcache.torch_bridge.dependencies.tables import (
     DEREGISTERED,
     UNREACHED,
@@ -34,8 +38,6 @@ from nbcache.torch_bridge.dependencies.tables import (
     handed_over,
     is_generator,
     namespaces,
-    passes,
-    patterns_of,
     subclasses,
     tables_of,
 )
@@ -52,10 +54,8 @@ _ATTRIBUTE = "nbcache_dependencies"
 """What torch's keys call it; torch's own list of their parts shows the name."""
 _IDS = frozenset({"_autograd_function_id"})
 """Attributes that number things in the order in which they were made."""
-
-
-class _Unguarded(Intended):
-    """A hit would lack a guard; torch compiles instead."""
+_TELL_METADATA = frozenset({"meta", "stack_trace"})
+"""Attributes of nodes by which code reads their metadata."""
 
 
 class Dependencies:
@@ -73,20 +73,22 @@ class Dependencies:
         extensions = sys.modules["typing_extensions"]  # which torch needs, and wraps functions with
         self._known = Known([folder, beside, ours, *triton, str(extensions.__file__)])
         self._registrations = Registrations(torch, self._known, late=late)
-        self._values = TorchValues(torch, self._known, self._registrations)
+        self._patterns = Patterns(self._known)
+        self._values = TorchValues(torch, self._known, self._registrations, self._patterns)
         self._originals = Originals(self._known.made)
         self._replacements = Replacements(self._known)
         self._ours = os.path.join(ours, "")
-        self._patterns: list[tuple[Any, Any, bool]] = []
-        """Entries of the pattern matcher that others have made, where they are, and whether first there."""
-        self._places: dict[int, str] = {}
-        """Where torch keeps those passes, of several places the first."""
         self._read: list[Any] = [torch.Tensor, *namespaces(torch)]
         """Classes and modules of torch's that it reads while it traces a graph."""
         self._given: Any = None
         """The decompositions that AOTAutograd was given last."""
         self._generators: list[type] = []
         """Classes of torch's that write code for operators."""
+        self._empty = Fingerprint(self._known, [self._values], _IDS).digest
+        self._here = local()
+        """In `code`, the digest of what counts for any graph, when this thread last asked for a key."""
+        self._code: dict[str, str] = {}
+        """The same by key of AOTAutograd's."""
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -147,24 +149,8 @@ class Dependencies:
                     self._generators.append(kind)
 
     def follow_patterns(self, pattern_matcher: ModuleType, session: Session, patches: Patches) -> None:
-        """Note each pattern that others than torch register: `PatternEntry.register`."""
-        through = (self._ours, os.path.abspath(pattern_matcher.__file__ or ""))
-
-        def register(original: Any, entry: Any, pass_dicts: Any, *args: Any, **kwargs: Any) -> Any:
-            given = dict(zip(("target", "prepend"), args, strict=False)) | kwargs
-            if given.get("target") is None or isinstance(pass_dicts, (list, tuple)):
-                pass  # it calls itself, for each of them
-            elif not (_made(self._known, entry) and self._known.has_called(sys._getframe(), through)):
-                self._patterns.append((entry, pass_dicts, bool(given.get("prepend"))))
-            return original(entry, pass_dicts, *args, **kwargs)
-
-        patches.hook(
-            pattern_matcher.PatternEntry, "register", register, takes="self pass_dicts target prepend"
-        )
-        if self._late:
-            for entry, pass_dict in patterns_of(pattern_matcher):
-                if not _made(self._known, entry):
-                    self._patterns.append((entry, pass_dict, False))
+        """Note each pattern that others than torch register."""
+        self._patterns.follow(pattern_matcher, patches, self._ours, late=self._late)
 
     def follow_keys(self, codecache: ModuleType, session: Session, patches: Patches) -> None:
         """Add to what keys are made of: `FxGraphHashDetails`, which AOTAutograd's extends."""
@@ -189,24 +175,37 @@ class Dependencies:
         patches.hook(codecache.FxGraphHashDetails, "__init__", complete, takes="self gm example_inputs")
 
     def follow_hits(self, results: ModuleType, session: Session, patches: Patches) -> None:
-        """Have a hit guard what a compile would: `GenericAOTAutogradResult.wrap_post_compile`.
+        """Have a hit guard what a compile would."""
+        guard_hits(self._torch, results, patches)
 
-        Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which
-        of them overlap. Nothing of it is stored. What fails in here makes torch compile.
+    def follow_entries(self, cache: ModuleType, session: Session, patches: Patches) -> None:
+        """Have no entry kept whose backward was compiled by other code than its key tells.
+
+        AOTAutograd makes the key for the forward, and compiles the backward when it is called.
         """
-        from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
 
-        def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
-            try:
-                if any(info.mutates_data for info in entry.runtime_metadata.input_info):
-                    for numbers in sharing(self._torch, args):
-                        compute_overlapping_inputs(aot_config, list(args), numbers)
-            except Exception as error:
-                raise _Unguarded("a guard on inputs that share memory could not be made") from error
-            return original(entry, args, aot_config, *more, **kwargs)
+        def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            self._code[found[0]] = getattr(self._here, "code", self._empty)
+            return found
 
-        result = results.GenericAOTAutogradResult
-        patches.hook(result, "wrap_post_compile", guarded, takes="self args aot_config")
+        def save(original: Any, key: str, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(entry, "compiled_bw", None) is not None and self._has_changed(key):
+                session.notice(
+                    "a graph is not kept: code that torch compiles with changed before its backward"
+                )
+                return None
+            return original(key, entry, *args, **kwargs)
+
+        patches.hook(cache, "autograd_cache_key", autograd_cache_key)
+        patches.hook(cache.AOTAutogradCache, "save", save, takes="key entry")
+
+    def _has_changed(self, key: str) -> bool:
+        """Tell whether any graph would be compiled otherwise now than when this key was made."""
+        try:
+            return self._code.get(key) != self._for_any_graph()[0].digest
+        except Unknown:
+            return True
 
     # --- what a graph depends on ----------------------------------------------------------------
 
@@ -215,50 +214,46 @@ class Dependencies:
 
         `aot_config` is AOTAutograd's, for the graph that Dynamo made. Unknown where it cannot be told.
         """
-        state = Fingerprint(self._known, [self._values], _IDS)
-        empty = state.digest
-        self._registrations.add_replaced(state)
-        self._add_tables(state, aot_config)
-        self._add_patterns(state)
-        settings = [*code_in_settings()]
-        for name, value in settings:
-            state.note(name)
-            self._add_setting(state, name, value)
-        self._add_replaced(state, methods_of(self._torch, graph))
+        state, passes = self._for_any_graph()
+        self._here.code = state.digest
+        self._add_given(state, aot_config)
+        self._add_called(state, methods_of(self._torch, graph))
         operators = operators_of(self._torch, graph)
         for operator in operators:
             if not self._is_torchs(operator):
                 self._add_operator(state, operator)
-        for name, value in flags(self._torch):
+        for context in checkpointing_of(self._torch, graph):
+            state.add(context, "what selective checkpointing keeps")
+        for name, value in (*flags(self._torch), *shapes(self._torch)):
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
             self._add_autocast(state, operators)
             self._add_inputs(state, graph, example_inputs)
-            self._add_compilers(state)
-        if state.digest != empty:
-            passes = bool(settings or self._patterns)
+            passes |= self._add_compilers(state)
+        if state.digest != self._empty:
             add_run_into(self._torch, state, self._known, passes=passes)
             self._add_attributes(state)
-            self._add_metadata(state, graph)
-        return None if state.digest == empty else state.digest
+            self._add_metadata(state, graph, passes=passes)
+        return None if state.digest == self._empty else state.digest
 
-    def _add_setting(self, state: Fingerprint, name: str, value: Any) -> None:
-        """Add what a setting holds; where `uuid` tells an instance's state, only what else can be told of it.
+    def _for_any_graph(self) -> tuple[Fingerprint, bool]:
+        """Return the fingerprint of the code that others have put into torch, for any graph to run into.
 
-        What it stores itself while it runs does not count: a pass does not run for graphs that are hit.
+        With it comes whether some of that code is given graphs.
         """
-        if hasattr(value, "uuid"):
-            state.add(type(value), f"the setting {name}")
-            own = Fingerprint(self._known, [self._values], _IDS | stored_by(type(value)))
-            with suppress(Unknown):
-                own.add(value)
-                state.note(own.digest)
-                state.reads.attributes |= own.reads.attributes
-                state.reads.functions |= own.reads.functions
-        else:
+        state = Fingerprint(self._known, [self._values], _IDS)
+        self._registrations.add_replaced(state)
+        for name, table in all_tables():
+            self._add_table(state, name, table)
+        self._patterns.add(state)
+        settings = [*code_in_settings()]
+        for name, value in settings:
+            state.note(name)
             state.add(value, f"the setting {name}")
+        self._add_replaced(state)
+        return state, bool(settings or self._patterns)
 
     def _add_operator(self, state: Fingerprint, operator: Any) -> None:
         """Add what a graph calls, or what something is registered for: no kernel of it runs meanwhile."""
@@ -267,11 +262,15 @@ class Dependencies:
         else:
             state.add(operator)
 
-    def _add_metadata(self, state: Fingerprint, graph: Any) -> None:
-        """Add what nodes of the graph hold beside their operators, where code that was added reads it."""
+    def _add_metadata(self, state: Fingerprint, graph: Any, *, passes: bool) -> None:
+        """Add what nodes of the graph hold beside their operators, where code that was added may read it.
+
+        `passes` says that some of it is given graphs: then functions of torch's may read it on its behalf.
+        """
         names = state.reads.attributes
-        if "meta" in names:
-            for name, text in metadata_of(self._torch, graph, names):
+        if passes or names & _TELL_METADATA:
+            whole = "meta" in names and (state.reads.texts or not names.isdisjoint(("items", "values")))
+            for name, text in metadata_of(self._torch, graph, names, whole=whole):
                 state.note(name, text)
 
     def _is_torchs(self, target: Any) -> bool:
@@ -311,26 +310,27 @@ class Dependencies:
                 for each in (value, value._base):  # AOTAutograd compiles for the base of views
                     state.note(None if each is None else geometry(each))
 
-    def _add_tables(self, state: Fingerprint, aot_config: Any) -> None:
-        """Add what others have put in torch's tables, and in the decompositions given to AOTAutograd."""
-        tables = [*all_tables()]
+    def _add_given(self, state: Fingerprint, aot_config: Any) -> None:
+        """Add what others have put into the decompositions that AOTAutograd was given."""
         given = getattr(aot_config, "decompositions", None)
         if given is not None:
             self._note_given(given)
-            tables.append(("decompositions that are given", given))
-        for name, table in tables:
-            if not self._originals.is_noted(table):
-                self._originals.note(table, late=True)
-            for key, value, replaced in self._originals.changes(table):
-                if not replaced and self._is_of_import(key, value):
-                    continue
-                if value is ABSENT and name in DEREGISTERED:
-                    continue
-                state.note(name)
-                with state.within(f"an entry of torch's {name}"):
-                    self._add_operator(state, key)
-                    if value is not key:
-                        state.add(value)
+            self._add_table(state, "decompositions that are given", given)
+
+    def _add_table(self, state: Fingerprint, name: str, table: Any) -> None:
+        """Add what others have put into one of torch's tables."""
+        if not self._originals.is_noted(table):
+            self._originals.note(table, late=True)
+        for key, value, replaced in self._originals.changes(table):
+            if not replaced and self._is_of_import(key, value):
+                continue
+            if value is ABSENT and name in DEREGISTERED:
+                continue
+            state.note(name)
+            with state.within(f"an entry of torch's {name}"):
+                self._add_operator(state, key)
+                if value is not key:
+                    state.add(value)
 
     def _is_of_import(self, key: Any, value: Any) -> bool:
         """Tell whether a module of torch's has brought an operator and what there is for it: one is new."""
@@ -350,37 +350,30 @@ class Dependencies:
         self._originals.note(given, late=False, torchs=own)
         self._given = given
 
-    def _add_patterns(self, state: Fingerprint) -> None:
-        if self._patterns:
-            matcher = sys.modules["torch._inductor.pattern_matcher"]
-            if any(id(pass_dict) not in self._places for _, pass_dict, _ in self._patterns):
-                for place, found in passes(matcher):
-                    self._places[id(found)] = min(place, self._places.get(id(found), place))
-            for entry, pass_dict, first in self._patterns:
-                state.note("pattern", self._places.setdefault(id(pass_dict), ""), first)
-                state.add(entry, "a pattern")
-
-    def _add_compilers(self, state: Fingerprint) -> None:
-        """Add what AOTAutograd was given to compile with, unless it is all inductor's."""
-        for name, code in compilers(sys._getframe()):
+    def _add_compilers(self, state: Fingerprint) -> bool:
+        """Add what AOTAutograd was given to compile with, unless it is inductor's; tell if there was any."""
+        given = compilers(sys._getframe())
+        for name, code in given:
             state.note(name)
             state.add(code, f"what was given as {name}")
+        return bool(given)
 
-    def _add_replaced(self, state: Fingerprint, methods: Collection[str]) -> None:
-        """Add what others have put in place of attributes of torch's that any graph may run into.
-
-        `methods` are those of tensors that this graph calls.
-        """
+    def _add_replaced(self, state: Fingerprint) -> None:
+        """Add what others have put in place of attributes of torch's that any graph may run into."""
         for owner in (*self._read, *self._generators):
-            called = methods if owner is self._torch.Tensor else ()
             for name, value, replaced in self._originals.changes(owner):
-                if name not in UNREACHED and (
-                    replaced or owner not in self._read or _is_special(name) or name in called
-                ):
+                if name not in UNREACHED and (replaced or owner not in self._read or _is_special(name)):
                     self._add_attribute(state, owner, name, value)
         for place, function in self._replacements.found():
             state.note(place)
             state.add(function, f"`{place}`")
+
+    def _add_called(self, state: Fingerprint, methods: Collection[str]) -> None:
+        """Add what others have added to tensors, of these methods."""
+        tensor = self._torch.Tensor
+        for name, value, replaced in self._originals.changes(tensor) if methods else ():
+            if name in methods and not (replaced or _is_special(name)):
+                self._add_attribute(state, tensor, name, value)
 
     def _add_attribute(self, state: Fingerprint, owner: Any, name: str, value: Any) -> None:
         name = f"{owner.__qualname__ if isinstance(owner, type) else owner.__name__}.{name}"
@@ -436,10 +429,6 @@ class Dependencies:
                         yield name, value
                 elif is_read and name in names and may_be_set(owner, name, value):
                     yield name, value
-
-
-def _made(known: Known, pattern: Any) -> bool:
-    return all(known.made(value) for value in vars(pattern).values() if callable(value))
 
 
 def _is_special(name: str) -> bool:

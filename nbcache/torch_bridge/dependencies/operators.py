@@ -112,9 +112,10 @@ class Registrations:
 
             return inner
 
-        def _destroy(original: Any, lib: Any) -> None:
-            original(lib)
+        def _destroy(original: Any, lib: Any) -> Any:
+            result = original(lib)
             self._note(partial(self._forget, lib))
+            return result
 
         if self._late:
             self._before = frozenset(torch.library._impls)
@@ -178,9 +179,8 @@ class Registrations:
     def _is_registered(self, owner: Any, function: Any) -> bool:
         """Tell whether a function is still registered by its library, or for an operator by `py_impl`."""
         if not isinstance(owner, self._torch._ops.OperatorBase):
-            return True  # else it was forgotten
-        tables = (owner.py_kernels, owner.python_key_table, owner.functorch_table)
-        return any(function is each for table in tables for each in table.values())
+            return True  # what a library has registered is forgotten when that is destroyed
+        return any(function is each for table in _python_tables(owner) for each in table.values())
 
     def _replaced_before(self) -> str | None:
         """Return an operator of torch's that others had replaced from Python before anything was noted."""
@@ -289,10 +289,15 @@ class Registrations:
 
 def add_python(state: Fingerprint, operator: Any) -> None:
     """Add what `py_impl` has registered for an operator."""
-    for table in (operator.py_kernels, operator.python_key_table, operator.functorch_table):
+    for table in _python_tables(operator):
         for key in sorted(table, key=str):
             state.note(key)
             state.add(table[key])
+
+
+def _python_tables(operator: Any) -> tuple[Mapping[Any, Any], ...]:
+    """Return where an operator keeps what `py_impl` has registered for it."""
+    return operator.py_kernels, operator.python_key_table, operator.functorch_table
 
 
 def _dispatch_key(library: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -38,12 +37,18 @@ _SET_BY_TORCH = (
 _COMPILER = (
     "torch._decomp",
     "torch._functorch.",
+    "torch._higher_order_ops.",
     "torch._inductor.",
+    "torch._library",
     "torch._meta_registrations",
+    "torch._prims",
     "torch._refs",
+    "torch._subclasses.",
+    "torch.fx.",
 )
 """How the names of the modules begin that torch compiles with."""
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
+"""Types of attributes that others may set to another value."""
 _NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
 """Packages that torch imports functions from."""
 
@@ -165,10 +170,8 @@ class Replacements:
         """Names of the modules that were looked at, of the compiler or not."""
         self._places: dict[str, type | ModuleType] = {}
         """The compiler's modules, and the classes that they define, by name."""
-        self._held: list[Any] = []
-        """All of it, when it was last looked at."""
-        self._seen: dict[str, list[Any]] = {}
-        """The same, by place."""
+        self._seen: dict[str, tuple[Collection[Any], list[Any]]] = {}
+        """By place: what it holds, and what that was when it was last looked at."""
         self._others: dict[str, list[tuple[str, Any]]] = {}
         """By place: what of that was somebody else's, where anything was."""
 
@@ -180,38 +183,28 @@ class Replacements:
             if module is not None and self._known.has_file(getattr(module, "__file__", None) or ""):
                 self._places.setdefault(name, module)  # it is no compiled graph
         self._looked_at |= imported
-        if (held := self._all()) is None or not _are_same(held, self._held):
-            self._look()
-            self._held = [] if held is None else held
-        return [each for place in sorted(self._others) for each in self._others[place]]
-
-    def _all(self) -> list[Any] | None:
-        """Return all that is held; None where others are just changing it."""
-        try:
-            owners = list(self._places.values())
-            return [*chain.from_iterable(vars(owner).values() for owner in owners)]
-        except RuntimeError:
-            return None
-
-    def _look(self) -> None:
-        """Look at each place where something has changed, and at the classes of modules that have."""
         places = list(self._places.items())
         for place, owner in places:
-            held = list(vars(owner).values())
-            if _are_same(held, self._seen.get(place, ())):
-                continue
-            entries = list(vars(owner).items())
-            if isinstance(owner, ModuleType):
-                classes = [(key, each) for key, each in entries if isinstance(each, type)]
-                own = {f"{place}.{key}": each for key, each in classes if each.__module__ == place}
-                places += [(key, each) for key, each in own.items() if key not in self._places]
-                self._places = {**own, **self._places}
-            others = [(f"{place}.{key}", value) for key, value in entries if self._is_others(owner, value)]
-            if others:
-                self._others[place] = others
-            else:
-                self._others.pop(place, None)
-            self._seen[place] = held
+            seen = self._seen.get(place)
+            if seen is None or not _are_same(*seen):
+                places += self._look(place, owner)
+        return [each for place in sorted(self._others) for each in self._others[place]]
+
+    def _look(self, place: str, owner: type | ModuleType) -> Iterator[tuple[str, type]]:
+        """Look at what one place holds; yield the classes that a module defines and nobody has looked at."""
+        held = vars(owner)
+        entries = list(held.items())
+        self._seen[place] = held.values(), [value for _, value in entries]
+        others = [(f"{place}.{key}", value) for key, value in entries if self._is_others(owner, value)]
+        if others:
+            self._others[place] = others
+        else:
+            self._others.pop(place, None)
+        for key, value in entries if isinstance(owner, ModuleType) else ():
+            name = f"{place}.{key}"
+            if isinstance(value, type) and value.__module__ == place and name not in self._places:
+                self._places[name] = value
+                yield name, value
 
     def _is_others(self, owner: Any, value: Any) -> bool:
         """Tell whether somebody else has written what a module or a class holds: any callable counts."""
@@ -229,13 +222,19 @@ class Replacements:
             return self._known.is_users(value.__module__)  # torch imports some of others'
         if kind is not FunctionType:
             return callable(value) and self._is_strange(kind)
-        if isinstance(owner, type) and (_is_text(value) or self._known.writes(owner, value)):
+        if isinstance(owner, type) and (self._is_torchs_text(value) or self._known.writes(owner, value)):
             return False
         around = getattr(value, "__wrapped__", value)
         code = around.__code__ if isinstance(around, FunctionType) else value.__code__
         if all(self._known.has_file(each.co_filename) for each in (value.__code__, code)):
             return False
         return (value.__module__ or "").partition(".")[0] not in _NEEDED
+
+    def _is_torchs_text(self, function: FunctionType) -> bool:
+        """Tell whether torch may have made a function of a text, some outside of modules."""
+        module = function.__globals__.get("__name__")
+        made = function.__code__.co_filename == "<string>"
+        return made and (not isinstance(module, str) or self._known.has_module(module))
 
     def _is_strange(self, kind: type) -> bool:
         """Tell whether a class is neither torch's nor Python's, or stands for anything, as a mock does."""
@@ -246,13 +245,11 @@ class Replacements:
         return package not in _NEEDED and not self._known.has_module(package)
 
 
-def _are_same(held: Sequence[Any], before: Sequence[Any]) -> bool:
-    return len(held) == len(before) and all(map(is_, held, before))
-
-
-def _is_text(function: FunctionType) -> bool:
-    """Tell whether a function was made of a text, as torch makes some methods."""
-    return function.__code__.co_filename == "<string>"
+def _are_same(held: Collection[Any], before: Sequence[Any]) -> bool:
+    try:
+        return len(held) == len(before) and all(map(is_, held, before))
+    except RuntimeError:  # another thread is just changing it
+        return False
 
 
 def _is_of_compiler(module: str) -> bool:

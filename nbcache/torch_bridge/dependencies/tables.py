@@ -16,8 +16,6 @@ __all__ = [
     "handed_over",
     "is_generator",
     "namespaces",
-    "passes",
-    "patterns_of",
     "subclasses",
     "tables_of",
 ]
@@ -77,31 +75,6 @@ def all_tables() -> Iterator[tuple[str, Any]]:
     """Return the tables of all the modules that are imported, with their names."""
     for module in TABLES:
         yield from tables_of(sys.modules.get(module))
-
-
-def passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Return all the passes that torch's own modules hold, and where."""
-    kind = pattern_matcher.PatternMatcherPass
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("torch._inductor"):
-            continue
-        stack = [(f"{name}.{each}", value) for each, value in list(vars(module).items())]
-        while stack:
-            place, value = stack.pop()
-            if isinstance(value, kind):
-                yield place, value
-            elif type(value) in (list, tuple) and len(value) < 100:
-                stack += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
-            elif type(value) is dict and len(value) < 100:
-                stack += [(f"{place}[{key}]", each) for key, each in value.items()]
-
-
-def patterns_of(pattern_matcher: ModuleType) -> Iterator[tuple[Any, Any]]:
-    """Return the entries of all the passes that torch's own modules hold, with the passes."""
-    for _, found in passes(pattern_matcher):
-        for entries in list(found.patterns.values()):
-            for entry in list(entries):
-                yield entry, found
 
 
 def namespaces(torch: ModuleType) -> list[ModuleType]:

@@ -9,21 +9,22 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
-from nbcache.torch_bridge.dependencies.graphs import operators_of
+from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
 from nbcache.torch_bridge.dependencies.in_force import add_autocast
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
+from nbcache.torch_bridge.dependencies.patterns import Patterns
 from nbcache.torch_bridge.dependencies.tables import all_tables
 
 __all__ = ["TorchValues"]
 
 _OF_KERNELS = ("early_config_prune", "perf_model", "values")
 """Attributes of Triton's kernels that choose among configurations, beside their code."""
+_OF_GRAPHS = frozenset({"_code", "_graph", "_lineno_map", "_prologue_start", "meta", "shape_env"})
+"""Attributes of a GraphModule that its code tells, or that tell where it came from."""
 _CONTENT_BYTES = 1 << 20
 _GETTER = re.compile(r"(are|get|is)_\w+|\w+_enabled|initial_seed|\w+_available")
 _OF_DEVICES = ("torch.accelerator", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
 """Modules of which some getters would begin to use a device."""
-
-
 _OF_PROCESSES = ("torch.distributed", "torch.distributed.distributed_c10d")
 """Modules whose getters tell which process this is; those below others may open sockets."""
 
@@ -31,10 +32,13 @@ _OF_PROCESSES = ("torch.distributed", "torch.distributed.distributed_c10d")
 class TorchValues:
     """The rule by which fingerprints take values of torch's types."""
 
-    def __init__(self, torch: ModuleType, known: Known, registrations: Registrations) -> None:
+    def __init__(
+        self, torch: ModuleType, known: Known, registrations: Registrations, patterns: Patterns
+    ) -> None:
         self._torch = torch
         self._known = known
         self._registrations = registrations
+        self._patterns = patterns
         plain = (torch.device, torch.dtype, torch.layout, torch.memory_format)
         self._plain = (*plain, torch.Tag, torch._C.DispatchKey)
         self._reads = (torch.load, torch.from_file, torch.jit.load, torch.seed)
@@ -50,8 +54,8 @@ class TorchValues:
             return False
         if any(value is reads for reads in self._reads):
             raise state.unknown("it reads what no key tells")
-        if issubclass(kind, (dict, list, set)) and any(value is table for _, table in all_tables()):
-            state.note("table")  # what others have entered counts by itself
+        if issubclass(kind, (dict, list, set)) and (table := _table(value)):
+            state.note("table", table)  # what others have entered counts by itself
         elif issubclass(kind, torch._ops.OpOverload):
             self._registrations.add(state, value, called=True)
         elif issubclass(kind, torch._ops.OpOverloadPacket):
@@ -68,23 +72,20 @@ class TorchValues:
                 state.add(kind)
                 add_python(state, value)
         elif issubclass(kind, torch.fx.GraphModule):
-            state.note("graph", value.code)
-            state.add([*operators_of(torch, value)], "a graph")
-            hooks = {name: held for name, held in vars(value).items() if name.endswith("_hooks")}
-            state.add([value._parameters, value._buffers, value._modules, hooks])
+            self._add_graph(state, value)
         elif issubclass(kind, torch.Tensor):
             self._add_tensor(state, value)
         elif issubclass(kind, self._plain):
             state.note(str(value))
         elif issubclass(kind, torch.library.Library):
             state.note("library", value.ns)
-        elif kind.__module__.startswith("triton.runtime"):
+        elif issubclass(kind, (torch.TypedStorage, torch.UntypedStorage)):
+            raise state.unknown("a tensor's storage")
+        elif kind.__module__.startswith("triton.runtime") and self._known.has(kind):
             state.note("kernel", getattr(value, "configs", None), getattr(value, "keys", None))
             state.add([value.fn, *(getattr(value, name, None) for name in _OF_KERNELS)])
-        elif kind.__name__ == "PatternMatcherPass":
-            state.note("patterns")  # those that others have registered count by themselves
         else:
-            return False
+            return self._patterns.add_pass(state, value)
         return True
 
     def _is_getter(self, value: Any) -> bool:
@@ -123,9 +124,23 @@ class TorchValues:
             node = nodes[cls]
             state.add((node.flatten_fn, node.unflatten_fn), "how a pytree takes it apart")
 
+    def _add_graph(self, state: Fingerprint, module: Any) -> None:
+        """Add a graph that code holds, and what is set on its module."""
+        torch, kind = self._torch, type(module)
+        state.note("graph", module.code)
+        state.add([*operators_of(torch, module)], "a graph")
+        for name in sorted(methods_of(torch, module)):
+            state.reads.name(name)
+        for each in kind.__mro__[1:]:  # the first is made for this instance
+            if not self._known.has(each):
+                state.add(each)
+        state.add({name: held for name, held in vars(module).items() if name not in _OF_GRAPHS}, "its module")
+
     def _add_tensor(self, state: Fingerprint, tensor: Any) -> None:
         """Add a tensor that code reads, by what it holds; one that holds nothing, by its form."""
         torch = self._torch
+        if tensor.is_nested:
+            raise state.unknown("a nested tensor")
         state.note("tensor", type(tensor).__qualname__, tensor.dtype, tuple(tensor.shape), tensor.stride())
         state.note(tensor.device, tensor.requires_grad)
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -146,3 +161,8 @@ class TorchValues:
             raise state.unknown("a large tensor")
         content = tensor.detach().contiguous()
         state.note(ctypes.string_at(content.data_ptr(), content.numel() * content.element_size()))
+
+
+def _table(value: Any) -> str:
+    """Return the name of a table of torch's; empty for another value."""
+    return next((name for name, table in all_tables() if table is value), "")

@@ -9,7 +9,7 @@ from nbcache.core.errors import ConfigError
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
 from nbcache.core.trust import Keyring
-from nbcache.shared.gc import MAX_AGE_SECONDS, sweep
+from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
 from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
 from nbcache.snapshots.named import opened
 from nbcache.snapshots.sources import destination
@@ -52,7 +52,7 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
     max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         done = collect_garbage(snapshots, GRACE_SECONDS if grace is None else grace)
-        swept = sweep(snapshots.store, max_age)
+        live = remove_unused(snapshots.store, max_age)
         name = snapshots.name
     due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
     lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
@@ -65,21 +65,21 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
             f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
             f"`nbcache gc` removes the first from {due} on"
         )
-    if swept.problems:
+    if live.problems:
         lines.append("of what kernels share live nothing was removed, since not all tell what they use")
-        for problem in swept.problems:
+        for problem in live.problems:
             lines += problem.diagnostics()
     else:
         unused = f"that no kernel has used for {max_age / 86400:g} days"
         lines.append(
-            f"live: removed {counted(swept.removed, 'artifact')} {unused}, and what "
-            f"{counted(swept.publishers, 'publisher')} had; {swept.kept} kept"
+            f"live: removed {counted(live.artifacts, 'artifact')} {unused}, and what "
+            f"{counted(live.publishers, 'publisher')} had; {live.kept} kept"
         )
     data = {
         "removed": done.removed,
         "marked": done.waiting,
         "due": done.due,
-        "live": {"removed": swept.removed, "kept": swept.kept, "publishers": swept.publishers},
-        "problems": [str(problem) for problem in (*done.problems, *swept.problems)],
+        "live": {"removed": live.artifacts, "kept": live.kept, "publishers": live.publishers},
+        "problems": [str(problem) for problem in (*done.problems, *live.problems)],
     }
     return Shown(lines, data, ok=not data["problems"])
