@@ -19,7 +19,7 @@ __all__ = ["Location", "locate", "opened_by"]
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks servers of this machine without the user's proxy, which must not see their tokens."""
 _TIMEOUT = 0.5
-"""Seconds that the servers may take to answer, all of them together: they are asked at once."""
+"""Seconds that servers may take to answer, all of them together where they are asked at once."""
 _MOST_SERVERS = 8
 """A server that was killed leaves its file behind: of many, the newest are asked."""
 
@@ -34,11 +34,17 @@ class Location:
 
 
 def locate(
-    setting: str, namespace: Mapping[str, Any], environ: Mapping[str, str], connection_file: str | None
+    setting: str,
+    namespace: Mapping[str, Any],
+    environ: Mapping[str, str],
+    connection_file: str | None,
+    *,
+    timeout: float = _TIMEOUT,
 ) -> Location:
     """Return the notebook, by the first of these that knows: setting, VS Code, Jupyter server, environment.
 
-    `namespace` is the user's; `connection_file` is the kernel's, None where there is no kernel.
+    `namespace` is the user's; `connection_file` is the kernel's, None where there is no kernel; all
+    servers together may take `timeout` seconds.
     The server is right even after a rename; `JPY_SESSION_NAME` goes stale, and a kernel that was
     started inside another kernel inherits it.
     """
@@ -49,7 +55,7 @@ def locate(
         return Location(os.path.abspath(vscode), "VS Code")
     if connection_file:
         kernel_id = Path(connection_file).stem.removeprefix("kernel-")
-        if location := _ask_all(_servers(), kernel_id, environ):
+        if location := _ask_all(_servers(), kernel_id, environ, timeout):
             return location
         name = environ.get("JPY_SESSION_NAME", "")
         if name.endswith(".ipynb") and os.path.isfile(name) and _session_of(connection_file) == name:
@@ -107,16 +113,16 @@ def _servers() -> Iterator[dict[str, Any]]:
 
 
 def _ask_all(
-    servers: Iterable[Mapping[str, Any]], kernel_id: str, environ: Mapping[str, str]
+    servers: Iterable[Mapping[str, Any]], kernel_id: str, environ: Mapping[str, str], timeout: float
 ) -> Location | None:
     """Return what the first server that runs this kernel says, or None when none does, or not in time."""
     answers: SimpleQueue[Location | None] = SimpleQueue()
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + timeout
 
     def ask(server: Mapping[str, Any]) -> None:
         location = None
         with suppress(Exception):  # whatever listens at that port now, it must not stop the others
-            if path := _ask(server, kernel_id, environ):
+            if path := _ask(server, kernel_id, environ, timeout):
                 location = Location(path, f"the Jupyter server at {server['url']}")
         answers.put(location)
 
@@ -132,20 +138,22 @@ def _ask_all(
     return None
 
 
-def _ask(server: Mapping[str, Any], kernel_id: str, environ: Mapping[str, str]) -> str | None:
+def _ask(server: Mapping[str, Any], kernel_id: str, environ: Mapping[str, str], timeout: float) -> str | None:
     """Return the path of the notebook that `server` runs on this kernel, or None."""
-    for session in _sessions(server, environ):
+    for session in _sessions(server, environ, timeout):
         if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
             return _path(server, session)
     return None
 
 
-def _sessions(server: Mapping[str, Any], environ: Mapping[str, str]) -> list[dict[str, Any]]:
+def _sessions(
+    server: Mapping[str, Any], environ: Mapping[str, str], timeout: float = _TIMEOUT
+) -> list[dict[str, Any]]:
     token = server.get("token") or environ.get("JUPYTERHUB_API_TOKEN", "")
     request = urllib.request.Request(
         server["url"] + "api/sessions", headers={"Authorization": f"token {token}"}
     )
-    with _DIRECT.open(request, timeout=_TIMEOUT) as answer:
+    with _DIRECT.open(request, timeout=timeout) as answer:
         return json.load(answer)  # type: ignore[no-any-return]
 
 

@@ -18,8 +18,8 @@ from support.redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_p
 
 pytestmark = pytest.mark.faults
 
-SLACK = 0.5
-"""Seconds that a busy machine may add to a bound."""
+SLACK = 1.5
+"""Seconds that a busy machine may add to a bound. What is not bounded takes longer still."""
 
 OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
     "get": lambda store: store.get("artifact/a"),
@@ -131,11 +131,11 @@ def test_a_server_that_is_killed_is_unavailable_until_it_is_back(server: RedisSe
 
 
 def test_a_server_that_hangs_is_waited_for_no_longer_than_the_timeout(server: RedisServer) -> None:
-    with store_on(server.url, timeout=0.1) as store:
+    with store_on(server.url, timeout=0.3) as store:
         store.put("artifact/a", b"one")
         server.stop()
-        every_operation_raises(store, StoreUnavailable, bound=0.1)
-        with store_on(server.url, timeout=0.1) as other, within(0.1), pytest.raises(StoreUnavailable):
+        every_operation_raises(store, StoreUnavailable, bound=0.3)
+        with store_on(server.url, timeout=0.3) as other, within(0.3), pytest.raises(StoreUnavailable):
             other.get("artifact/a")
         server.resume()
         store.put("artifact/b", b"two")
@@ -154,14 +154,14 @@ def test_the_timeout_is_2_s_unless_given(server: RedisServer) -> None:
 
 def test_a_node_of_a_cluster_that_hangs(redis_cluster: RedisCluster) -> None:
     keys = [f"artifact/{number}" for number in range(30)]
-    with store_on(redis_cluster.url, timeout=0.2) as store:
+    with store_on(redis_cluster.url, timeout=1.0) as store:
         for key in keys:
             store.put(key, key.encode())
         redis_cluster.nodes[1].stop()
         try:
-            with within(0.2), pytest.raises(StoreUnavailable):
+            with within(1.0), pytest.raises(StoreUnavailable):
                 store.get_many(keys)
-            with within(0.2), pytest.raises(StoreUnavailable):
+            with within(1.0), pytest.raises(StoreUnavailable):
                 list(store.keys())
         finally:
             redis_cluster.nodes[1].resume()
@@ -306,10 +306,10 @@ def test_a_connection_that_breaks_in_mid_value_is_tried_again_once(proxy: Proxy)
 
 
 def test_a_server_that_drips_is_waited_for_no_longer_than_the_timeout(proxy: Proxy) -> None:
-    with closing(RedisStore(proxy.url, timeout=0.3)) as store:
+    with closing(RedisStore(proxy.url, timeout=0.5)) as store:
         store.put("artifact/a", b"x" * 10_000)
         proxy.piece, proxy.delay = 10, 0.02
-        with within(0.3), pytest.raises(StoreUnavailable, match=r"within 0\.3 s"):
+        with within(0.5), pytest.raises(StoreUnavailable, match=r"within 0\.5 s"):
             store.get("artifact/a")
         proxy.piece, proxy.delay = 1 << 16, 0.0
         assert store.get("artifact/a") == b"x" * 10_000
@@ -318,14 +318,14 @@ def test_a_server_that_drips_is_waited_for_no_longer_than_the_timeout(proxy: Pro
 
 @pytest.mark.parametrize("read", [lambda store: store.get("artifact/a"), OPERATIONS["get_many"]])
 def test_a_value_in_parts_has_one_deadline(proxy: Proxy, read: Callable[[RedisStore], object]) -> None:
-    with closing(RedisStore(proxy.url, part_bytes=1000, timeout=0.3)) as store:
+    with closing(RedisStore(proxy.url, part_bytes=1000, timeout=0.5)) as store:
         for key in ("artifact/a", "artifact/b"):
-            store.put(key, b"x" * 20_000)
-        proxy.delay = 0.1  # each part is in time
-        with within(0.3), pytest.raises(StoreUnavailable, match=r"within 0\.3 s"):
+            store.put(key, b"x" * 30_000)
+        proxy.delay = 0.1  # each part is in time, and all of them take 3 s
+        with within(0.5), pytest.raises(StoreUnavailable, match=r"within 0\.5 s"):
             read(store)
         proxy.delay = 0.0
-        assert store.get("artifact/a") == b"x" * 20_000
+        assert store.get("artifact/a") == b"x" * 30_000
 
 
 def test_a_distant_server_costs_one_delay_a_round_trip(proxy: Proxy) -> None:
@@ -411,7 +411,7 @@ def test_a_listing_of_ever_new_names_is_bounded(
     monkeypatch.setattr(redis_store, "_SCAN_BYTES", 100_000, raising=False)
     with (
         _NamesForEver(redis_server.port, names, length) as proxy,
-        closing(RedisStore(proxy.url, timeout=0.2)) as store,
+        closing(RedisStore(proxy.url)) as store,
     ):
         found: list[str] = []
         with pytest.raises(StoreUnavailable, match="more names of keys") as caught:
@@ -422,7 +422,7 @@ def test_a_listing_of_ever_new_names_is_bounded(
 
 
 def test_after_garbage_the_next_answer_is_the_right_one(proxy: Proxy) -> None:
-    with closing(RedisStore(proxy.url, timeout=0.3)) as store:
+    with closing(RedisStore(proxy.url)) as store:
         store.put("artifact/a", b"one")
         for garbage in (b"$3\r\nbad\r\n$3\r\nbad\r\n", b"*1\r\n$3\r\nbad\r\n$3\r\nbad\r\n", b"$9\r\nbad\r\n"):
             proxy.answer = garbage
