@@ -9,6 +9,7 @@ from typing import Any
 
 __all__ = [
     "checkpointing_of",
+    "computed",
     "constants_of",
     "geometry",
     "intermediates_of",
@@ -144,6 +145,23 @@ def geometry(tensor: Any) -> tuple[str, ...]:
     """Return where in its memory a tensor lies."""
     place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
     return (str(tensor.dtype), *map(str, place))
+
+
+def computed(torch: ModuleType, inputs: Sequence[Any]) -> list[int]:
+    """Return the numbers of those inputs that require a gradient and are no leaves.
+
+    AOTAutograd detaches such an input where its gradient is None, and torch's key does not tell it.
+    """
+    numbers = []
+    for number, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            try:
+                leaf = value.is_leaf
+            except RuntimeError:  # torch takes such a one for no leaf, too
+                leaf = False
+            if not leaf:
+                numbers.append(number)
+    return numbers
 
 
 def sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:

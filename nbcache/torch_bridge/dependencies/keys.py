@@ -16,6 +16,7 @@ from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
 from nbcache.torch_bridge.dependencies.graphs import (
     checkpointing_of,
+    computed,
     constants_of,
     geometry,
     intermediates_of,
@@ -236,6 +237,8 @@ class Dependencies:
             add_run_into(self._torch, state, self._known, passes=passes)
             self._add_attributes(state)
             self._add_metadata(state, graph, passes=passes)
+        if aot_config is not None and (numbers := computed(self._torch, example_inputs)):
+            state.note("inputs that require a gradient and are no leaves", numbers)
         return None if state.digest == self._empty else state.digest
 
     def _for_any_graph(self) -> tuple[Fingerprint, bool]:
