@@ -74,15 +74,16 @@ def wipe() -> Callable[[Environ], None]:
 def run_cells(tmp_path: Path, isolated: dict[str, str]) -> RunCells:
     """Return a function that runs cells in a fresh kernel of this interpreter, then shuts the kernel down.
 
-    `run_cells(cells, env=None, allow_errors=False)` returns the executed notebook. `env` is `isolated`
-    unless given; its TEST_PYTHON is another interpreter. A cell that fails raises CellExecutionError,
-    unless `allow_errors`.
+    `run_cells(cells, env=None, allow_errors=False, forked=True)` returns the executed notebook. `env` is
+    `isolated` unless given; its TEST_PYTHON is another interpreter. A cell that fails raises
+    CellExecutionError, unless `allow_errors`. A kernel that is forked has torch imported.
     """
 
     def run_cells(
-        cells: Iterable[str], env: Environ | None = None, *, allow_errors: bool = False
+        cells: Iterable[str], env: Environ | None = None, *, allow_errors: bool = False, forked: bool = True
     ) -> nbformat.NotebookNode:
-        return execute(cells, isolated if env is None else env, tmp_path, allow_errors=allow_errors)
+        environ = isolated if env is None else env
+        return execute(cells, environ, tmp_path, allow_errors=allow_errors, forked=forked)
 
     return run_cells
 
@@ -138,7 +139,7 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.Noteb
     with pytest.MonkeyPatch.context() as patch:
         environ = environ_below(folder)
         give_to_client(environ, patch)
-        notebook = execute([LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, folder)
+        notebook = execute([LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, folder, forked=False)
     return folder, notebook
 
 

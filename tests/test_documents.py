@@ -49,9 +49,9 @@ def test_the_tour_can_be_followed_word_by_word(
     tour = re.findall(r"```python\n(.*?)```", section("A tour"), re.DOTALL)
     assert len(tour) > 4
 
-    first = run_cells([*tour, REPORTS], with_headers)
+    first = run_cells([*tour, REPORTS], with_headers, forked=False)
     wipe(with_headers)
-    second = run_cells([*tour, REPORTS], with_headers)
+    second = run_cells([*tour, REPORTS], with_headers, forked=False)
 
     assert (outcomes(first), outcomes(second)) == (["miss"] * 3, ["hit"] * 3)
     assert [printed(first, index) for index in (2, 3)] == [printed(second, index) for index in (2, 3)]
@@ -100,7 +100,7 @@ def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
 ) -> None:
     cells = cells_of("sharing.ipynb")
 
-    done = run_cells(cells, with_headers)
+    done = run_cells(cells, with_headers, forked=False)
 
     def said(word: str) -> str:
         """Return what the last cell with this word in it printed."""
@@ -120,7 +120,7 @@ def test_the_team_notebook_runs_shows_no_password_and_leaves_nothing_behind(
 ) -> None:
     cells = cells_of("team_cache.ipynb")  # what they claim they assert themselves
 
-    done = run_cells([*cells, "print(json.dumps([password, str(work)]))"], isolated)
+    done = run_cells([*cells, "print(json.dumps([password, str(work)]))"], isolated, forked=False)
 
     password, work = json.loads(printed(done, -1))
     assert password not in json.dumps(done.cells[:-1])

@@ -473,7 +473,7 @@ def test_loading_imports_no_torch_and_twice_is_once(isolated: dict[str, str], ru
     check = "import sys; print('torch' in sys.modules, 'ipywidgets' in sys.modules, 'redis' in sys.modules)"
     events = "print({name: len(calls) for name, calls in get_ipython().events.callbacks.items()})"
 
-    notebook = run_cells([LOAD, check, events, LOAD, events], isolated)
+    notebook = run_cells([LOAD, check, events, LOAD, events], isolated, forked=False)
 
     assert printed(notebook, 1).split()[0] == "False"
     assert printed(notebook, 2) == printed(notebook, 4)

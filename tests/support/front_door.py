@@ -26,6 +26,7 @@ from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
 
 import nbcache
+from support import forked_kernels
 
 if TYPE_CHECKING:
     from nbcache.stores.base import Store
@@ -83,18 +84,23 @@ def give_to_client(environ: Environ, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv(name, value)
 
 
-def kernel_specs(folder: Path, python: str) -> KernelSpecManager:
-    """Return what finds KERNEL, a kernel of the interpreter `python`; its specification is below `folder`."""
+def kernel_specs(folder: Path, python: str, *, forked: bool = False) -> KernelSpecManager:
+    """Return what finds KERNEL, a kernel of the interpreter `python`; its specification is below `folder`.
+
+    It may be `forked` from a process that has torch imported.
+    """
     spec_folder = folder / "kernels" / KERNEL
     spec_folder.mkdir(parents=True, exist_ok=True)
     command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    if forked and python == sys.executable:
+        command = [*forked_kernels.command(), "{connection_file}"]
     spec = {"argv": command, "display_name": KERNEL, "language": "python"}
     (spec_folder / "kernel.json").write_text(json.dumps(spec))
     return KernelSpecManager(kernel_dirs=[str(folder / "kernels")])
 
 
 def client_for(
-    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
+    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False, forked: bool = False
 ) -> NotebookClient:
     """Return a client that runs cells in a fresh kernel of this interpreter, with files below `folder`."""
     cwd = folder / "notebooks"
@@ -104,7 +110,9 @@ def client_for(
         notebook,
         km=AsyncKernelManager(
             kernel_name=KERNEL,
-            kernel_spec_manager=kernel_specs(folder, environ.get("TEST_PYTHON", sys.executable)),
+            kernel_spec_manager=kernel_specs(
+                folder, environ.get("TEST_PYTHON", sys.executable), forked=forked
+            ),
         ),
         timeout=TIMEOUT,
         allow_errors=allow_errors,
@@ -113,10 +121,10 @@ def client_for(
 
 
 def execute(
-    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False
+    cells: Iterable[str], environ: Environ, folder: Path, *, allow_errors: bool = False, forked: bool = True
 ) -> nbformat.NotebookNode:
     """Run cells in a fresh kernel, shut it down, and return the notebook."""
-    client = client_for(cells, environ, folder, allow_errors=allow_errors)
+    client = client_for(cells, environ, folder, allow_errors=allow_errors, forked=forked)
     # The kernel is not the client's own, so it must be told to clean it up.
     return client.execute(cleanup_kc=True, env=dict(environ))
 

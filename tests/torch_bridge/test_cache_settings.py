@@ -263,7 +263,7 @@ def test_config_shows_torchs_settings_in_a_block_of_their_own_and_switches_them(
         asked,
     ]
 
-    done = run_cells(cells, isolated)
+    done = run_cells(cells, isolated, forked=False)
 
     block = shown(done, 1).partition("\ntorch's caches\n")[2]
     assert [line.split()[0] for line in block.splitlines() if line.startswith("TORCH")] == [

@@ -535,7 +535,7 @@ def test_in_a_kernel_it_says_how_the_notebook_was_found_and_imports_no_torch(
     environ = isolated | {"NBCACHE_NOTEBOOK": str(notebook), "CXX": "no-such-compiler"}
     cells = [LOAD, "%nbcache doctor", "%nbcache doctor --json", "import sys; print('torch' in sys.modules)"]
 
-    done = run_cells(cells, environ)
+    done = run_cells(cells, environ, forked=False)
 
     text, checks = shown(done, 1), by_name(printed(done, 2))
     assert checks["notebook"]["found"] == f"{notebook}, found by the setting `notebook`"
@@ -561,7 +561,7 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
     elsewhere = "import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['TMPDIR'] + '/elsewhere'"
     environ = "import nbcache; print(nbcache.session().environment.digest)"
 
-    done = run_cells([LOAD, "import torch", show, environ, elsewhere, show], isolated)
+    done = run_cells([LOAD, "import torch", show, environ, elsewhere, show], isolated, forked=False)
 
     before, after = by_name(printed(done, 2)), by_name(printed(done, 5))
     digest = printed(done, 3).strip()[:16]
@@ -604,7 +604,7 @@ def test_a_torch_that_is_too_old_is_a_problem(
 ) -> None:
     path = f"{with_metadata_of_torch('2.5.1', tmp_path)}:{isolated['PYTHONPATH']}"
 
-    done = run_cells([LOAD, "%nbcache doctor --json"], isolated | {"PYTHONPATH": path})
+    done = run_cells([LOAD, "%nbcache doctor --json"], isolated | {"PYTHONPATH": path}, forked=False)
 
     row = by_name(printed(done, 1))["torch"]
     assert (row["state"], row["found"]) == (
