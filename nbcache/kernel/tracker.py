@@ -415,7 +415,7 @@ def _reason(compile: _Compile, graph: _Graph, compiled: int, renamed: bool) -> s
         if renamed:
             notes.append("traced again: names of arguments or variables have changed since it was stored")
         else:
-            notes.append("traced again: AOTAutograd's entry is not there")
+            notes.append("traced again: AOTAutograd's entry is not there, or does not fit these inputs")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
         notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
     return "; ".join(notes) or None

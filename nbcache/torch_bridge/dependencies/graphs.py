@@ -9,10 +9,10 @@ from typing import Any
 
 __all__ = [
     "checkpointing_of",
-    "computed",
     "constants_of",
     "geometry",
     "intermediates_of",
+    "is_leaf",
     "metadata_of",
     "methods_of",
     "operators_of",
@@ -147,21 +147,12 @@ def geometry(tensor: Any) -> tuple[str, ...]:
     return (str(tensor.dtype), *map(str, place))
 
 
-def computed(torch: ModuleType, inputs: Sequence[Any]) -> list[int]:
-    """Return the numbers of those inputs that require a gradient and are no leaves.
-
-    AOTAutograd detaches such an input where its gradient is None, and torch's key does not tell it.
-    """
-    numbers = []
-    for number, value in enumerate(inputs):
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            try:
-                leaf = value.is_leaf
-            except RuntimeError:  # torch takes such a one for no leaf, too
-                leaf = False
-            if not leaf:
-                numbers.append(number)
-    return numbers
+def is_leaf(tensor: Any) -> bool:
+    """Tell whether a tensor is a leaf, as AOTAutograd sees it."""
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:
+        return False
 
 
 def sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:

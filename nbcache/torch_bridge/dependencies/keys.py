@@ -16,10 +16,10 @@ from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
 from nbcache.torch_bridge.dependencies.graphs import (
     checkpointing_of,
-    computed,
     constants_of,
     geometry,
     intermediates_of,
+    is_leaf,
     metadata_of,
     methods_of,
     operators_of,
@@ -237,8 +237,6 @@ class Dependencies:
             add_run_into(self._torch, state, self._known, passes=passes)
             self._add_attributes(state)
             self._add_metadata(state, graph, passes=passes)
-        if aot_config is not None and (numbers := computed(self._torch, example_inputs)):
-            state.note("inputs that require a gradient and are no leaves", numbers)
         return None if state.digest == self._empty else state.digest
 
     def _for_any_graph(self) -> tuple[Fingerprint, bool]:
@@ -310,6 +308,7 @@ class Dependencies:
             state.note("inputs that share memory", shared)
             for number in (number for numbers in shared for number in numbers):
                 value = example_inputs[number]
+                state.note(is_leaf(value))  # what is stored tells it of those alone that share none
                 for each in (value, value._base):  # AOTAutograd compiles for the base of views
                     state.note(None if each is None else geometry(each))
 
