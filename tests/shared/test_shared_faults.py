@@ -161,8 +161,8 @@ def test_a_server_that_is_slow_is_not_asked_by_the_rest_of_a_cell(kernel: Make, 
 def test_what_is_found_is_worth_waiting_for(kernel: Make, server: RedisServer) -> None:
     kernel(server.url).publish(*MANY[:5])
     with Proxy(server.port) as proxy:
-        one = kernel(proxy.url)
-        proxy.delay = 0.4 * TIMEOUT
+        one = kernel(proxy.url, shared_timeout=1.0)
+        proxy.delay = 0.4
         assert one.run(*MANY[:5]) == [HIT] * 5
         assert one.session.notices == []
 
@@ -305,15 +305,15 @@ def test_a_server_that_evicts_costs_misses_and_nothing_else(kernel: Make, server
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 1_500_000)
-    one = kernel(server.url)
+    one = kernel(server.url, shared_timeout=2.0)
     one.bridge.size = 100_000
     one.publish(*MANY)
-    other = kernel(server.url, notebook="another.ipynb")
+    other = kernel(server.url, shared_timeout=2.0, notebook="another.ipynb")
     other.bridge.size = 100_000
     outcomes = other.run(*MANY)
     assert MISS in outcomes
     assert other.session.flush(SECONDS)
-    third = kernel(server.url, notebook="third.ipynb")
+    third = kernel(server.url, shared_timeout=2.0, notebook="third.ipynb")
     third.bridge.size = 100_000
     assert HIT in third.run(*reversed(MANY))
     assert [each.session.notices for each in (one, other, third)] == [[]] * 3

@@ -38,7 +38,8 @@ KEY = slot_of(HERE, "inductor", "one")
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Make]:
     with kernels(tmp_path) as make:
-        yield lambda url, *args, **options: make(url, *args, prefetch=False, **options)
+        patient = {"prefetch": False, "shared_timeout": 2.0}  # a busy machine is no slow server
+        yield lambda url, *args, **options: make(url, *args, **{**patient, **options})
 
 
 @pytest.fixture
