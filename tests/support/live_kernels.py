@@ -26,7 +26,7 @@ from support.testing import FakeBridge
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))
 ELSEWHERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx512f"}))
 HIT, MISS = Outcome.HIT, Outcome.MISS
-TIMEOUT = 0.3
+TIMEOUT = 0.6
 """Seconds that the shared store may take."""
 SECONDS = 20.0
 """How long a busy machine may take for what needs no time."""
