@@ -874,6 +874,26 @@ SUBJECTS: dict[str, Subject] = {
         [edit(" * 1", "")],
         [edit("* 1", "+ 0")],
     ),
+    "leaves beside shared memory": subject(
+        """
+        torch.manual_seed(0)
+        G, L = torch.nn.Linear(4, 4), torch.zeros(4, 4)
+        def made():
+            return torch.ones(4, 4, requires_grad=True)
+        def loss(fake, w, a, b):
+            return (fake.detach() * w).exp().mean() + (a + b).sum()
+        def results(compile):
+            fake, w = made(), torch.ones(4, 4, requires_grad=True)
+            value = compile(loss)(fake, w, L, L.view(4, 4))
+            value.backward()
+            if fake.grad_fn is not None:
+                fake.mean().backward()
+            grads = [each.grad for each in (w, *G.parameters())]
+            return [value.detach(), *(grad for grad in grads if grad is not None)]
+        """,
+        [edit("torch.ones(4, 4, requires_grad=True)\n", "torch.tanh(G(torch.ones(4, 4)))\n")],
+        [edit("torch.ones(4, 4, requires_grad=True)\n", "torch.ones(4, 4).requires_grad_()\n")],
+    ),
     "dynamic overlap": subject(
         """
         L = torch.zeros(6, 8)

@@ -52,7 +52,7 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
 def _fits(torch: ModuleType, stored: Sequence[Any], args: Sequence[Any]) -> bool:
     """Tell whether those of the inputs are leaves that were when this was stored.
 
-    Where inputs share memory, `stored` may have one for several of them: keys tell of those.
+    Where inputs share memory, `stored` may have one for several of them: there the key tells it of all.
     """
     if len(stored) != len(args):
         return False

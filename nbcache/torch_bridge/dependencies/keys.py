@@ -306,9 +306,9 @@ class Dependencies:
                 state.add(kind, f"the class {kind.__qualname__}")
         if shared := sharing(self._torch, example_inputs):
             state.note("inputs that share memory", shared)
+            state.note([isinstance(each, self._torch.Tensor) and is_leaf(each) for each in example_inputs])
             for number in (number for numbers in shared for number in numbers):
                 value = example_inputs[number]
-                state.note(is_leaf(value))  # what is stored tells it of those alone that share none
                 for each in (value, value._base):  # AOTAutograd compiles for the base of views
                     state.note(None if each is None else geometry(each))
 
