@@ -83,3 +83,20 @@ def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
         wrong += found.get("notices", ())
         problems += [(edit, each) for each in wrong if each]
     assert not problems
+
+
+def test_what_lies_under_one_key_is_chosen_by_its_inputs_each_time(
+    restarts: Restarts, tmp_path: Path
+) -> None:
+    subject = SUBJECTS["leaves"]
+    leaf, other = subject.source, edited(subject.source, subject.changes[0])
+    programs = (leaf, other, other, leaf, leaf, other, leaf)
+
+    found = [restarts.run(source, tmp_path / "kernels") for source in programs]
+
+    traced = [any("traced again" in reason for *_, reason in each["graphs"]) for each in found]
+    assert traced == [False, True, *5 * [False]]
+    assert ["miss" in outcomes(each) for each in found] == [True, *6 * [False]]
+    expected = {source: restarts.run(source, tmp_path / "eager", eager=True) for source in (leaf, other)}
+    for source, each in zip(programs, found, strict=True):
+        assert not difference(each, expected[source])

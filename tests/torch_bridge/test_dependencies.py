@@ -288,3 +288,18 @@ def test_code_in_each_of_torchs_tables_and_settings_counts_while_it_is_there(run
 
     assert len(lines) > 25
     assert [line for line in lines if line[-2:] != ["3", "None"]] == []
+
+
+def test_what_was_compiled_ahead_of_time_is_loaded_as_ever(run_python: RunPython, tmp_path: Path) -> None:
+    path = str(tmp_path / "compiled.pt")
+    compiled = "torch.compile(f, mode='lite', fullgraph=True).aot_compile(((torch.ones(4, 4),), {}))"
+    before = (
+        f"PATH = {path!r}\ntorch._dynamo.config.enable_aot_compile = True\ndef f(x): return x.sin() + 1\n"
+    )
+    loaded = (
+        "with open(PATH, 'rb') as file:\n    loaded = torch.compiler.load_compiled_function(file)\n"
+        "assert torch.equal(loaded(torch.ones(4, 4)), f(torch.ones(4, 4)))"
+    )
+
+    run(run_python, before, f"{compiled}.save_compiled_function(PATH)\n{loaded}")
+    run(run_python, before, loaded)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from threading import local
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from nbcache.torch_bridge.patches import Intended
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["guard_hits"]
+__all__ = ["choose_entries", "guard_hits"]
 
 
 class _Unguarded(Intended):
@@ -24,37 +25,59 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
 
     Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which of
     them overlap. Nothing of it is stored. What fails in here makes torch compile.
-
-    AOTAutograd also compiles for whether each input that requires a gradient is a leaf: others are detached
-    where their gradient is None. What was stored for other inputs is a miss.
     """
     from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
 
     def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
         try:
-            stored, shared = entry.runtime_metadata.input_info, sharing(torch, args)
-            if any(info.mutates_data for info in stored):
-                for numbers in shared:
+            if any(info.mutates_data for info in entry.runtime_metadata.input_info):
+                for numbers in sharing(torch, args):
                     compute_overlapping_inputs(aot_config, list(args), numbers)
-            fits = bool(shared) or _fits(torch, stored, args)
         except Exception as error:
-            raise _Unguarded("it could not be told whether what is stored fits these inputs") from error
-        if not fits:
-            from torch._functorch._aot_autograd.autograd_cache import FXGraphCacheMiss
-
-            raise type("_OtherInputs", (Intended, FXGraphCacheMiss), {})  # what torch takes for a miss
+            raise _Unguarded("it could not be told which inputs overlap") from error
         return original(entry, args, aot_config, *more, **kwargs)
 
     result = results.GenericAOTAutogradResult
     patches.hook(result, "wrap_post_compile", guarded, takes="self args aot_config")
 
 
-def _fits(torch: ModuleType, stored: Sequence[Any], args: Sequence[Any]) -> bool:
-    """Tell whether those of the inputs are leaves that were when this was stored.
+def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
+    """Have AOTAutograd take what was stored for inputs of the same kind only, of all that lies under a key.
 
-    Where inputs share memory, `stored` may have one for several of them: there the key tells it of all.
+    It compiles for whether each input that requires a gradient is a leaf: others are detached where their
+    gradient is None. Its key does not tell.
     """
-    if len(stored) != len(args):
+    here = local()
+
+    def lookup(
+        original: Any, key: str, on_disk: bool, remote: bool, args: Any, *more: Any, **kwargs: Any
+    ) -> Any:
+        here.args = args
+        try:
+            return original(key, on_disk, remote, args, *more, **kwargs)
+        finally:
+            here.args = None
+
+    def candidates(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        inputs = getattr(here, "args", None)
+        for candidate in original(cls, *args, **kwargs):
+            if inputs is not None and _fits(torch, candidate[0], inputs):
+                yield candidate
+
+    entries = cache.AOTAutogradCache
+    patches.hook(entries, "_lookup", lookup, takes="key local remote args")
+    patches.hook(entries, "iterate_over_candidates", candidates, takes="cls")
+
+
+def _fits(torch: ModuleType, entry: Any, args: Sequence[Any]) -> bool:
+    """Tell whether those of the inputs are leaves that were when this was stored; not where that is in doubt.
+
+    Where inputs share memory, the entry may tell one thing of several of them: there the key tells it of all.
+    """
+    try:
+        if sharing(torch, args):
+            return True
+        pairs = zip(entry.runtime_metadata.input_info, args, strict=True)
+        return all(info.is_leaf == is_leaf(value) for info, value in pairs if isinstance(value, torch.Tensor))
+    except Exception:
         return False
-    pairs = zip(stored, args, strict=True)
-    return all(info.is_leaf == is_leaf(value) for info, value in pairs if isinstance(value, torch.Tensor))

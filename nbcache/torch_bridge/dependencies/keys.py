@@ -27,7 +27,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     sharing,
     within,
 )
-from nbcache.torch_bridge.dependencies.hits import guard_hits
+from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
 from nbcache.torch_bridge.dependencies.in_force import add_autocast, add_run_into, flags
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
@@ -180,10 +180,11 @@ class Dependencies:
         guard_hits(self._torch, results, patches)
 
     def follow_entries(self, cache: ModuleType, session: Session, patches: Patches) -> None:
-        """Have no entry kept whose backward was compiled by other code than its key tells.
+        """Have no entry found that does not fit, nor kept whose backward was compiled by other code.
 
         AOTAutograd makes the key for the forward, and compiles the backward when it is called.
         """
+        choose_entries(self._torch, cache, patches)
 
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             found = original(*args, **kwargs)
