@@ -42,7 +42,10 @@ class Known:
 
     def has_file(self, file: str) -> bool:
         """Tell whether code of this file belongs to a known package."""
-        return file.startswith(self._folders) or self._of_stdlib(file)
+        found = self._files.get(file)
+        if found is None:
+            found = self._files[file] = file.startswith(self._folders) or self._of_stdlib(file)
+        return found
 
     def _of_stdlib(self, file: str) -> bool:
         return file.startswith(self._stdlib) and not ("/site-packages/" in file or "/dist-packages/" in file)
@@ -103,7 +106,7 @@ class Known:
                 continue
             seen.add(id(value))
             if isinstance(value, types.FunctionType):
-                if not self._has_code(value.__code__):
+                if not self.has_file(value.__code__.co_filename):
                     yield value
                     continue
                 if value.__closure__ is not None:
@@ -127,7 +130,8 @@ class Known:
                 if not self.has_module(type(value).__module__):
                     yield value
                     continue
-                stack.append(getattr(value, "__wrapped__", None))
+                if (wrapped := getattr(value, "__wrapped__", None)) is not None:
+                    stack.append(wrapped)
 
     def _has_written(self, cls: type) -> bool:
         """Tell whether any of a class's functions is a known package's, or it has none.
@@ -141,7 +145,7 @@ class Known:
 
     def writes(self, owner: type, function: types.FunctionType) -> bool:
         """Tell whether a function in a class of a known package is that package's, or made for the class."""
-        if self._has_code(function.__code__):
+        if self.has_file(function.__code__.co_filename):
             return True
         around = getattr(function, "__wrapped__", None)
         if function.__code__.co_filename == "<string>" and isinstance(around, types.FunctionType):
@@ -150,12 +154,6 @@ class Known:
         own = scope is vars(module) if module is not None else False  # as `dataclass` makes them
         own |= scope.get("__name__") == _NAMEDTUPLE + owner.__name__
         return own and function.__code__.co_filename.startswith("<")
-
-    def _has_code(self, code: types.CodeType) -> bool:
-        found = self._files.get(code.co_filename)
-        if found is None:
-            found = self._files[code.co_filename] = self.has_file(code.co_filename)
-        return found
 
 
 def contents(function: types.FunctionType) -> list[Any]:

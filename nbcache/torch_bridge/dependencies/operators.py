@@ -18,7 +18,7 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -268,11 +268,15 @@ class Registrations:
             self._torchs[name] = found
         return bool(found)
 
+    @cached_property
+    def _definition_of_add(self) -> re.Match[str] | None:
+        """Where one of torch's own operators in C++ is defined."""
+        return _definition(self._torch, "aten::add.Tensor")
+
     def _defined_by_torch(self, name: str) -> bool | None:
         """Tell the same; None for an operator in Python whose definition torch is about to keep."""
         try:
-            match = _DEFINED.search(self._torch._C._dispatch_dump(name))
-            build = _DEFINED.search(self._torch._C._dispatch_dump("aten::add.Tensor"))
+            match, build = _definition(self._torch, name), self._definition_of_add
         except RuntimeError:  # a higher-order operator: it is a class of its own
             return name.startswith("higher_order::") or "::" not in name
         if match is None or build is None:
@@ -308,6 +312,11 @@ def _dispatch_key(library: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 def _held(definition: Any, more: Collection[str]) -> dict[str, Any]:
     """Return what a definition holds beside its kernels and what its schema tells, and `more`."""
     return {name: held for name, held in vars(definition).items() if name not in _TOLD or name in more}
+
+
+def _definition(torch: ModuleType, name: str) -> re.Match[str] | None:
+    """Return where an operator is defined; RuntimeError where the dispatcher has none of this name."""
+    return _DEFINED.search(torch._C._dispatch_dump(name))
 
 
 def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
