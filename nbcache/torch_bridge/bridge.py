@@ -66,6 +66,7 @@ class TorchBridge:
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
         self._profile_name = profile.ProfileName()
+        self._varied = profile.Varied(self._profile_name)
         self._caches = CacheSettings()
         self._dependencies: Dependencies | None = None
         self._late = False
@@ -97,6 +98,7 @@ class TorchBridge:
                 "torch._dynamo.utils": self._dynamo_module,
                 "torch.compiler._cache": when(recording.record, self._owned, self.disown, self._tells),
                 "torch._dynamo.pgo": self._pgo_module,
+                "torch._dynamo.convert_frame": when(self._varied.retry_without),
                 "torch._inductor.codecache": self._codecache_module,
                 **{name: partial(self._depends, "note_tables") for name in TABLES},
                 **{name: partial(self._depends, "note_generators") for name in GENERATORS},
@@ -405,6 +407,7 @@ class TorchBridge:
         if self._session is not None:
             self._session.attempt("naming the profile", partial(self._name_profile, self._session))
         self._provide(profile.provide_profile, pgo)
+        self._hook(self._varied.keep_varied, pgo)
 
     def _name_profile(self, session: Session) -> None:
         self._profile_name.set(session.notebook(timeout=1.0))

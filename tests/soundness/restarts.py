@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+CELL = "# %%\n"
+"""What begins another cell of a program."""
 FOLDERS = ("NBCACHE_DIR", "TMPDIR", "HOME", "IPYTHONDIR", "NBCACHE_TRUST_DIR")
 _COMPILED = """
 def compile(f, **options):
@@ -115,7 +117,7 @@ def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
     shell = shell_class.instance()
     if not task["eager"]:
         shell.run_line_magic("load_ext", "nbcache")
-    for cell in (task["source"], _EAGER if task["eager"] else _COMPILED):
+    for cell in (*task["source"].split(CELL), _EAGER if task["eager"] else _COMPILED):
         shell.run_cell(cell, store_history=True).raise_error()
     tensors = [
         (str(each.dtype), list(each.shape), each.double().flatten().tolist())

@@ -1,8 +1,10 @@
 """Programs that depend on more than torch's keys hold, and edits of them.
 
-Each program sets `results`, a function that takes a way to compile and returns tensors. An edit is a list
-of texts and what takes their place. After one of `changes` no graph of before may answer, unless its answer
-is the same anyway; after one of `same` every graph must be hit.
+Each program sets `results`, a function that takes a way to compile and returns tensors. A line `# %%` begins
+another cell: what torch remembers of a function counts while nothing is edited in the cell of it.
+
+An edit is a list of texts and what takes their place. After one of `changes` no graph of before may answer,
+unless its answer is the same anyway; after one of `same` every graph must be hit.
 """
 
 from __future__ import annotations
@@ -893,6 +895,20 @@ SUBJECTS: dict[str, Subject] = {
         """,
         [edit("torch.ones(4, 4, requires_grad=True)\n", "torch.tanh(G(torch.ones(4, 4)))\n")],
         [edit("torch.ones(4, 4, requires_grad=True)\n", "torch.ones(4, 4).requires_grad_()\n")],
+    ),
+    "a number in another cell": subject(
+        """
+        def f(x, k):
+            return x + math.comb(k, 2)
+        def g(x):
+            return len(x.split(2)) + math.comb(len(x), 2) + x
+        def results(compile):
+            with torch.no_grad():
+                return [compile(f, fullgraph=True)(X, K), compile(g, fullgraph=True)(torch.ones(ROWS, 2))]
+        # %%
+        K, ROWS = 3, 6
+        """,
+        [edit("3, 6", "5, 6"), edit("3, 6", "3, 8"), edit("3, 6", "4, 10")],
     ),
     "dynamic overlap": subject(
         """

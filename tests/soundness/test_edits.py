@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from soundness.restarts import Restarts
+from soundness.restarts import CELL, Restarts
 from soundness.subjects import COLD, COMPILED, SUBJECTS, Edit
 
 from support.front_door import environ_below
@@ -100,3 +100,31 @@ def test_what_lies_under_one_key_is_chosen_by_its_inputs_each_time(
     expected = {source: restarts.run(source, tmp_path / "eager", eager=True) for source in (leaf, other)}
     for source, each in zip(programs, found, strict=True):
         assert not difference(each, expected[source])
+
+
+def test_what_was_edited_in_another_cell_and_put_back_is_hit(restarts: Restarts, tmp_path: Path) -> None:
+    model = "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))\n"
+    run = "def results(compile):\n    return [compile(m)(torch.ones(2, 4))]\n"
+    program = f"import torch\n{model}{CELL}{run}"
+    edited = program.replace("LayerNorm(4)", "LayerNorm(4, eps=0.5)")
+
+    found = [restarts.run(source, tmp_path / "kernels") for source in (program, edited, program, edited)]
+
+    assert [outcomes(each) for each in found] == [["miss"], ["miss"], ["hit"], ["hit"]]
+
+
+def test_what_can_no_longer_be_traced_for_any_size_is_traced_for_those_that_are_there(
+    restarts: Restarts, tmp_path: Path
+) -> None:
+    run = (
+        "def f(x):\n    return x + factor(len(x))\n"
+        "def results(compile):\n    g = compile(f, fullgraph=True)\n"
+        "    return [g(torch.ones(rows, 2)) for rows in ROWS]\n"
+    )
+    first = f"import math, torch\n{run}{CELL}def factor(n):\n    return n * 2\nROWS = (6, 8, 10)\n"
+    last = first.replace("n * 2", "math.comb(n, 2)").replace("(6, 8, 10)", "(8,)")
+
+    found = [restarts.run(source, tmp_path / "kernels") for source in (first, first, last, last)]
+
+    assert [outcomes(each) for each in found] == [["miss", "miss"], ["hit"], ["miss"], ["hit"]]
+    assert not difference(found[2], restarts.run(last, tmp_path / "eager", eager=True))
