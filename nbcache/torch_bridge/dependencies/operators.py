@@ -184,15 +184,19 @@ class Registrations:
 
     def _replaced_before(self) -> str | None:
         """Return an operator of torch's that others had replaced from Python before anything was noted."""
-        for entry in sorted(self._before):
+        keys: dict[str, set[str]] = {}
+        for entry in self._before:
             namespace, operator, key = entry.split("/")
-            name = f"{namespace}::{operator}"
+            keys.setdefault(f"{namespace}::{operator}", set()).add(key)
+        for name in sorted(keys):
             if not self.is_torchs(name):
                 continue
             for kernel in _kernels(self._torch, name):
+                if kernel.key not in keys[name]:
+                    continue
                 theirs = kernel.file.endswith(_COMPILED) or kernel.file.startswith(self._folder)
-                anybodys = kernel.file.removeprefix(self._folder) in _ANYWHERE and namespace == "aten"
-                if kernel.key == key and (anybodys or not theirs):
+                anybodys = kernel.file.removeprefix(self._folder) in _ANYWHERE and name.startswith("aten::")
+                if anybodys or not theirs:
                     return name
         return None
 

@@ -49,6 +49,8 @@ _COMPILER = (
 """How the names of the modules begin that torch compiles with."""
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that others may set to another value."""
+_INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
+"""Types of what is no code, and holds none that is called by its name."""
 _NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
 """Packages that torch imports functions from."""
 
@@ -119,8 +121,9 @@ class Originals:
         """Return what others have put in `owner`, which was noted; what they have taken out comes last."""
         noted, entries = self._noted[id(owner)], dict(_entries(owner))  # other threads may change them
         if noted.late:
-            kept = noted.torchs.items()
-            noted.torchs = {key: value for key, value in kept if self._is_torchs(owner, value)}
+            values = {id(value): value for value in noted.torchs.values()}  # many stand there several times
+            torchs = {each for each, value in values.items() if self._is_torchs(owner, value)}
+            noted.torchs = {key: value for key, value in noted.torchs.items() if id(value) in torchs}
             noted.late = False
         if noted.changes is None or not noted.is_as_before(entries):
             if isinstance(owner, (list, tuple)):
@@ -209,6 +212,10 @@ class Replacements:
     def _is_others(self, owner: Any, value: Any) -> bool:
         """Tell whether somebody else has written what a module or a class holds: any callable counts."""
         kind = type(value)
+        if kind is FunctionType:
+            return self._have_written(owner, value)
+        if kind in _INERT:
+            return False
         if issubclass(kind, MethodType) and self._is_strange(type(value.__self__)):
             return True
         if issubclass(kind, (staticmethod, classmethod, MethodType)):
@@ -220,15 +227,19 @@ class Replacements:
             return any(self._is_others(owner, each) for each in held)
         if issubclass(kind, type):
             return self._known.is_users(value.__module__)  # torch imports some of others'
-        if kind is not FunctionType:
-            return callable(value) and self._is_strange(kind)
-        if isinstance(owner, type) and (self._is_torchs_text(value) or self._known.writes(owner, value)):
+        return callable(value) and self._is_strange(kind)
+
+    def _have_written(self, owner: Any, function: FunctionType) -> bool:
+        """Tell whether somebody else has written a function that a module or a class holds."""
+        if isinstance(owner, type) and (
+            self._is_torchs_text(function) or self._known.writes(owner, function)
+        ):
             return False
-        around = getattr(value, "__wrapped__", value)
-        code = around.__code__ if isinstance(around, FunctionType) else value.__code__
-        if all(self._known.has_file(each.co_filename) for each in (value.__code__, code)):
+        around = getattr(function, "__wrapped__", function)
+        code = around.__code__ if isinstance(around, FunctionType) else function.__code__
+        if all(self._known.has_file(each.co_filename) for each in (function.__code__, code)):
             return False
-        return (value.__module__ or "").partition(".")[0] not in _NEEDED
+        return (function.__module__ or "").partition(".")[0] not in _NEEDED
 
     def _is_torchs_text(self, function: FunctionType) -> bool:
         """Tell whether torch may have made a function of a text, some outside of modules."""
