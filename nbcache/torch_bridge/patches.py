@@ -97,6 +97,7 @@ class Patches:
 
     def _function(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
         def hooked(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # IPython shows users' errors without what stands between them and torch
             if self.off:
                 return original(*args, **kwargs)
             call = _Call(original)
@@ -167,6 +168,7 @@ class _Call:
         self.raised: BaseException | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         self._called = True
         try:
             self._returned = self._original(*args, **kwargs)

@@ -209,13 +209,16 @@ def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
 def test_an_error_stops_run_all(isolated: dict[str, str], run_cells: RunCells) -> None:
     from nbclient.exceptions import CellExecutionError
 
+    too_wide = "import torch\ntorch.compile(lambda x: x @ torch.ones(7, 7))(torch.ones(5, 2))"
     for cell, name in (
         ("%%compile_cached\n1/0", "ZeroDivisionError"),
         ("%%compile_cached --oops\n1", "UsageError"),
+        (too_wide, "TorchRuntimeError"),
     ):
         with pytest.raises(CellExecutionError) as caught:
             run_cells([LOAD, cell, "print('not reached')"], isolated)
         assert caught.value.ename == name
+        assert "torch_bridge" not in caught.value.traceback
 
 
 def test_top_level_await_and_the_last_expression_work_as_in_any_cell(

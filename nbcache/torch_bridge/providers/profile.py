@@ -130,6 +130,7 @@ class Varied:
         """Trace a function for the sizes that are there where it cannot be traced for those foreseen."""
 
         def convert(original: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             try:
                 return original(*args, **kwargs)
             except Exception:
