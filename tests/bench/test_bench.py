@@ -967,6 +967,7 @@ for training in (False, True):
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_in_bfloat16_what_rounds_otherwise_agrees_and_what_is_wrong_does_not(run_python: RunPython) -> None:
     assert run_python(PRECISION).stdout.splitlines() == ["True True False"] * 4
 
