@@ -1,7 +1,7 @@
 """Programs that depend on more than torch's keys hold, and edits of them.
 
 Each program sets `results`, a function that takes a way to compile and returns tensors. A line `# %%` begins
-another cell: what torch remembers of a function counts while nothing is edited in the cell of it.
+another cell: what torch remembers of a function counts while nothing is edited in its cell.
 
 An edit is a list of texts and what takes their place. After one of `changes` no graph of before may answer,
 unless its answer is the same anyway; after one of `same` every graph must be hit.

@@ -106,9 +106,9 @@ def test_what_was_edited_in_another_cell_and_put_back_is_hit(restarts: Restarts,
     model = "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))\n"
     run = "def results(compile):\n    return [compile(m)(torch.ones(2, 4))]\n"
     program = f"import torch\n{model}{CELL}{run}"
-    edited = program.replace("LayerNorm(4)", "LayerNorm(4, eps=0.5)")
+    other = program.replace("LayerNorm(4)", "LayerNorm(4, eps=0.5)")
 
-    found = [restarts.run(source, tmp_path / "kernels") for source in (program, edited, program, edited)]
+    found = [restarts.run(source, tmp_path / "kernels") for source in (program, other, program, other)]
 
     assert [outcomes(each) for each in found] == [["miss"], ["miss"], ["hit"], ["hit"]]
 

@@ -50,7 +50,7 @@ _COMPILER = (
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that others may set to another value."""
 _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
-"""Types of what is no code, and holds none that is called by its name."""
+"""Types whose values cannot be called."""
 _NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
 """Packages that torch imports functions from."""
 
@@ -213,7 +213,7 @@ class Replacements:
         """Tell whether somebody else has written what a module or a class holds: any callable counts."""
         kind = type(value)
         if kind is FunctionType:
-            return self._have_written(owner, value)
+            return self._is_others_function(owner, value)
         if kind in _INERT:
             return False
         if issubclass(kind, MethodType) and self._is_strange(type(value.__self__)):
@@ -229,7 +229,7 @@ class Replacements:
             return self._known.is_users(value.__module__)  # torch imports some of others'
         return callable(value) and self._is_strange(kind)
 
-    def _have_written(self, owner: Any, function: FunctionType) -> bool:
+    def _is_others_function(self, owner: Any, function: FunctionType) -> bool:
         """Tell whether somebody else has written a function that a module or a class holds."""
         if isinstance(owner, type) and (
             self._is_torchs_text(function) or self._known.writes(owner, function)

@@ -2,7 +2,7 @@
 
 By itself torch keeps no profile between processes; nbcache has it keep one for each notebook. What was edited
 between two kernels has not varied: only sizes and numbers count that one kernel has met with several values.
-And where a function cannot be traced for any size, it is traced for those that are there, as without this.
+Where a function cannot be traced for any size, it is traced for those that are there.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class Varied:
         self._name = name
         self._pgo: Any = None
         self._stored: Mapping[Any, Mapping[str, Any]] = {}
-        """By function and variable, what varied as the profile tells that was loaded or stored last."""
+        """By function and variable: what has varied, in the profile that was loaded or stored last."""
         self._foresees = False
-        """Whether torch foresees anything that this kernel need not have met."""
+        """Whether the profile that was loaded tells of anything that varies."""
 
     def keep_varied(self, pgo: ModuleType, session: Session, patches: Patches) -> None:
         """Take out of a profile what did not vary when torch loads it; store one when more has varied."""
@@ -173,9 +173,8 @@ class Varied:
 
         size, stride = reduced(entry.size), reduced(entry.stride)
         if isinstance(size, tuple):
-            varied = stride is dynamic or any(
-                value is dynamic for value in (*size, *(stride if isinstance(stride, tuple) else ()))
-            )
+            strides = stride if isinstance(stride, tuple) else (stride,)
+            varied = any(value is dynamic for value in (*size, *strides))
         else:
             varied = entry.scalar is dynamic
         return dataclasses.replace(entry, size=size, stride=stride) if varied else None
