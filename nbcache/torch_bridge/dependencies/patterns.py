@@ -92,7 +92,8 @@ def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
     for name, module in list(sys.modules.items()):
         if not name.startswith("torch._inductor"):
             continue
-        stack = [(f"{name}.{each}", value) for each, value in list(vars(module).items())]
+        held = [each for each in list(vars(module).items()) if isinstance(each[1], (kind, dict, list, tuple))]
+        stack = [(f"{name}.{key}", value) for key, value in held]
         while stack:
             place, value = stack.pop()
             if isinstance(value, kind):
