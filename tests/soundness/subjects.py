@@ -1808,6 +1808,118 @@ SUBJECTS: dict[str, Subject] = {
         ],
         [edit("global A", "global A  # here")],
     ),
+    "what is said of operators in a graph": subject(
+        """
+        MODE = "default"
+        AGAINST = "cold"
+        EAGER = True
+        def f(x):
+            with torch.fx.traceback.annotate({"fallback_to_eager": EAGER}):
+                return torch.nn.functional.dropout(x, 0.5)
+        def results(compile):
+            torch.manual_seed(0)
+            with torch.no_grad():
+                return [compile(f)(X)]
+        """,
+        [edit("EAGER = True", "EAGER = False")],
+        [edit("EAGER", "BY_ATEN")],
+    ),
+    "modules that a backend calls": subject(
+        """
+        from torch._inductor.compile_fx import compile_fx
+        AGAINST = "cold"
+        torch._inductor.config.fallback_by_default = True
+        def body(x):
+            return x.tanh()
+        def hook(module, args, found):
+            return found * 5.0
+        class Extra(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.by = 2.0
+                self.act = torch.nn.ReLU()
+                self.act.register_forward_hook(hook)
+            def forward(self, x):
+                return body(x) * self.by + self.act(x)
+        def backend(graph, inputs):
+            graph.add_submodule("extra", Extra())
+            sin, = (node for node in graph.graph.nodes if node.target is torch.sin)
+            with graph.graph.inserting_after(sin):
+                called = graph.graph.call_module("extra", (sin,))
+            sin.replace_all_uses_with(called)
+            called.args = (sin,)
+            graph.recompile()
+            return compile_fx(graph, inputs)
+        def results(compile):
+            with torch.no_grad():
+                return [torch.compile(lambda x, w: torch.sin(x) @ w, backend=backend)(X, W)]
+        """,
+        [
+            edit("x.tanh()", "x.exp()"),
+            edit("body(x) *", "body(x) +"),
+            edit("self.by = 2.0", "self.by = 3.0"),
+            edit("* 5.0", "* 6.0"),
+        ],
+        [edit("body", "inner")],
+    ),
+    "how distributed tensors shard": subject(
+        """
+        import torch.distributed
+        from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+        from torch.distributed.tensor.experimental import register_sharding
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        AGAINST = "cold"
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        mesh = init_device_mesh("cpu", (2,))
+        BY = 3.0
+        @torch.library.custom_op("mylib::op", mutates_args=())
+        def op(x: Tensor) -> Tensor:
+            return x * 2
+        op.register_fake(lambda x: torch.empty_like(x))
+        @register_sharding(torch.ops.mylib.op.default)
+        def strategy(x):
+            return [([Shard(0)], [Shard(0)])]
+        def handler(operator, args, kwargs):
+            x, = args
+            return DTensor.from_local(x.to_local().cos() * BY, x.device_mesh, x.placements, run_check=False)
+        DTensor._op_dispatcher._custom_op_handlers[torch.ops.aten.sin.default] = handler
+        def results(compile):
+            x = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)], run_check=False)
+            with torch.no_grad():
+                return [each.to_local() for each in compile(lambda x: (op(x), torch.sin(x)))(x)]
+        """,
+        [
+            edit("[([Shard(0)], [Shard(0)])]", "[([Replicate()], [Replicate()])]"),
+            edit("BY = 3.0", "BY = 4.0"),
+            edit(".cos()", ".tanh()"),
+        ],
+        [edit("strategy", "rule"), edit("BY", "FACTOR")],
+    ),
+    "placements of distributed tensors": subject(
+        """
+        import torch.distributed
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        AGAINST = "cold"
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        mesh = init_device_mesh("cpu", (2,))
+        class Given(Partial):
+            def _reduce_value(self, tensor, mesh, mesh_dim):
+                return tensor * 2.0
+        class Made(Partial):
+            def _reduce_value(self, tensor, mesh, mesh_dim):
+                return tensor * 3.0
+        def f(x, y):
+            made = DTensor.from_local(y, mesh, [Made("sum")], run_check=False)
+            return x.redistribute(mesh, [Replicate()]), made.redistribute(mesh, [Replicate()])
+        def results(compile):
+            x = DTensor.from_local(torch.ones(2, 2), mesh, [Given("sum")], run_check=False)
+            with torch.no_grad():
+                return [each.to_local() for each in compile(f)(x, torch.ones(2, 2))]
+        """,
+        [edit("* 2.0", "* 4.0"), edit("* 3.0", "* 4.0")],
+        [edit("f", "g")],
+    ),
     "nothing of it": subject(
         """
         K = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -126,6 +127,8 @@ class Known:
             elif isinstance(value, type):
                 if not (self.has_module(value.__module__) and self._has_written(value)):
                     yield value
+            elif dataclasses.is_dataclass(value) and self.has_module(type(value).__module__):
+                stack += (getattr(value, field.name, None) for field in dataclasses.fields(value))
             elif callable(value) and not isinstance(value, DESCRIPTORS):
                 if not self.has_module(type(value).__module__):
                     yield value

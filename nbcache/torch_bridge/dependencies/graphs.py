@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
 __all__ = [
+    "annotations_of",
     "checkpointing_of",
     "constants_of",
     "geometry",
@@ -15,7 +17,9 @@ __all__ = [
     "is_leaf",
     "metadata_of",
     "methods_of",
+    "modules_of",
     "operators_of",
+    "parts_of",
     "shapes",
     "sharing",
     "within",
@@ -26,6 +30,8 @@ _METADATA = (
     *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),
 )
 """Names of what torch, exporters and annotations put into the metadata of nodes."""
+_CALL = "call_id"
+"""The annotation by which torch counts calls of regions in a process."""
 _VALUES = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
 """Names of what follows from the graph and its inputs."""
 _OF_PROCESS = re.compile(
@@ -71,6 +77,24 @@ def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
     return {node.target for node in nodes if node.op == "call_method"}
 
 
+def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
+    """Return the classes of the modules that the graph calls, as one of a backend's may, and what they hold.
+
+    Tensors are left out: torch's keys have them.
+    """
+    for module in _graphs(torch, graph):
+        for node in module.graph.nodes:
+            called = module.get_submodule(node.target) if node.op == "call_module" else None
+            for part in () if called is None else called.modules():
+                if isinstance(part, torch.fx.GraphModule):
+                    continue
+                yield type(part)
+                for value in vars(part).values():
+                    for each in value.values() if isinstance(value, dict) else (value,):
+                        if not isinstance(each, (torch.nn.Module, torch.Tensor)):
+                            yield each
+
+
 def metadata_of(
     torch: ModuleType, graph: Any, named: Collection[str], *, whole: bool
 ) -> Iterator[tuple[str, str]]:
@@ -85,6 +109,17 @@ def metadata_of(
             for name in sorted(names if whole else names & told, key=str):
                 text = repr(node.meta[name])
                 yield name, text if name == "custom" else _OF_PROCESS.sub("", text)
+
+
+def annotations_of(torch: ModuleType, graph: Any) -> Iterator[tuple[int, Any]]:
+    """Return what `torch.fx.traceback.annotate` has said of nodes, with their numbers; torch reads it."""
+    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
+    for number, node in enumerate(nodes):
+        said = node.meta.get("custom")
+        if isinstance(said, dict):
+            said = {name: value for name, value in said.items() if name != _CALL}
+        if said:
+            yield number, said
 
 
 def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
@@ -112,6 +147,23 @@ def constants_of(torch: ModuleType, graph: Any) -> list[Any]:
     held = ((vars(each), each._buffers, each._parameters) for each in _graphs(torch, graph))
     values = (value for parts in held for part in parts for value in part.values())
     return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """Return a value and what it consists of, where it is a collection or a dataclass."""
+    stack, seen = [value], {}
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        yield value
+        if isinstance(value, dict):
+            stack += value.values()
+        elif isinstance(value, (list, tuple)):
+            stack += value
+        elif is_dataclass(value) and not isinstance(value, type):
+            stack += (getattr(value, field.name, None) for field in fields(value))
 
 
 def intermediates_of(torch: ModuleType, graph: Any) -> list[Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copyreg
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from types import ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
 
-__all__ = ["add_autocast", "add_run_into", "flags"]
+__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags"]
 
 _FLAGS: Mapping[str, Any] = {
     "_get_cublas_allow_fp16_accumulation": False,
@@ -108,6 +108,16 @@ def add_autocast(torch: ModuleType, state: Fingerprint) -> None:
     for device in torch._C._autocast_supported_devices():
         state.note("autocast", device, torch.is_autocast_enabled(device))
         state.note(torch.get_autocast_dtype(device))
+
+
+def add_graphs_autocast(torch: ModuleType, state: Fingerprint, operators: Collection[Any]) -> None:
+    """Add autocast's state where a graph runs under it, or enters it without a dtype of its own.
+
+    torch 2.11's key leaves the dtype out, and until 2.14 where autocast is off around the graph.
+    """
+    enter = torch.amp.autocast_mode._enter_autocast
+    if torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
+        add_autocast(torch, state)
 
 
 def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes: bool) -> None:

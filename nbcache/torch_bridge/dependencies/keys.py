@@ -11,10 +11,11 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import Known, contents
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
 from nbcache.torch_bridge.dependencies.graphs import (
+    annotations_of,
     checkpointing_of,
     constants_of,
     geometry,
@@ -22,18 +23,21 @@ from nbcache.torch_bridge.dependencies.graphs import (
     is_leaf,
     metadata_of,
     methods_of,
+    modules_of,
     operators_of,
+    parts_of,
     shapes,
     sharing,
     within,
 )
 from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
-from nbcache.torch_bridge.dependencies.in_force import add_autocast, add_run_into, flags
+from nbcache.torch_bridge.dependencies.in_force import add_graphs_autocast, add_run_into, flags
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.patterns import Patterns
 from nbcache.torch_bridge.dependencies.tables import (
     DEREGISTERED,
+    OF_SHARDING,
     UNREACHED,
     all_tables,
     handed_over,
@@ -224,14 +228,20 @@ class Dependencies:
         for operator in operators:
             if not self._is_torchs(operator):
                 self._add_operator(state, operator)
+        for held in modules_of(self._torch, graph):
+            if not (self._known.made(held) and self._known.made(type(held))):
+                state.add(held, "what a module that the graph calls is made of")
         for context in checkpointing_of(self._torch, graph):
             state.add(context, "what selective checkpointing keeps")
+        for number, said in annotations_of(self._torch, graph):
+            state.note(number)
+            state.add(said, "an annotation of a node")
         for name, value in (*flags(self._torch), *shapes(self._torch)):
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
-            self._add_autocast(state, operators)
+            add_graphs_autocast(self._torch, state, operators)
             self._add_inputs(state, graph, example_inputs)
             passes |= self._add_compilers(state)
         if state.digest != self._empty:
@@ -280,16 +290,10 @@ class Dependencies:
             return self._registrations.is_torchs(target._name)
         if isinstance(target, self._torch._ops.OpOverloadPacket):
             return all(self._is_torchs(getattr(target, name)) for name in target.overloads())
+        if isinstance(target, FunctionType) and target.__closure__:  # Dynamo puts constants there
+            held = (type(part) for part in parts_of(contents(target)))
+            return self._known.made(target) and all(map(self._known.made, held))
         return self._known.made(target) and (callable(target) or self._known.made(type(target)))
-
-    def _add_autocast(self, state: Fingerprint, operators: Collection[Any]) -> None:
-        """Add autocast's state where a graph runs under it, or enters it without a dtype of its own.
-
-        torch 2.11's key leaves the dtype out, and until 2.14 where autocast is off around the graph.
-        """
-        enter = self._torch.amp.autocast_mode._enter_autocast
-        if self._torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
-            add_autocast(self._torch, state)
 
     def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
         """Add the classes of inputs and constants that are not torch's, and which inputs share memory."""
@@ -298,7 +302,7 @@ class Dependencies:
         for value, context in within(torch, [*example_inputs, *constants_of(torch, graph)]):
             kinds[type(value)] = None
             if self._known.made(type(value)):
-                kinds[type(context)] = None
+                kinds |= dict.fromkeys(map(type, parts_of(context)))
             else:
                 state.add(context, f"what {type(value).__qualname__} keeps beside its tensors")
         kinds |= dict.fromkeys(type(value) for value, _ in within(torch, intermediates_of(torch, graph)))
@@ -325,7 +329,7 @@ class Dependencies:
         if not self._originals.is_noted(table):
             self._originals.note(table, late=True)
         for key, value, replaced in self._originals.changes(table):
-            if not replaced and self._is_of_import(key, value):
+            if not replaced and self._is_of_import(name, key, value):
                 continue
             if value is ABSENT and name in DEREGISTERED:
                 continue
@@ -335,9 +339,10 @@ class Dependencies:
                 if value is not key:
                     state.add(value)
 
-    def _is_of_import(self, key: Any, value: Any) -> bool:
+    def _is_of_import(self, table: str, key: Any, value: Any) -> bool:
         """Tell whether a module of torch's has brought an operator and what there is for it: one is new."""
-        if value is not key and type(key).__module__ != getattr(value, "__module__", None):
+        late = table in OF_SHARDING and getattr(key, "namespace", "") == "prims"  # of inductor's own
+        if value is not key and not late and type(key).__module__ != getattr(value, "__module__", None):
             return False
         return self._known.made(type(key)) and self._known.made(value)
 

@@ -189,14 +189,12 @@ class Registrations:
             namespace, operator, key = entry.split("/")
             keys.setdefault(f"{namespace}::{operator}", set()).add(key)
         for name in sorted(keys):
-            if not self.is_torchs(name):
-                continue
             for kernel in _kernels(self._torch, name):
                 if kernel.key not in keys[name]:
                     continue
                 theirs = kernel.file.endswith(_COMPILED) or kernel.file.startswith(self._folder)
                 anybodys = kernel.file.removeprefix(self._folder) in _ANYWHERE and name.startswith("aten::")
-                if anybodys or not theirs:
+                if (anybodys or not theirs) and self.is_torchs(name):
                     return name
         return None
 

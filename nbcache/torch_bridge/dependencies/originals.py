@@ -121,9 +121,10 @@ class Originals:
         """Return what others have put in `owner`, which was noted; what they have taken out comes last."""
         noted, entries = self._noted[id(owner)], dict(_entries(owner))  # other threads may change them
         if noted.late:
-            values = {id(value): value for value in noted.torchs.values()}  # many stand there several times
-            torchs = {each for each, value in values.items() if self._is_torchs(owner, value)}
-            noted.torchs = {key: value for key, value in noted.torchs.items() if id(value) in torchs}
+            if not self._made([_code(owner, value) for value in noted.torchs.values()]):
+                noted.torchs = {
+                    key: value for key, value in noted.torchs.items() if self._made(_code(owner, value))
+                }
             noted.late = False
         if noted.changes is None or not noted.is_as_before(entries):
             if isinstance(owner, (list, tuple)):
@@ -132,12 +133,6 @@ class Originals:
                 noted.changes = [*self._differences(noted, entries)]
             noted.keys, noted.values = tuple(entries), tuple(entries.values())
         return noted.changes
-
-    def _is_torchs(self, owner: Any, value: Any) -> bool:
-        if isinstance(owner, ModuleType) and isinstance(value, type):  # imported, for annotations
-            return True
-        code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        return self._made(code)
 
     def _differences(self, noted: _Noted, entries: Mapping[Any, Any]) -> Iterator[Change]:
         owner, torchs = noted.owner, noted.torchs
@@ -231,13 +226,12 @@ class Replacements:
 
     def _is_others_function(self, owner: Any, function: FunctionType) -> bool:
         """Tell whether somebody else has written a function that a module or a class holds."""
-        if isinstance(owner, type) and (
-            self._is_torchs_text(function) or self._known.writes(owner, function)
-        ):
-            return False
-        around = getattr(function, "__wrapped__", function)
-        code = around.__code__ if isinstance(around, FunctionType) else function.__code__
-        if all(self._known.has_file(each.co_filename) for each in (function.__code__, code)):
+        in_class = isinstance(owner, type)
+        if self._known.has_file(function.__code__.co_filename):
+            around = None if in_class else getattr(function, "__wrapped__", None)
+            if not isinstance(around, FunctionType) or self._known.has_file(around.__code__.co_filename):
+                return False
+        elif in_class and (self._known.writes(owner, function) or self._is_torchs_text(function)):
             return False
         return (function.__module__ or "").partition(".")[0] not in _NEEDED
 
@@ -276,6 +270,13 @@ def _elements(torchs: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator
     for number, value in torchs.items():
         if id(value) not in there:
             yield Change(number, ABSENT, True)
+
+
+def _code(owner: Any, value: Any) -> Any:
+    """Return what may be somebody else's code of a value that `owner` holds."""
+    if isinstance(owner, ModuleType) and isinstance(value, type):  # imported, for annotations
+        return None
+    return value.fget if isinstance(value, property) else getattr(value, "__func__", value)
 
 
 def _entries(owner: Any) -> Mapping[Any, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
 __all__ = [
     "DEREGISTERED",
     "GENERATORS",
+    "OF_SHARDING",
     "TABLES",
     "UNREACHED",
     "all_tables",
@@ -20,8 +22,10 @@ __all__ = [
     "tables_of",
 ]
 
+_PROPAGATOR = "DTensor._op_dispatcher.sharding_propagator."
 TABLES: Mapping[str, tuple[str, ...]] = {
     "torch._decomp": ("global_decomposition_table",),
+    "torch._functorch.aot_autograd": ("aot_autograd_decompositions",),
     "torch._higher_order_ops.utils": ("registered_hop_fake_fns",),
     "torch._inductor.codegen.common": ("device_codegens", "device_op_overrides_dict"),
     "torch._inductor.decomposition": ("decompositions", "extra_random_decomps"),
@@ -29,10 +33,26 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "torch._inductor.fx_passes.post_grad": ("noop_registry",),
     "torch._inductor.fx_passes.reinplace": ("inplaceable_ops",),
     "torch._inductor.lowering": ("_maybe_layout_constraints", "lowerings", "user_lowerings"),
+    "torch._subclasses.complex_tensor._ops": ("common.COMPLEX_OPS_TABLE",),
     "torch._subclasses.fake_impls": ("op_implementations_checks", "op_implementations_dict"),
+    "torch.distributed.tensor": (
+        "DTensor._op_dispatcher._custom_op_handlers",
+        f"{_PROPAGATOR}op_single_dim_strategy_funcs",
+        f"{_PROPAGATOR}op_strategy_funcs",
+        f"{_PROPAGATOR}op_to_rules",
+        f"{_PROPAGATOR}op_to_schema_info",
+        f"{_PROPAGATOR}op_to_schema_info_for_single_dim_strategy",
+    ),
     "torch.fx.node": ("_side_effectful_functions",),
+    "torch.masked.maskedtensor._ops_refs": ("_MASKEDTENSOR_DISPATCH_TABLE", "_MASKEDTENSOR_FUNCTION_TABLE"),
+    "torch.nested._internal.ops": ("JAGGED_OPS_TABLE",),
 }
-"""Where torch looks up code for operators and devices, and others may add to, by module."""
+"""Where torch looks up code for operators and devices, and others may add to, by module.
+
+The table is noted when the module is imported: what torch itself puts there is there by then.
+"""
+OF_SHARDING = TABLES["torch.distributed.tensor"]
+"""Tables that say how operators shard; torch itself adds some when it compiles."""
 DEREGISTERED = TABLES["torch._subclasses.fake_impls"]
 """Tables that `torch.export` takes entries out of."""
 UNREACHED = frozenset(
@@ -63,12 +83,20 @@ def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
     """Return the tables of one of the modules `TABLES` that this torch has, with their names."""
     found = []
     for name in TABLES.get(getattr(module, "__name__", ""), ()):
-        table: Any = getattr(module, name, None)
+        table: Any = _at(module, name)
         if name == "global_decomposition_table":
             found += [(f"{kind} decompositions", each) for kind, each in (table or {}).items()]
         elif table is not None:
             found.append((name, table))
     return found
+
+
+def _at(module: Any, path: str) -> Any:
+    """Return what stands at a path of attributes; None where a part of it is not there."""
+    try:
+        return attrgetter(path)(module)
+    except AttributeError:
+        return None
 
 
 def all_tables() -> Iterator[tuple[str, Any]]:
