@@ -1739,6 +1739,20 @@ SUBJECTS: dict[str, Subject] = {
         """,
         [edit("    y.backward()", "        y.backward()")],
     ),
+    "a backward that is compiled with other settings": subject(
+        """
+        MODE = "default"
+        AGAINST = "cold"
+        OF_RELU = "accuracy"
+        def results(compile):
+            x = torch.ones(4, requires_grad=True)
+            found = compile(lambda x: torch.relu(x).sin())(x)
+            torch._inductor.config.cpp.inject_relu_bug_TESTING_ONLY = OF_RELU
+            found.sum().backward()
+            return [found.detach(), x.grad]
+        """,
+        [edit('"accuracy"', "None")],
+    ),
     "guards on dynamic sizes": subject(
         """
         LEAST, MOST = 4, 10

@@ -12,7 +12,7 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
 
-__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags"]
+__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "settings_in"]
 
 _FLAGS: Mapping[str, Any] = {
     "_get_cublas_allow_fp16_accumulation": False,
@@ -44,6 +44,11 @@ _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("mkldnn", "rnn"): "none",
 }
 """Precisions of float32 by backend and operator, likewise; torch's keys hold that of CUDA's `matmul`."""
+_SETTINGS = (
+    *("cpp_runtime_thread_count", "cuda_matmul_settings", "default_dtype"),
+    *("deterministic_algorithms_settings", "inductor_config", "inductor_config_comms"),
+)
+"""Parts of torch's keys that say what the compiler is set to."""
 _RANDOM = frozenset(
     {
         *("alpha_dropout", "alpha_dropout_", "bernoulli", "bernoulli_", "cauchy_", "dropout", "dropout1d"),
@@ -118,6 +123,11 @@ def add_graphs_autocast(torch: ModuleType, state: Fingerprint, operators: Collec
     enter = torch.amp.autocast_mode._enter_autocast
     if torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
         add_autocast(torch, state)
+
+
+def settings_in(details: Any) -> str:
+    """Return what a key of torch's says that the compiler is set to."""
+    return str([getattr(details, name, None) for name in _SETTINGS])
 
 
 def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes: bool) -> None:

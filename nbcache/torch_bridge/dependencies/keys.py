@@ -31,7 +31,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     within,
 )
 from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
-from nbcache.torch_bridge.dependencies.in_force import add_graphs_autocast, add_run_into, flags
+from nbcache.torch_bridge.dependencies.in_force import add_graphs_autocast, add_run_into, flags, settings_in
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.patterns import Patterns
@@ -91,8 +91,8 @@ class Dependencies:
         """Classes of torch's that write code for operators."""
         self._empty = Fingerprint(self._known, [self._values], _IDS).digest
         self._here = local()
-        """In `code`, the digest of what counts for any graph, when this thread last asked for a key."""
-        self._code: dict[str, str] = {}
+        """In `code` and `settings`, what counts for any graph, when this thread last asked for a key."""
+        self._compiled_by: dict[str, tuple[str, str]] = {}
         """The same by key of AOTAutograd's."""
 
     # --- hooks ----------------------------------------------------------------------------------
@@ -165,6 +165,7 @@ class Dependencies:
 
         def complete(original: Any, details: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(details, gm, inputs, *args, **kwargs)
+            self._here.settings = settings_in(details)
             try:
                 found = self.of(gm, inputs, getattr(details, "aot_config", None))
             except Unknown as error:
@@ -184,7 +185,7 @@ class Dependencies:
         guard_hits(self._torch, results, patches)
 
     def follow_entries(self, cache: ModuleType, session: Session, patches: Patches) -> None:
-        """Have no entry found that does not fit, nor kept whose backward was compiled by other code.
+        """Have no entry found that does not fit, nor kept whose backward was compiled otherwise.
 
         AOTAutograd makes the key for the forward, and compiles the backward when it is called.
         """
@@ -192,14 +193,12 @@ class Dependencies:
 
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             found = original(*args, **kwargs)
-            self._code[found[0]] = getattr(self._here, "code", self._empty)
+            self._compiled_by[found[0]] = self._by()
             return found
 
         def save(original: Any, key: str, entry: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(entry, "compiled_bw", None) is not None and self._has_changed(key):
-                session.notice(
-                    "a graph is not kept: code that torch compiles with changed before its backward"
-                )
+                session.notice("a graph is not kept: what torch compiles with changed before its backward")
                 return None
             return original(key, entry, *args, **kwargs)
 
@@ -209,9 +208,14 @@ class Dependencies:
     def _has_changed(self, key: str) -> bool:
         """Tell whether any graph would be compiled otherwise now than when this key was made."""
         try:
-            return self._code.get(key) != self._for_any_graph()[0].digest
+            self._here.code = self._for_any_graph()[0].digest
         except Unknown:
             return True
+        return self._compiled_by.get(key) != self._by()
+
+    def _by(self) -> tuple[str, str]:
+        """Return the code and the settings that this thread compiles with."""
+        return getattr(self._here, "code", self._empty), getattr(self._here, "settings", "")
 
     # --- what a graph depends on ----------------------------------------------------------------
 
