@@ -1923,15 +1923,20 @@ SUBJECTS: dict[str, Subject] = {
         class Made(Partial):
             def _reduce_value(self, tensor, mesh, mesh_dim):
                 return tensor * 3.0
-        def f(x, y):
-            made = DTensor.from_local(y, mesh, [Made("sum")], run_check=False)
-            return x.redistribute(mesh, [Replicate()]), made.redistribute(mesh, [Replicate()])
+        def mine(self, local, *args):
+            return torch.cat([local, local * 5.0])
+        Shard._to_replicate_tensor = mine
+        def f(x, y, z):
+            made = DTensor.from_local(z, mesh, [Made("sum")], run_check=False)
+            return [each.redistribute(mesh, [Replicate()]) for each in (x, y, made)]
         def results(compile):
-            x = DTensor.from_local(torch.ones(2, 2), mesh, [Given("sum")], run_check=False)
+            ones = torch.ones(2, 2)
+            x = DTensor.from_local(ones, mesh, [Given("sum")], run_check=False)
+            y = DTensor.from_local(ones, mesh, [Shard(0)], run_check=False)
             with torch.no_grad():
-                return [each.to_local() for each in compile(f)(x, torch.ones(2, 2))]
+                return [each.to_local() for each in compile(f)(x, y, ones)]
         """,
-        [edit("* 2.0", "* 4.0"), edit("* 3.0", "* 4.0")],
+        [edit("* 2.0", "* 4.0"), edit("* 3.0", "* 4.0"), edit("* 5.0", "* 6.0")],
         [edit("f", "g")],
     ),
     "nothing of it": subject(

@@ -12,9 +12,9 @@ __all__ = [
     "annotations_of",
     "checkpointing_of",
     "constants_of",
-    "geometry",
     "intermediates_of",
     "is_leaf",
+    "memory_of",
     "metadata_of",
     "methods_of",
     "modules_of",
@@ -193,7 +193,7 @@ def within(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]
         yield value, context
 
 
-def geometry(tensor: Any) -> tuple[str, ...]:
+def _geometry(tensor: Any) -> tuple[str, ...]:
     """Return where in its memory a tensor lies."""
     place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
     return (str(tensor.dtype), *map(str, place))
@@ -221,3 +221,13 @@ def sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
                 continue
             by_storage.setdefault(storage, []).append(number)
     return [numbers for numbers in by_storage.values() if len(numbers) > 1]
+
+
+def memory_of(torch: ModuleType, inputs: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Return which inputs share memory, and what AOTAutograd compiles in then; nothing where none do."""
+    if shared := sharing(torch, inputs):
+        yield "inputs that share memory", shared
+        yield ([isinstance(each, torch.Tensor) and is_leaf(each) for each in inputs],)
+        for number in (number for numbers in shared for number in numbers):
+            for each in (inputs[number], inputs[number]._base):  # AOTAutograd compiles for the base of views
+                yield (None if each is None else _geometry(each),)

@@ -18,16 +18,14 @@ from nbcache.torch_bridge.dependencies.graphs import (
     annotations_of,
     checkpointing_of,
     constants_of,
-    geometry,
     intermediates_of,
-    is_leaf,
+    memory_of,
     metadata_of,
     methods_of,
     modules_of,
     operators_of,
     parts_of,
     shapes,
-    sharing,
     within,
 )
 from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
@@ -300,7 +298,7 @@ class Dependencies:
         return self._known.made(target) and (callable(target) or self._known.made(type(target)))
 
     def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
-        """Add the classes of inputs and constants that are not torch's, and which inputs share memory."""
+        """Add what others have written of the classes of tensors, and which inputs share memory."""
         torch = self._torch
         kinds: dict[type, None] = {}
         for value, context in within(torch, [*example_inputs, *constants_of(torch, graph)]):
@@ -309,17 +307,21 @@ class Dependencies:
                 kinds |= dict.fromkeys(map(type, parts_of(context)))
             else:
                 state.add(context, f"what {type(value).__qualname__} keeps beside its tensors")
-        kinds |= dict.fromkeys(type(value) for value, _ in within(torch, intermediates_of(torch, graph)))
+        for value, context in within(torch, intermediates_of(torch, graph)):
+            kinds |= dict.fromkeys(map(type, (value, *parts_of(context))))
         for kind in kinds:
-            if not self._known.made(kind):
-                state.add(kind, f"the class {kind.__qualname__}")
-        if shared := sharing(self._torch, example_inputs):
-            state.note("inputs that share memory", shared)
-            state.note([isinstance(each, self._torch.Tensor) and is_leaf(each) for each in example_inputs])
-            for number in (number for numbers in shared for number in numbers):
-                value = example_inputs[number]
-                for each in (value, value._base):  # AOTAutograd compiles for the base of views
-                    state.note(None if each is None else geometry(each))
+            self._add_kind(state, kind)
+        for told in memory_of(torch, example_inputs):
+            state.note(*told)
+
+    def _add_kind(self, state: Fingerprint, kind: type) -> None:
+        """Add a class that is not torch's, or what others have put into one that is."""
+        if not self._known.made(kind):
+            state.add(kind, f"the class {kind.__qualname__}")
+            return
+        for owner in kind.__mro__:
+            for name, value in () if self._originals.is_noted(owner) else self._others(state, owner):
+                self._add_attribute(state, owner, name, value)
 
     def _add_given(self, state: Fingerprint, aot_config: Any) -> None:
         """Add what others have put into the decompositions that AOTAutograd was given."""
