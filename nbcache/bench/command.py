@@ -11,9 +11,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from threading import Event
+from typing import Any
 
+from nbcache.bench.interrupts import interruptible, told_as_interrupt
 from nbcache.bench.options import FROM_TRANSFORMERS, Options
 from nbcache.bench.output import machine, say, text_of, write_json
 from nbcache.core.errors import NbcacheError
@@ -34,16 +35,16 @@ def run(options: Options) -> int:
     check_packages(options)
     with (
         tempfile.TemporaryDirectory(prefix="nbcache-bench-", ignore_cleanup_errors=True) as folder,
-        _interruptible(),
+        interruptible() as interrupt,
     ):
         if options.stores:
             from nbcache.bench.stores.parts import run_stores
 
-            return run_stores(options, Path(folder), say)
-        return _run_models(options, Path(folder))
+            return run_stores(options, Path(folder), say, interrupt)
+        return _run_models(options, Path(folder), interrupt)
 
 
-def _run_models(options: Options, folder: Path) -> int:
+def _run_models(options: Options, folder: Path, interrupt: Event) -> int:
     from nbcache.bench.redis_server import needed_server
     from nbcache.bench.report import report_json, report_text
     from nbcache.bench.runner import Runner
@@ -59,7 +60,7 @@ def _run_models(options: Options, folder: Path) -> int:
 
     runner, interrupted = Runner(options, folder, say, measured=measured), False
     try:
-        with contextlib.ExitStack() as ending:
+        with told_as_interrupt(interrupt), contextlib.ExitStack() as ending:
             if options.needs_server:
                 runner.server = ending.enter_context(needed_server(options.redis, folder))
             runner.run()
@@ -120,25 +121,6 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
 def _print_lines(stream: Iterator[str]) -> None:
     for line in stream:
         print(line, end="", flush=True)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Take a polite request to end as an interrupt, and interrupts also where a shell has them ignored."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    try:
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def check_packages(options: Options) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.bench import command, kept, options, runner
 from nbcache.bench.chart import bars_of, draw
+from nbcache.bench.interrupts import interruptible, told_as_interrupt
 from nbcache.bench.kernels import BenchError, CellFailed, Home, environment, kernel, link_package
 from nbcache.bench.options import (
     COMPILE_MODES,
@@ -804,6 +806,19 @@ def test_an_interrupt_shows_what_was_measured_and_leaves_no_kernel(
         each for each in Path("/proc").glob("[0-9]*/environ") if str(own).encode() in read_or_nothing(each)
     ]
     assert not kernels
+
+
+def test_an_interrupt_is_one_also_where_it_comes_out_as_an_error() -> None:
+    def remove() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise OSError(errno.EBADF, "as `shutil.rmtree` may") from None
+
+    with interruptible() as come, pytest.raises(KeyboardInterrupt), told_as_interrupt(come):
+        remove()
+    with interruptible() as come, pytest.raises(OSError, match="full"), told_as_interrupt(come):
+        raise OSError("full")
 
 
 def read_or_nothing(file: Path) -> bytes:

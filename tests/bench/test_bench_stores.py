@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -300,7 +301,7 @@ def test_a_redis_of_a_thousand_artifacts_is_filled_measured_and_emptied(
         stores=True, parts=("entries",), redis=redis_server.url, entries=1000, json=str(file), models=()
     )
 
-    assert run_stores(options, tmp_path, lambda line: None) == 0
+    assert run_stores(options, tmp_path, lambda line: None, Event()) == 0
 
     assert "look one artifact up" in capsys.readouterr().out
     values = json.loads(file.read_text())
@@ -326,7 +327,7 @@ def test_a_part_that_fails_is_told_and_hides_no_other(
     monkeypatch.setattr(entries, "_ACTIONS", {**entries._ACTIONS, "one more": fails})
     options = Options(stores=True, parts=("entries",), redis=redis_server.url, entries=1000, models=())
 
-    assert run_stores(options, tmp_path, lambda line: None) == 1
+    assert run_stores(options, tmp_path, lambda line: None, Event()) == 1
     shown = capsys.readouterr().out
     assert "look one artifact up" in shown
     assert "FAILED the server has gone" in shown

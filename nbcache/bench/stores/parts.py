@@ -9,8 +9,10 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 
+from nbcache.bench.interrupts import told_as_interrupt
 from nbcache.bench.options import Options, Variant
 from nbcache.bench.output import machine, write_json
 from nbcache.bench.redis_server import Server, needed_server
@@ -81,7 +83,7 @@ _PARTS: Mapping[str, Callable[[Options, Path, Callable[[str], None], Server | No
 }
 
 
-def run_stores(options: Options, folder: Path, say: Callable[[str], None]) -> int:
+def run_stores(options: Options, folder: Path, say: Callable[[str], None], interrupt: Event) -> int:
     """Measure the parts that `options` name; show them, and return the exit status."""
     parts: dict[str, Part] = {}
     errors: dict[str, str] = {}
@@ -96,7 +98,8 @@ def run_stores(options: Options, folder: Path, say: Callable[[str], None]) -> in
                 place.mkdir()
                 parts[name] = _PARTS[name](options, place, say, server)
                 try:
-                    parts[name].measure()
+                    with told_as_interrupt(interrupt):
+                        parts[name].measure()
                 except NbcacheError as error:
                     errors[name] = str(error)
                     say(f"{name}: FAILED {error}")
