@@ -899,10 +899,10 @@ print(kind, len(layers))
     ("model", "layer", "expected"),
     [
         ("nanogpt", "_Block", "NanoGPT 6"),
-        ("resnet50", "Conv2d", "ResNet50 53"),
-        ("bert", "BertLayer", "BertForMaskedLM 12"),
-        ("gpt2", "GPT2Block", "GPT2LMHeadModel 12"),
-        ("llama", "LlamaDecoderLayer", "LlamaForCausalLM 12"),
+        pytest.param("resnet50", "Conv2d", "ResNet50 53", marks=pytest.mark.proof),
+        pytest.param("bert", "BertLayer", "BertForMaskedLM 12", marks=pytest.mark.proof),
+        pytest.param("gpt2", "GPT2Block", "GPT2LMHeadModel 12", marks=pytest.mark.proof),
+        pytest.param("llama", "LlamaDecoderLayer", "LlamaForCausalLM 12", marks=pytest.mark.proof),
     ],
 )
 def test_a_standard_model_has_its_real_depth_trains_and_is_the_same_each_time(
