@@ -290,6 +290,36 @@ def test_code_in_each_of_torchs_tables_and_settings_counts_while_it_is_there(run
     assert [line for line in lines if line[-2:] != ["3", "None"]] == []
 
 
+ANNOTATED = """
+import types, torch
+from nbcache.torch_bridge.dependencies.keys import Dependencies
+found = Dependencies(torch, late=False)
+found.follow_attributes(torch, None, None)
+
+def digest(*said, calls=3):
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    for _ in range(calls):
+        node = graph.call_function(torch.sin, (node,))
+    graph.output(node)
+    for node, each in zip(graph.nodes, said):
+        node.meta["custom"] = each
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return found.of(module, [], types.SimpleNamespace(decompositions=None))
+
+assert digest() is None and digest({}, {}) is None
+assert digest({"by": 1}, {"by": 1}) == digest({"by": 1, "call_id": 1}, {"by": 1, "call_id": 2})
+told = [[{"by": 1}], [{"by": 1}, {"by": 1}], [{}, {"by": 1}], [{"by": True}], [{"by": 1.0}], [{"in": 1}]]
+assert len({digest(*each) for each in told}) == len(told)
+assert digest(*[{"by": 1, "phase": "one"}] * 9000, calls=9000) is not None
+print("told")
+"""
+
+
+def test_what_is_said_of_nodes_is_told_by_where_it_begins_and_ends(run_python: RunPython) -> None:
+    assert run_python(ANNOTATED).stdout == "told\n"
+
+
 def test_what_was_compiled_ahead_of_time_is_loaded_as_ever(run_python: RunPython, tmp_path: Path) -> None:
     path = str(tmp_path / "compiled.pt")
     compiled = "torch.compile(f, mode='lite', fullgraph=True).aot_compile(((torch.ones(4, 4),), {}))"

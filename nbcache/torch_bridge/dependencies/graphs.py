@@ -112,14 +112,22 @@ def metadata_of(
 
 
 def annotations_of(torch: ModuleType, graph: Any) -> Iterator[tuple[int, Any]]:
-    """Return what `torch.fx.traceback.annotate` has said of nodes, with their numbers; torch reads it."""
+    """Return what `torch.fx.traceback.annotate` has said of nodes; torch itself reads some of it.
+
+    It comes with the number of the first node that it is said of; the next one ends it.
+    """
+    before: dict[str, Any] = {}
     nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
     for number, node in enumerate(nodes):
-        said = node.meta.get("custom")
-        if isinstance(said, dict):
-            said = {name: value for name, value in said.items() if name != _CALL}
-        if said:
+        said = {name: value for name, value in (node.meta.get("custom") or {}).items() if name != _CALL}
+        if said.keys() != before.keys() or not all(_is_as(said[name], before[name]) for name in said):
             yield number, said
+        before = said
+
+
+def _is_as(value: Any, other: Any) -> bool:
+    plain = type(value) is type(other) and isinstance(value, _PLAIN)
+    return value is other or (plain and value == other)
 
 
 def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:

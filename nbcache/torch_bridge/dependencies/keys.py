@@ -163,8 +163,8 @@ class Dependencies:
 
         def complete(original: Any, details: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(details, gm, inputs, *args, **kwargs)
-            self._here.settings = settings_in(details)
             try:
+                self._here.settings = settings_in(details)
                 found = self.of(gm, inputs, getattr(details, "aot_config", None))
             except Unknown as error:
                 raise Undetermined(f"nbcache cannot tell what this graph depends on: {error}") from error
