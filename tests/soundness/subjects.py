@@ -1753,6 +1753,44 @@ SUBJECTS: dict[str, Subject] = {
         """,
         [edit('"accuracy"', "None")],
     ),
+    "what a backward may write to": subject(
+        """
+        MODE = "default"
+        AGAINST = "cold"
+        LARGE = torch.randn(64, 64)
+        def f(x, w):
+            found = x @ w
+            loss = found.tanh().sum()
+            return (loss,)
+        def results(compile):
+            x, w = LARGE.clone().requires_grad_(), LARGE.clone().requires_grad_()
+            found = compile(f)(x, w)
+            found[0].backward()
+            return [each.detach() for each in (*found, x.grad)]
+        """,
+        [edit("(loss,)", "loss, found.detach()")],
+        [edit("found = x @ w", "found = x @ w  # logits")],
+    ),
+    "frozen parameters": subject(
+        """
+        AGAINST = "cold"
+        torch._inductor.config.freezing = True
+        SCALE = 2.0
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = torch.nn.Parameter(torch.tensor(SCALE))
+                self.one = torch.nn.Parameter(torch.ones(12))
+                self.other = torch.nn.Parameter(torch.full((12,), 2.0))
+                self.other.data = self.one.data
+            def forward(self, x):
+                return self.other * (self.one * x).sin() * self.scale
+        model = Model().eval()
+        results = infer(model, torch.ones(12))
+        """,
+        [edit("SCALE = 2.0", "SCALE = 3.0"), edit("self.other.data = self.one.data", "pass")],
+        [edit("model", "network")],
+    ),
     "guards on dynamic sizes": subject(
         """
         LEAST, MOST = 4, 10

@@ -12,6 +12,7 @@ __all__ = [
     "annotations_of",
     "checkpointing_of",
     "constants_of",
+    "frozen_of",
     "intermediates_of",
     "is_leaf",
     "memory_of",
@@ -22,6 +23,7 @@ __all__ = [
     "parts_of",
     "shapes",
     "sharing",
+    "training_of",
     "within",
 ]
 
@@ -150,6 +152,25 @@ def shapes(torch: ModuleType) -> Iterator[tuple[str, list[str]]]:
         yield "asserts", sorted(str(each.expr) for each in asserts)
 
 
+def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]]:
+    """Return what a forward or backward graph of training is compiled for, and torch's keys leave out.
+
+    A backward writes to what the forward saved, unless the user sees it or it shares memory with what the
+    user sees; and the strides of what the user sees are those of eager.
+    """
+    context = torch._guards.TracingContext.try_get()
+    donated = getattr(getattr(context, "fw_metadata", None), "bw_donated_idxs", None)
+    if donated:
+        yield "donated inputs", sorted(donated)
+    for module in _graphs(torch, graph):
+        for node in module.graph.find_nodes(op="output"):
+            seen = node.meta.get("user_visible_output_idxs")
+            values = torch.utils._pytree.tree_leaves(node.args)
+            every = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
+            if seen is not None and seen != every:
+                yield "outputs that the user sees", sorted(seen)
+
+
 def constants_of(torch: ModuleType, graph: Any) -> list[Any]:
     """Return the tensors that a graph holds."""
     held = ((vars(each), each._buffers, each._parameters) for each in _graphs(torch, graph))
@@ -172,6 +193,19 @@ def parts_of(value: Any) -> Iterator[Any]:
             stack += value
         elif is_dataclass(value) and not isinstance(value, type):
             stack += (getattr(value, field.name, None) for field in fields(value))
+
+
+def frozen_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Return what is compiled in of parameters that are frozen, of which torch's key has the geometry.
+
+    Those are numbers, and which parameters are one.
+    """
+    held = [each for each in constants_of(torch, graph) if getattr(each, "_is_frozen_param", False)]
+    if held:
+        with torch.utils._mode_utils.no_dispatch():
+            yield "frozen numbers", [each.item() if each.shape == () else None for each in held]
+            places = [(each.untyped_storage().data_ptr(), *_geometry(each)) for each in held]
+        yield "frozen as one", [places.index(place) for place in places]
 
 
 def intermediates_of(torch: ModuleType, graph: Any) -> list[Any]:

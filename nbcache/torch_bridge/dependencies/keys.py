@@ -18,6 +18,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     annotations_of,
     checkpointing_of,
     constants_of,
+    frozen_of,
     intermediates_of,
     memory_of,
     metadata_of,
@@ -26,6 +27,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     operators_of,
     parts_of,
     shapes,
+    training_of,
     within,
 )
 from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
@@ -40,6 +42,7 @@ from nbcache.torch_bridge.dependencies.tables import (
     all_tables,
     handed_over,
     is_generator,
+    is_special,
     namespaces,
     subclasses,
     tables_of,
@@ -238,7 +241,8 @@ class Dependencies:
         for number, said in annotations_of(self._torch, graph):
             state.note(number)
             state.add(said, "an annotation of a node")
-        for name, value in (*flags(self._torch), *shapes(self._torch)):
+        told = [*flags(self._torch), *shapes(self._torch), *frozen_of(self._torch, graph)]
+        for name, value in told if aot_config else [*told, *training_of(self._torch, graph)]:
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
@@ -376,7 +380,7 @@ class Dependencies:
         """Add what others have put in place of attributes of torch's that any graph may run into."""
         for owner in (*self._read, *self._generators):
             for name, value, replaced in self._originals.changes(owner):
-                if name not in UNREACHED and (replaced or owner not in self._read or _is_special(name)):
+                if name not in UNREACHED and (replaced or owner not in self._read or is_special(name)):
                     self._add_attribute(state, owner, name, value)
         for place, function in self._replacements.found():
             state.note(place)
@@ -386,7 +390,7 @@ class Dependencies:
         """Add what others have added to tensors, of these methods."""
         tensor = self._torch.Tensor
         for name, value, replaced in self._originals.changes(tensor) if methods else ():
-            if name in methods and not (replaced or _is_special(name)):
+            if name in methods and not (replaced or is_special(name)):
                 self._add_attribute(state, tensor, name, value)
 
     def _add_attribute(self, state: Fingerprint, owner: Any, name: str, value: Any) -> None:
@@ -432,7 +436,7 @@ class Dependencies:
                 yield name, getattr(owner, name)
         if self._originals.is_noted(owner):
             for name, value, replaced in self._originals.changes(owner):
-                unread = name in UNREACHED or not (replaced or _is_special(name))
+                unread = name in UNREACHED or not (replaced or is_special(name))
                 if state.reads.any or name in names or not unread:
                     yield name, value
         elif isinstance(owner, type) and self._known.has(owner):
@@ -443,7 +447,3 @@ class Dependencies:
                         yield name, value
                 elif is_read and name in names and may_be_set(owner, name, value):
                     yield name, value
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")

@@ -17,6 +17,7 @@ __all__ = [
     "all_tables",
     "handed_over",
     "is_generator",
+    "is_special",
     "namespaces",
     "subclasses",
     "tables_of",
@@ -131,3 +132,8 @@ def handed_over() -> Iterator[type]:
 def is_generator(value: Any) -> bool:
     """Tell whether a module's attribute is a class that writes code for operators."""
     return isinstance(value, type) and value.__name__.endswith(_GENERATORS)
+
+
+def is_special(name: str) -> bool:
+    """Tell whether Python itself looks an attribute of this name up."""
+    return name.startswith("__") and name.endswith("__")
