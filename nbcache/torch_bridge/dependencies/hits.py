@@ -1,4 +1,4 @@
-"""What a hit must have that no key tells: guards, inputs of the same kind, and values that are used again."""
+"""What a hit must have that no key tells: guards that a compile makes, and inputs of the same kind."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ class _Unguarded(Intended):
 
 
 def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None:
-    """Have a hit guard what a compile would, and its backward run where the graph is kept.
+    """Have a hit guard what a compile would: `GenericAOTAutogradResult.wrap_post_compile`.
 
     Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which of
     them overlap. Nothing of it is stored. What fails in here makes torch compile.
     """
     from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
-
-    here = local()
 
     def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
         try:
@@ -37,41 +35,10 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
                     compute_overlapping_inputs(aot_config, list(args), numbers)
         except Exception as error:
             raise _Unguarded("it could not be told which inputs overlap") from error
-        metadata = entry.runtime_metadata
-        here.donated = getattr(metadata, "bw_donated_idxs", None) or ()
-        if here.donated:
-            metadata.bw_donated_idxs = []  # else torch refuses to keep the graph
-        try:
-            return original(entry, args, aot_config, *more, **kwargs)
-        finally:
-            here.donated = ()
+        return original(entry, args, aot_config, *more, **kwargs)
 
-    def post_compile(original: Any, backward: Any, *args: Any, **kwargs: Any) -> Any:
-        compiled = original(backward, *args, **kwargs)
-        donated = getattr(here, "donated", ())
-        return _for_kept_graphs(torch, compiled, donated) if donated else compiled
-
-    patches.hook(results.GenericCompiledBackward, "post_compile", post_compile, takes="self")
     result = results.GenericAOTAutogradResult
     patches.hook(result, "wrap_post_compile", guarded, takes="self args aot_config")
-
-
-def _for_kept_graphs(torch: ModuleType, backward: Any, donated: Sequence[int]) -> Any:
-    """Return a backward that leaves what the forward saved as it is, where the graph is kept for another.
-
-    It was compiled to write to the `donated` of its inputs. In a kernel that compiles it, torch does so when
-    it is first called, and compiles it to write to none where the graph is kept then.
-    """
-    boxed = getattr(backward, "_boxed_call", False)
-
-    def run(args: list[Any]) -> Any:
-        if torch._C._autograd._get_current_graph_task_keep_graph():
-            for number in donated:
-                args[number] = args[number].clone()
-        return backward(args) if boxed else backward(*args)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return torch._dynamo.disable(run, reason="a stored backward is not traced")
 
 
 def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
