@@ -83,6 +83,22 @@ def with_passes(source: str, changes: list[Edit], same: list[Edit] | None = None
     return subject(PASSES + dedent(source), changes, same)
 
 
+MESH = f"""\
+{COLD}import torch.distributed
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+
+"""
+"""Begins programs with tensors that are distributed over two processes, one of which is there."""
+
+
+def with_mesh(source: str, changes: list[Edit], same: list[Edit] | None = None) -> Subject:
+    """Return a subject with `mesh`, its source indented as it stands here."""
+    return subject(MESH + dedent(source), changes, same)
+
+
 SUBJECTS: dict[str, Subject] = {
     "fake": subject(
         """
@@ -1914,15 +1930,9 @@ SUBJECTS: dict[str, Subject] = {
         ],
         [edit("body", "inner")],
     ),
-    "how distributed tensors shard": subject(
+    "how distributed tensors shard": with_mesh(
         """
-        import torch.distributed
-        from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
         from torch.distributed.tensor.experimental import register_sharding
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-        AGAINST = "cold"
-        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-        mesh = init_device_mesh("cpu", (2,))
         BY = 3.0
         @torch.library.custom_op("mylib::op", mutates_args=())
         def op(x: Tensor) -> Tensor:
@@ -1947,14 +1957,8 @@ SUBJECTS: dict[str, Subject] = {
         ],
         [edit("strategy", "rule"), edit("BY", "FACTOR")],
     ),
-    "placements of distributed tensors": subject(
+    "placements of distributed tensors": with_mesh(
         """
-        import torch.distributed
-        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-        AGAINST = "cold"
-        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-        mesh = init_device_mesh("cpu", (2,))
         class Given(Partial):
             def _reduce_value(self, tensor, mesh, mesh_dim):
                 return tensor * 2.0
