@@ -384,7 +384,10 @@ class ArtifactStore:
         return {key: manifest for key, manifest in decoded.items() if manifest is not None}
 
     def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
-        """Return what `entry` holds, or None after reporting the fault, and setting it aside."""
+        """Return what `entry` holds, or None after reporting the fault, and then setting it aside.
+
+        In this order: who finds it gone on another thread can rely on the fault's having been reported.
+        """
         try:
             return decode(entry)
         except FormatError as error:
@@ -392,8 +395,8 @@ class ArtifactStore:
             if isinstance(error, UnsupportedVersion):
                 self._on_fault(Fault(FaultKind.NEWER, key, error))
                 return None
-            self._set_aside(key, entry)
             self._on_fault(Fault(FaultKind.CORRUPT, key, error))
+            self._set_aside(key, entry)
             return None
 
     def _set_aside(self, key: str, entry: bytes) -> None:

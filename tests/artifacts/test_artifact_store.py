@@ -275,6 +275,17 @@ def test_a_damaged_entry_is_reported_set_aside_and_a_miss(
     assert artifacts.find(HERE, "inductor", "fkey") == [artifact(b"content")]
 
 
+def test_damage_is_reported_before_it_is_set_aside(store: Store) -> None:
+    """Else another thread finds nothing, and cannot tell that it was there and damaged."""
+    there: list[bytes | None] = []
+    artifacts = ArtifactStore(store, on_fault=lambda fault: there.append(store.get(fault.key)))
+    key = f"artifact/{artifacts.put(HERE, artifact(b'content')).digest}"
+    store.put(key, b"damaged")
+    assert artifacts.find(HERE, "inductor", "fkey") == []
+    assert there == [b"damaged"]
+    assert store.get(key) is None
+
+
 def test_a_damaged_variant_does_not_hide_the_others(artifacts: ArtifactStore, store: Store) -> None:
     artifacts.put(HERE, artifact(b"one"))
     artifacts.put(HERE, artifact(b"two"))
