@@ -1784,8 +1784,26 @@ SUBJECTS: dict[str, Subject] = {
             found[0].backward()
             return [each.detach() for each in (*found, x.grad)]
         """,
-        [edit("(loss,)", "loss, found.detach()")],
+        [
+            edit("(loss,)", "loss, found.detach()"),
+            edit("found[0].backward()", "found[0].backward(retain_graph=True)\n    found[0].backward()"),
+        ],
         [edit("found = x @ w", "found = x @ w  # logits")],
+    ),
+    "graphs that are kept": subject(
+        """
+        def f(x):
+            return (x @ x).tanh().sum()
+        def results(compile):
+            x = X.clone().requires_grad_()
+            loss = compile(f)(x)
+            loss.backward()
+            return [loss.detach(), x.grad.detach()]
+        """,
+        [
+            edit("loss.backward()", "loss.backward(retain_graph=True)\n    loss.backward()"),
+            edit("loss.backward()", "x.grad, = torch.autograd.grad(loss, x, create_graph=True)"),
+        ],
     ),
     "frozen parameters": subject(
         """

@@ -1,8 +1,8 @@
-"""What a hit must have that no key tells: guards that a compile makes, and inputs of the same kind."""
+"""What a hit must have that no key tells: guards, inputs of the same kind, and values that are used again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import local
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,15 @@ class _Unguarded(Intended):
 
 
 def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None:
-    """Have a hit guard what a compile would: `GenericAOTAutogradResult.wrap_post_compile`.
+    """Have a hit guard what a compile would, and its backward run where the graph is kept.
 
     Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which of
     them overlap. Nothing of it is stored. What fails in here makes torch compile.
     """
     from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
+    from torch._inductor.output_code import CompiledFxGraph
+
+    here = local()
 
     def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
         try:
@@ -35,10 +38,65 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
                     compute_overlapping_inputs(aot_config, list(args), numbers)
         except Exception as error:
             raise _Unguarded("it could not be told which inputs overlap") from error
-        return original(entry, args, aot_config, *more, **kwargs)
+        metadata = entry.runtime_metadata
+        here.donated = None
+        if metadata.bw_donated_idxs:
+            metadata.bw_donated_idxs = here.donated = _Donated(metadata.bw_donated_idxs)
+        try:
+            return original(entry, args, aot_config, *more, **kwargs)
+        finally:
+            here.donated = None
 
+    def loaded(
+        original: Any, graph: Any, inputs: Any, constants: Any, settings: Mapping[str, Any], **kwargs: Any
+    ) -> Any:
+        done = original(graph, inputs, constants, settings, **kwargs)
+        donated = getattr(here, "donated", None)
+        cuda_graphs = settings["cudagraphs"] or getattr(torch._inductor.config, "cudagraph_policy", None)
+        if donated is not None and settings["is_backward"] and not cuda_graphs:  # they tell inputs by address
+            donated.backward = graph
+        return done
+
+    patches.hook(CompiledFxGraph, "post_compile", loaded, takes="self example_inputs constants graph_kwargs")
     result = results.GenericAOTAutogradResult
     patches.hook(result, "wrap_post_compile", guarded, takes="self args aot_config")
+
+
+class _Donated(list[int]):
+    """The numbers of the inputs that a stored backward was compiled to write to.
+
+    In a kernel that compiles it, torch does so when it is first called, and has it write to none where the
+    graph is kept then. Here it gets copies of them where the graph is kept. torch compares these numbers to
+    none then, and only then, so that nothing of ours stands in other calls.
+    """
+
+    backward: Any = None
+    """The `CompiledFxGraph`; without one, torch refuses to keep the graph."""
+
+    copies = False
+
+    def __ne__(self, none: object) -> bool:
+        if self.backward is None:
+            return super().__ne__(none)
+        if not self.copies:
+            self.backward.current_callable = self._with_copies(self.backward.current_callable)
+            self.copies = True
+        return False
+
+    def _with_copies(self, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
+        from torch._inductor.utils import clone_preserve_strides
+
+        def run(inputs: list[Any]) -> Any:
+            if keeps_graph():
+                for number in self:
+                    inputs[number] = clone_preserve_strides(inputs[number])
+            return call(inputs)
+
+        return run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
 
 
 def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
