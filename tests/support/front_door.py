@@ -51,7 +51,7 @@ KERNEL = "nbcache-test"
 SESSION = "__import__('nbcache').session()"
 
 
-_FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "TORCH", "TRITON_", "VSCODE_")
+_FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "PYTHON", "TORCH", "TRITON_", "VSCODE_")
 """Beginnings of environment variables that would make a test depend on where it is run."""
 
 
