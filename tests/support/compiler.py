@@ -6,6 +6,7 @@ try out vector instructions, its headers, kernels of the sample.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -43,15 +44,19 @@ def _compile(real: str, folder: Path, arguments: list[str]) -> int:
     output = arguments[arguments.index("-o") + 1]
     kept = folder / hashlib.sha256("\0".join(_without_places(arguments, output)).encode()).hexdigest()
     if not kept.exists():
-        done = subprocess.run([real, *arguments], stderr=subprocess.PIPE, check=False)
-        if done.returncode or not os.access(folder, os.W_OK):
-            sys.stderr.buffer.write(done.stderr)
-            return done.returncode
-        scratch = Path(tempfile.mkdtemp(dir=folder))
-        shutil.copy(output, scratch / "output")
-        (scratch / "warnings").write_bytes(done.stderr)
-        with suppress(OSError):  # another process has made the same meanwhile
-            scratch.rename(kept)
+        if not os.access(folder, os.W_OK):
+            return subprocess.call([real, *arguments])
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be making the same
+            if not kept.exists():
+                done = subprocess.run([real, *arguments], stderr=subprocess.PIPE, check=False)
+                if done.returncode:
+                    sys.stderr.buffer.write(done.stderr)
+                    return done.returncode
+                scratch = Path(tempfile.mkdtemp(dir=folder))
+                shutil.copy(output, scratch / "output")
+                (scratch / "warnings").write_bytes(done.stderr)
+                scratch.rename(kept)
     shutil.copy(kept / "output", output)
     sys.stderr.buffer.write((kept / "warnings").read_bytes())
     return 0
