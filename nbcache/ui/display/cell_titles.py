@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
 from nbcache.core.model import Cell, Snapshot
-from nbcache.snapshots import in_notebook
 
 __all__ = ["cell_titles"]
 
@@ -23,18 +23,19 @@ def cell_titles(where: str, snapshot: Snapshot, *, max_bytes: int) -> dict[str, 
     for notebook in [place] if place.suffix == ".ipynb" else [*beside, place.with_suffix(".ipynb")]:
         try:
             if notebook.suffix == ".ipynb" and notebook.is_file():
-                cells = in_notebook.decode_notebook(read(notebook, max_bytes=max_bytes), str(notebook)).cells
-                return {Cell.of(cell.source, None).digest: _title(cell) for cell in cells if _is_code(cell)}
-        except (NbcacheError, OSError, ValueError, AttributeError, TypeError):
+                return _titles(json.loads(read(notebook, max_bytes=max_bytes)))
+        except (NbcacheError, OSError, ValueError, TypeError, KeyError, RecursionError):
             continue  # no notebook that can be read: cells go by their digests
     return {}
 
 
-def _is_code(cell: Any) -> bool:
-    return bool(cell.cell_type == "code" and cell.source.strip())
+def _titles(notebook: Any) -> dict[str, str]:
+    """Return the titles of the cells of a notebook. To import nbformat for it may take more than a second."""
+    code = [(cell, "".join(cell["source"])) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return {Cell.of(source, None).digest: _title(cell, source) for cell, source in code if source.strip()}
 
 
-def _title(cell: Any) -> str:
+def _title(cell: Any, source: str) -> str:
     number = cell.get("execution_count")
-    first = cell.source.strip().splitlines()[0].strip()
-    return f"In[{number}] {first}" if isinstance(number, int) else str(first)
+    first = source.strip().splitlines()[0].strip()
+    return f"In[{number}] {first}" if isinstance(number, int) else first
