@@ -53,11 +53,6 @@ _PREWARM_STATE = (
     "(__import__('nbcache').session())"
 )
 _PREWARM_OVER = ("done", "failed", "switched off")
-_SETTLE_SECONDS = 0.5
-"""A kernel takes a moment after a cell before it prewarms; the state is until then that of before."""
-_PREWARM_SECONDS = 60.0
-"""How long prewarming is waited for."""
-_POLL_SECONDS = 0.25
 _ON_STORE = frozenset({Variant.RESTART, Variant.FRESH})
 """The variants that need nbcache's store of a cold kernel."""
 _ON_TORCHS = frozenset({Variant.TORCH_WARM, Variant.MEGA_CACHE})
@@ -367,16 +362,20 @@ def _idle(running: Kernel, idle: Idle | None) -> str | None:
     return None
 
 
-def prewarmed(running: Kernel) -> str | None:
-    """Wait until prewarming is over, a minute at most, and return its state; None where there is none."""
-    until = time.monotonic() + _PREWARM_SECONDS
-    time.sleep(_SETTLE_SECONDS)
+def prewarmed(running: Kernel, *, settle: float = 0.5, poll: float = 0.25, most: float = 60.0) -> str | None:
+    """Wait until prewarming is over, `most` seconds, and return its state; None where there is none.
+
+    A kernel takes a moment after a cell before it prewarms, and until then its state is that of before:
+    after `settle` seconds it is asked each `poll` seconds.
+    """
+    until = time.monotonic() + most
+    time.sleep(settle)
     while True:
         # An empty silent execution: no cell runs, and prewarming goes on after it.
         state = running.ask(_PREWARM_STATE)
         if state is None or state in _PREWARM_OVER or time.monotonic() > until:
             return state
-        time.sleep(_POLL_SECONDS)
+        time.sleep(poll)
 
 
 def sizes_of(folder: Path, cell: str) -> Sizes:

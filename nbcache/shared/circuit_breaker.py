@@ -9,29 +9,34 @@ from collections.abc import Callable
 from nbcache.core.errors import StoreError
 from nbcache.core.log import logger
 from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.shared.timings import Timings
 
 __all__ = ["CircuitBreaker"]
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 300.0
-_STEADY_SECONDS = 60.0
-"""A store that fails again within this time after it came back is left alone for longer."""
-
 
 class CircuitBreaker:
-    """Off after a failure, for a while that doubles from 2 s to 5 min; then a thread asks `probe`.
+    """Off after a failure, for a while that doubles each time; then a thread asks `probe`.
 
     So nobody waits for a store that fails, but for the first who meets the failure. `changed` is called with
     the failure, and with None when the store is back. Methods are safe to call from any thread.
     """
 
-    def __init__(self, probe: Callable[[], object], changed: Callable[[StoreError | None], None]) -> None:
+    def __init__(
+        self,
+        probe: Callable[[], object],
+        changed: Callable[[StoreError | None], None],
+        timings: Timings,
+        closed: threading.Event | None = None,
+    ) -> None:
+        """`closed` is waited for between two probes; `close` sets it."""
         self._probe = probe
         self._changed = changed
+        self._timings = timings
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self._closed = closed or threading.Event()
         self._failure: StoreError | None = None
-        self._pause = _FIRST_PAUSE
-        self._back_at = -_STEADY_SECONDS
+        self._pause = timings.first_pause
+        self._back_at = -timings.steady
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -51,8 +56,8 @@ class CircuitBreaker:
             if self._failure is not None:
                 return
             self._failure = error
-            if time.monotonic() - self._back_at > _STEADY_SECONDS:
-                self._pause = _FIRST_PAUSE
+            if time.monotonic() - self._back_at > self._timings.steady:
+                self._pause = self._timings.first_pause
         logger.info("a store is left alone for %g s", self._pause, exc_info=error)
         self._changed(error)
         if not self._closed.is_set():
@@ -69,7 +74,7 @@ class CircuitBreaker:
 
     def _ask_again(self) -> None:
         while not self._closed.wait(self._pause):
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, self._timings.longest_pause)
             if self._failure is None or self._answers():
                 return
 

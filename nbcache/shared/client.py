@@ -32,8 +32,6 @@ from nbcache.shared.single_flight import Holder
 
 __all__ = ["Cache", "Kernel", "SharedClient"]
 
-_LEAST_EXPECTED, _USUALLY_EXPECTED, _MOST_EXPECTED = 5.0, 60.0, 1800.0
-"""Seconds that compiling a graph is expected to take: at least, where nothing is known, and at most."""
 _MOST_AHEAD = 256 << 20
 """Bytes that are read ahead for a notebook; the session holds them."""
 _GRAPH = "inductor"
@@ -146,8 +144,9 @@ class SharedClient:
         self._holder = holder
 
     def _expected_seconds(self, function: str) -> float:
-        seconds = self._seconds.get(function, _USUALLY_EXPECTED)
-        return min(max(_LEAST_EXPECTED, seconds), _MOST_EXPECTED)
+        timings = self.level.timings
+        seconds = self._seconds.get(function, timings.usually_expected)
+        return min(max(timings.least_expected, seconds), timings.most_expected)
 
     def _unpacked(self, environment: Environment, found: Iterable[VerifiedEntry]) -> list[Artifact]:
         artifacts = []
@@ -181,7 +180,7 @@ class SharedClient:
 
     def begin(self, environment: Environment) -> None:
         """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
-        self._cache.refs(timeout=_LEAST_EXPECTED)  # what is here is not read from there
+        self._cache.refs(timeout=self.level.timings.least_expected)  # what is here is not read from there
         self._read_ahead(environment, self.publications())
         if (manifest := self._cache.stored()) is not None and manifest.artifacts:
             # Of the manifest's own environment: the kernel's may have changed since this began.

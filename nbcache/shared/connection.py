@@ -14,6 +14,7 @@ from typing import TypeVar
 from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly
 from nbcache.core.threads import Worker, renew_in_children
 from nbcache.shared.circuit_breaker import CircuitBreaker
+from nbcache.shared.timings import Timings
 from nbcache.stores.base import Store
 from nbcache.stores.open import coordinator
 
@@ -44,12 +45,12 @@ class _Task:
 class Connection:
     """Safe to use from any thread. `say` is given one-line notices."""
 
-    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, say: Callable[[str], None], timings: Timings) -> None:
         self.store = store
         self.say = say
         self.coordinator = coordinator(store)
-        self.reading = CircuitBreaker(lambda: store.get(_PROBE), self._changed)
-        self.writing = CircuitBreaker(self._try_to_write, self._changed)
+        self.reading = CircuitBreaker(lambda: store.get(_PROBE), self._changed, timings)
+        self.writing = CircuitBreaker(self._try_to_write, self._changed, timings)
         """Off where it is full, a replica, or fails at writing alone: then it is still read."""
         self._worker = Worker(self._failed)
         self._lock = threading.Lock()

@@ -16,6 +16,7 @@ from nbcache.shared.keys import slot_of
 from nbcache.shared.publications import Publication, Publications
 from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.shared.single_flight import Holder, SingleFlight
+from nbcache.shared.timings import USUAL, Timings
 from nbcache.stores.base import Store
 
 __all__ = ["SharedFigures", "SharedLevel"]
@@ -49,10 +50,17 @@ class SharedLevel:
     """
 
     def __init__(
-        self, store: Store, signer: Signer, *, wait_seconds: float, say: Callable[[str], None]
+        self,
+        store: Store,
+        signer: Signer,
+        *,
+        wait_seconds: float,
+        say: Callable[[str], None],
+        timings: Timings = USUAL,
     ) -> None:
         self.store = store
-        self.connection = Connection(store, say)
+        self.timings = timings
+        self.connection = Connection(store, say, timings)
         self._signer = signer
         self._say = say
         self._wait_seconds = wait_seconds
@@ -62,7 +70,12 @@ class SharedLevel:
         self._flights: SingleFlight | None = None
         if (coordinator := self.connection.coordinator) is not None:
             self._flights = SingleFlight(
-                coordinator, signer.user, signer.host, sign=self._sign, vouches=signer.vouches
+                coordinator,
+                signer.user,
+                signer.host,
+                sign=self._sign,
+                vouches=signer.vouches,
+                timings=timings,
             )
         renew_in_children(self)
 

@@ -22,15 +22,13 @@ from typing import TypeVar
 from nbcache.core.canonical_json import from_json, to_json
 from nbcache.core.errors import FormatError, StoreError, TrustError, printable
 from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.shared.timings import Timings
 from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
 
 __all__ = ["Holder", "SingleFlight"]
 
 T = TypeVar("T")
 
-_LEASE_SECONDS = 10.0
-"""How long after its last heartbeat a kernel that compiles is believed dead."""
-_BEAT_SECONDS = 3.0
 _LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
 """A compile that takes so many times what was expected, and so long, is given up: the next may begin."""
 _MOST_FRUITLESS = 2
@@ -97,9 +95,11 @@ class SingleFlight:
         *,
         sign: Callable[[bytes], bytes],
         vouches: Callable[[bytes, bytes], bool],
+        timings: Timings,
     ) -> None:
         """`sign` returns a signature, and `vouches` tells whether one is of somebody who is trusted."""
         self._sign, self._vouches = sign, vouches
+        self._timings = timings
         self._coordinator = coordinator
         self._user, self._host = user, host
         self._lock = threading.Lock()
@@ -141,7 +141,7 @@ class SingleFlight:
         try:
             while True:
                 mine = Holder(self._user, self._host, time.time()).encode(name, self._sign)
-                claim = self._coordinator.claim(name, mine, _LEASE_SECONDS)
+                claim = self._coordinator.claim(name, mine, self._timings.lease)
                 if claim.lease is not None:
                     self._begin(claim.lease, expected)
                 at_it = mine if claim.lease is not None else claim.holder
@@ -206,7 +206,7 @@ class SingleFlight:
                 self._beating = start_thread(self._beat, "lease")  # without a thread the lease just ends
 
     def _beat(self) -> None:
-        while not self._closed.wait(_BEAT_SECONDS):
+        while not self._closed.wait(self._timings.heartbeat):
             now = time.monotonic()
             with self._lock:
                 alive = [flight.lease for flight in self._flights.values() if flight.until > now]
@@ -215,4 +215,4 @@ class SingleFlight:
                     return
             for lease in alive:
                 with suppress(StoreError):
-                    self._coordinator.extend(lease, _LEASE_SECONDS)
+                    self._coordinator.extend(lease, self._timings.lease)

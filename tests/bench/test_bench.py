@@ -582,15 +582,14 @@ class Asked:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
 
-def test_prewarming_is_waited_for_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "_SETTLE_SECONDS", 0.0)
+def test_prewarming_is_waited_for_until_it_is_over() -> None:
+    def state(*states: str | None, most: float = 60.0) -> str | None:
+        return prewarmed(Asked(*states), settle=0.0, poll=0.0, most=most)  # type: ignore[arg-type]
 
-    assert prewarmed(Asked("off", "running", "done")) == "done"  # type: ignore[arg-type]
-    assert prewarmed(Asked("switched off")) == "switched off"  # type: ignore[arg-type]
-    assert prewarmed(Asked(None)) is None  # type: ignore[arg-type]
-    monkeypatch.setattr(runner, "_PREWARM_SECONDS", 0.0)
-    assert prewarmed(Asked("running")) == "running"  # type: ignore[arg-type]
+    assert state("off", "running", "done") == "done"
+    assert state("switched off") == "switched off"
+    assert state(None) is None
+    assert state("running", most=0.0) == "running"
 
 
 def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> None:

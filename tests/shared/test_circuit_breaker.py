@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from nbcache.core.errors import StoreError, StoreUnavailable
-from nbcache.shared import circuit_breaker
 from nbcache.shared.circuit_breaker import CircuitBreaker
+from nbcache.shared.timings import USUAL, Timings
 from support.front_door import in_child
 from support.redis_servers import wait_until
 
@@ -16,11 +16,11 @@ from support.redis_servers import wait_until
 class Store:
     """What is asked, fails until it is mended, and keeps what is said of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, timings: Timings = USUAL, closed: threading.Event | None = None) -> None:
         self.error: StoreError | None = StoreUnavailable("gone")
         self.said: list[StoreError | None] = []
         self.asked = 0
-        self.availability = CircuitBreaker(self.probe, self.said.append)
+        self.availability = CircuitBreaker(self.probe, self.said.append, timings, closed)
 
     def probe(self) -> None:
         self.asked += 1
@@ -31,10 +31,9 @@ class Store:
 class Pauses(threading.Event):
     """Waits for no time at all, and keeps how long it would have waited."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
-        store.availability._closed = self
 
     def wait(self, timeout: float | None = None) -> bool:
         self.seconds.append(timeout or 0.0)
@@ -42,8 +41,7 @@ class Pauses(threading.Event):
 
 
 def test_it_is_off_after_a_failure_until_it_answers_again() -> None:
-    store = Store()
-    Pauses(store)
+    store = Store(closed=Pauses())
     error = StoreUnavailable("gone")
     assert store.availability.failure is None
     store.availability.record_failure(error)
@@ -57,9 +55,7 @@ def test_it_is_off_after_a_failure_until_it_answers_again() -> None:
 
 
 def test_who_wants_to_know_asks_at_once() -> None:
-    store = Store()
-    store.availability._pause = SECONDS = 600.0
-    store.availability._back_at = float("inf")  # or it would begin with a short pause
+    store = Store(Timings(first_pause=600.0))
     store.availability.probe_now()
     assert store.asked == 0  # it is not off
     store.availability.record_failure(StoreUnavailable("gone"))
@@ -68,36 +64,29 @@ def test_who_wants_to_know_asks_at_once() -> None:
     store.error = None
     store.availability.probe_now()
     assert store.availability.failure is None and store.said[-1] is None
-    assert store.availability._pause == SECONDS
     store.availability.close()
 
 
 def test_pauses_double_up_to_five_minutes() -> None:
-    store = Store()
-    pauses = Pauses(store).seconds
+    pauses = Pauses()
+    store = Store(closed=pauses)
     store.availability.record_failure(StoreUnavailable("gone"))
-    wait_until(lambda: len(pauses) > 10, "it was asked often")
+    wait_until(lambda: len(pauses.seconds) > 10, "it was asked often")
     store.availability.close()
-    assert pauses[:10] == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
+    assert pauses.seconds[:10] == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0]
 
 
+@pytest.mark.parametrize(("steady", "left_alone"), [(60.0, [2.0, 4.0, 8.0]), (0.0, [2.0, 2.0, 2.0])])
 def test_what_fails_again_soon_is_left_alone_for_longer_and_later_not(
-    monkeypatch: pytest.MonkeyPatch,
+    steady: float, left_alone: list[float]
 ) -> None:
-    store = Store()
-    pauses = Pauses(store).seconds
+    pauses = Pauses()
+    store = Store(Timings(steady=steady), pauses)
     store.error = None
-
-    def fail() -> float:
-        """Have it fail once and come back; return how long it was left alone."""
-        seen, said = len(pauses), len(store.said)
+    for times in range(1, len(left_alone) + 1):
         store.availability.record_failure(StoreUnavailable("gone"))
-        wait_until(lambda: len(store.said) == said + 2, "it is back")
-        return pauses[seen]
-
-    assert [fail(), fail(), fail()] == [2.0, 4.0, 8.0]
-    monkeypatch.setattr(circuit_breaker, "_STEADY_SECONDS", 0.0)
-    assert fail() == 2.0
+        wait_until(lambda times=times: len(store.said) == 2 * times, "it is back")  # type: ignore[misc]
+    assert pauses.seconds == left_alone
 
 
 def test_once_closed_it_asks_no_more() -> None:

@@ -22,12 +22,13 @@ from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import decode_shared
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
+from nbcache.shared.timings import USUAL, Timings
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import in_child
-from support.live_kernels import ELSEWHERE, HERE, SECONDS, impatient
+from support.live_kernels import ELSEWHERE, HERE, IMPATIENT, SECONDS
 from support.redis_servers import RedisServer, wait_until
 from support.testing import FailingStore
 
@@ -45,10 +46,10 @@ def level(tmp_path: Path, said: list[str]) -> Iterator[Level]:
     """Return a function that makes one kernel's level on a store: `level(store, user="ada")`."""
     made: list[SharedLevel] = []
 
-    def make(store: Store, user: str = "ada", host: str = "engine") -> SharedLevel:
+    def make(store: Store, user: str = "ada", host: str = "engine", timings: Timings = USUAL) -> SharedLevel:
         keyring = Keyring(tmp_path / user)
         signer = Signer(lambda: keyring, lambda: Policy.STRICT, user, host)
-        made.append(SharedLevel(store, signer, wait_seconds=1.0, say=said.append))
+        made.append(SharedLevel(store, signer, wait_seconds=1.0, say=said.append, timings=timings))
         return made[-1]
 
     yield make
@@ -379,11 +380,10 @@ def test_a_forked_child_asks_publishes_and_waits_for_nothing(store: Store, level
 
 
 def test_while_a_store_fails_nobody_asks_it_and_then_what_waited_is_written(
-    level: Level, said: list[str], monkeypatch: pytest.MonkeyPatch
+    level: Level, said: list[str]
 ) -> None:
-    impatient(monkeypatch)
     store = FailingStore(MemoryStore(), StoreUnavailable("it is gone", next_step="wait"))
-    one = level(store)
+    one = level(store, timings=IMPATIENT)
     assert found(one) == [] and store.calls["get"] == 1
     publish(one, b"a graph")
     one.publish_manifest(Manifest(HERE, "model.ipynb", ()))
@@ -415,11 +415,7 @@ def test_what_cannot_be_written_to_is_still_read(level: Level, said: list[str], 
     assert len(said) == 1 and "not written to" in said[0]
 
 
-def test_what_fails_again_and_again_is_dropped_and_the_rest_is_written(
-    level: Level, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch, 0.01)
-
+def test_what_fails_again_and_again_is_dropped_and_the_rest_is_written(level: Level, said: list[str]) -> None:
     class Picky(MemoryStore):
         """Fails at long values, as a proxy with a limit does."""
 
@@ -428,7 +424,7 @@ def test_what_fails_again_and_again_is_dropped_and_the_rest_is_written(
                 raise StoreUnavailable("connection closed")
             super().put(key, value)
 
-    one = level(Picky())
+    one = level(Picky(), timings=IMPATIENT)
     noise = b"".join(sha256(b"%d" % number).encode() for number in range(400))
     publish(one, noise, b"a graph")
     wait_until(lambda: "3 times" in said[-1] if said else False, "it was given up")

@@ -13,7 +13,7 @@ from nbcache.core.model import CellReport, Level
 from nbcache.shared.keys import slot_of
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import in_child
-from support.live_kernels import HERE, HIT, MISS, SECONDS, TIMEOUT, Kernel, impatient, kernels
+from support.live_kernels import HERE, HIT, IMPATIENT, MISS, SECONDS, TIMEOUT, Kernel, kernels
 from support.redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, wait_until
 
 Make = Callable[..., Kernel]
@@ -29,10 +29,10 @@ MANY = [f"k{number}" for number in range(30)]
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    impatient(monkeypatch)
+def kernel(tmp_path: Path) -> Iterator[Make]:
+    usual = {"prefetch": False, "timings": IMPATIENT}
     with kernels(tmp_path) as make:
-        yield lambda url, *args, **options: make(url, *args, **{"prefetch": False, **options})
+        yield lambda url, *args, **options: make(url, *args, **{**usual, **options})
 
 
 @pytest.fixture

@@ -17,16 +17,16 @@ import pytest
 
 from nbcache.core.model import Level
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared import client, single_flight
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import decode_shared
 from nbcache.shared.signing import Signer
 from nbcache.shared.single_flight import Holder, SingleFlight
+from nbcache.shared.timings import USUAL, Timings
 from nbcache.stores.leases import Coordinator
 from nbcache.stores.open import coordinator
 from nbcache.stores.redis.leases import RedisCoordinator
 from nbcache.stores.redis.store import RedisStore
-from support.live_kernels import HERE, HIT, MISS, SECONDS, Kernel, at_once, impatient, kernels
+from support.live_kernels import HERE, HIT, IMPATIENT, MISS, SECONDS, Kernel, at_once, kernels
 from support.redis_servers import RedisServer, wait_until
 
 pytestmark = pytest.mark.faults
@@ -42,13 +42,6 @@ def kernel(tmp_path: Path) -> Iterator[Make]:
         yield lambda url, *args, **options: make(url, *args, **{**patient, **options})
 
 
-@pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have leases end soon where no heart beats."""
-    monkeypatch.setattr(single_flight, "_LEASE_SECONDS", 0.4)
-    monkeypatch.setattr(single_flight, "_BEAT_SECONDS", 0.1)
-
-
 def signs(said: bytes) -> bytes:
     return b"signed"
 
@@ -58,7 +51,7 @@ def vouches(said: bytes, signature: bytes) -> bool:
 
 
 def flight_of(leases: Coordinator, user: str) -> SingleFlight:
-    return SingleFlight(leases, user, "", sign=signs, vouches=vouches)
+    return SingleFlight(leases, user, "", sign=signs, vouches=vouches, timings=USUAL)
 
 
 class Compiler:
@@ -160,17 +153,17 @@ def test_where_a_compile_fails_the_next_goes_on_at_once(
 
     began = time.monotonic()
     assert at_once([fails, later, let])[1] == [MISS]
-    assert time.monotonic() - began < single_flight._LEASE_SECONDS / 2
+    assert time.monotonic() - began < USUAL.lease / 2
 
 
 DYING = """
 import sys, time
 from pathlib import Path
 from support.live_kernels import Kernel
-from nbcache.shared import single_flight
-single_flight._LEASE_SECONDS, single_flight._BEAT_SECONDS = 0.4, 0.1
+from nbcache.shared.timings import Timings
 
-kernel = Kernel(Path(sys.argv[1]), sys.argv[2], prefetch=False)
+brief = Timings(lease=0.4, heartbeat=0.1)
+kernel = Kernel(Path(sys.argv[1]), sys.argv[2], prefetch=False, timings=brief)
 kernel.bridge.compiling = lambda key: (print("compiling", flush=True), time.sleep(600))
 kernel.run("one")
 """
@@ -199,11 +192,10 @@ def test_where_the_compiler_dies_the_next_takes_over(
 
 
 def test_nobody_waits_for_longer_than_compiling_is_expected_to_take(
-    redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, kernel: Make
 ) -> None:
-    monkeypatch.setattr(client, "_LEAST_EXPECTED", 0.3)
-    monkeypatch.setattr(client, "_USUALLY_EXPECTED", 0.3)
-    first, second = kernel(redis_server.url), kernel(redis_server.url)
+    timings = Timings(least_expected=0.3, usually_expected=0.3)
+    first, second = kernel(redis_server.url), kernel(redis_server.url, timings=timings)
     compiler = Compiler(first)
 
     def later() -> object:
@@ -287,7 +279,7 @@ def test_a_kernel_never_waits_for_itself(redis_server: RedisServer, kernel: Make
     assert not first.session.wait_for_other_kernel("one")
     assert not first.session.wait_for_other_kernel("one")
     assert first.run("one") == [MISS]
-    assert time.monotonic() - began < client._LEAST_EXPECTED
+    assert time.monotonic() - began < USUAL.least_expected
     assert first.session.flush(SECONDS)
     wait_until(lambda: free(redis_server), "it is released")
 
@@ -295,12 +287,11 @@ def test_a_kernel_never_waits_for_itself(redis_server: RedisServer, kernel: Make
 # --- late and lost --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("brief")
 def test_who_was_stopped_for_too_long_does_not_write_over_who_took_over(
-    redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, kernel: Make
 ) -> None:
-    monkeypatch.setattr(single_flight, "_BEAT_SECONDS", 600.0)  # as while a kernel is stopped
-    late, next = kernel(redis_server.url), kernel(redis_server.url)
+    stopped = Timings(lease=0.4, heartbeat=600.0)
+    late, next = kernel(redis_server.url, timings=stopped), kernel(redis_server.url)
     late.bridge.size, next.bridge.size = 1000, 2000
     compiler = Compiler(late)
 
@@ -368,14 +359,11 @@ def test_where_redis_is_full_nobody_waits_for_what_cannot_be_published(
 
     began = time.monotonic()
     assert at_once([lambda: first.run("one"), later, let])[:2] == [[MISS], [MISS]]
-    assert time.monotonic() - began < single_flight._LEASE_SECONDS / 2
+    assert time.monotonic() - began < USUAL.lease / 2
 
 
-def test_once_redis_is_back_kernels_wait_for_each_other_again(
-    server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
-    first, second = kernel(server.url), kernel(server.url)
+def test_once_redis_is_back_kernels_wait_for_each_other_again(server: RedisServer, kernel: Make) -> None:
+    first, second = kernel(server.url, timings=IMPATIENT), kernel(server.url, timings=IMPATIENT)
     server.kill()
     assert (first.run("one"), second.run("one")) == ([MISS], [MISS])
     server.start()
@@ -478,13 +466,9 @@ def test_what_a_holder_says_counts_for_its_own_lease_only(tmp_path: Path) -> Non
     assert str(Holder.decode(locked, KEY, signer.vouches)) == "another kernel"
 
 
-def test_a_cell_waits_in_vain_no_longer_than_for_one_graph(
-    redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "_LEAST_EXPECTED", 1.0)
-    monkeypatch.setattr(client, "_USUALLY_EXPECTED", 1.0)
+def test_a_cell_waits_in_vain_no_longer_than_for_one_graph(redis_server: RedisServer, kernel: Make) -> None:
     keys = [f"graph-{number}" for number in range(8)]
-    waiting = kernel(redis_server.url)
+    waiting = kernel(redis_server.url, timings=Timings(least_expected=1.0, usually_expected=1.0))
     with closing(RedisStore(redis_server.url)) as store:
         leases = RedisCoordinator(store)
         for key in (*keys, "another"):

@@ -14,9 +14,9 @@ from nbcache.core.model import Cell, CellReport, Environment, Level, Outcome
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
-from nbcache.shared import circuit_breaker
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
+from nbcache.shared.timings import USUAL, Timings
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_shared
@@ -30,6 +30,8 @@ TIMEOUT = 0.6
 """Seconds that the shared store may take."""
 SECONDS = 20.0
 """How long a busy machine may take for what needs no time."""
+IMPATIENT = Timings(first_pause=0.05, longest_pause=0.1)
+"""A store that was left alone is asked again soon."""
 
 
 class Kernel:
@@ -44,10 +46,11 @@ class Kernel:
         environment: Environment = HERE,
         notebook: str = "model.ipynb",
         user: str = "ada",
+        timings: Timings = USUAL,
         **settings: Any,
     ) -> None:
         given = {"shared_timeout": TIMEOUT, "trust_dir": keys, "shared_url": url, **settings}
-        self.user = user
+        self.user, self.timings = user, timings
         self.store = MemoryStore("local store") if store is None else store
         self.bridge = FakeBridge(environment)
         self.session = Session(
@@ -76,7 +79,8 @@ class Kernel:
         session = self.session
         signer = Signer(lambda: self.keyring, lambda: session.settings.trust, self.user, "engine")
         seconds = session.settings.shared_timeout
-        shared = SharedLevel(open_shared(session.settings), signer, wait_seconds=seconds, say=session.notice)
+        store = open_shared(session.settings)
+        shared = SharedLevel(store, signer, wait_seconds=seconds, say=session.notice, timings=self.timings)
         session.join(shared)
         self.settle()
 
@@ -139,9 +143,3 @@ def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> l
         thread.join(seconds)
     assert not errors and not any(thread.is_alive() for thread in threads), errors
     return results
-
-
-def impatient(monkeypatch: Any, seconds: float = 0.05) -> None:
-    """Have a store that was left alone asked again after this time."""
-    monkeypatch.setattr(circuit_breaker, "_FIRST_PAUSE", seconds)
-    monkeypatch.setattr(circuit_breaker, "_LONGEST_PAUSE", 2 * seconds)
