@@ -48,7 +48,7 @@ class Connection:
     def __init__(self, store: Store, say: Callable[[str], None], timings: Timings) -> None:
         self.store = store
         self.say = say
-        self.coordinator = coordinator(store)
+        self.coordinator = coordinator(store, poll=timings.poll)
         self.reading = CircuitBreaker(lambda: store.get(_PROBE), self._changed, timings)
         self.writing = CircuitBreaker(self._try_to_write, self._changed, timings)
         """Off where it is full, a replica, or fails at writing alone: then it is still read."""

@@ -24,6 +24,8 @@ class Timings:
     usually_expected: float = 60.0
     """The same, where nothing is known."""
     most_expected: float = 1800.0
+    poll: float = 0.1
+    """How often who listens to others looks whether it was closed."""
 
 
 USUAL = Timings()

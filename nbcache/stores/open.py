@@ -79,9 +79,12 @@ def open_shared(settings: Settings) -> Store:
     )
 
 
-def coordinator(store: Store) -> Coordinator | None:
-    """Return what coordinates those who share `store`; None where its kind has nothing for that."""
+def coordinator(store: Store, *, poll: float = 0.1) -> Coordinator | None:
+    """Return what coordinates those who share `store`; None where its kind has nothing for that.
+
+    Who listens looks every `poll` seconds whether it was closed.
+    """
     from nbcache.stores.redis.leases import RedisCoordinator
     from nbcache.stores.redis.store import RedisStore
 
-    return RedisCoordinator(store) if isinstance(store, RedisStore) else None
+    return RedisCoordinator(store, poll=poll) if isinstance(store, RedisStore) else None

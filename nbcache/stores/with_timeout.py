@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 _WRITE_FACTOR = 15
 """Nobody waits for what is written, nor for listings: they may take so many times as long."""
-_MOST_HANGING = 32
 _asking = threading.local()
 
 
@@ -31,18 +30,19 @@ class BoundedStore:
     """Asks `store` from threads of its own, and gives up after `timeout` seconds; writes have 15 times that.
 
     What is given up goes on in its thread, until the store looks whether it is `given_up`. While too many
-    hang so, all operations fail at once.
+    hang so, `most_hanging`, all operations fail at once.
     """
 
-    def __init__(self, store: Store, timeout: float) -> None:
+    def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
         self._store = store
         self._timeout = timeout
-        self._hanging = threading.Semaphore(_MOST_HANGING)
+        self._most_hanging = most_hanging
+        self._hanging = threading.Semaphore(most_hanging)
         renew_in_children(self)
 
     def renew(self) -> None:
         """Go on in a forked child, where none of the threads is."""
-        self._hanging = threading.Semaphore(_MOST_HANGING)
+        self._hanging = threading.Semaphore(self._most_hanging)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nbcache.core.errors import StoreError, StoreFull, StoreUnavailable
-from nbcache.stores import with_timeout
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.with_timeout import BoundedStore
 from support.front_door import in_child
@@ -74,10 +73,9 @@ def test_what_the_store_raises_is_raised(name: str) -> None:
 
 
 def test_while_too_many_hang_nothing_is_asked_and_then_all_is_again(
-    hanging: HangingStore, monkeypatch: pytest.MonkeyPatch
+    hanging: HangingStore,
 ) -> None:
-    monkeypatch.setattr(with_timeout, "_MOST_HANGING", 3)
-    store = BoundedStore(hanging, 0.01)
+    store = BoundedStore(hanging, 0.01, most_hanging=3)
     before = threading.active_count()
     for _ in range(10):
         with pytest.raises(StoreUnavailable):
@@ -93,10 +91,9 @@ def test_while_too_many_hang_nothing_is_asked_and_then_all_is_again(
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_threads_of_its_own(
-    hanging: HangingStore, monkeypatch: pytest.MonkeyPatch
+    hanging: HangingStore,
 ) -> None:
-    monkeypatch.setattr(with_timeout, "_MOST_HANGING", 1)
-    store = BoundedStore(hanging, 0.01)
+    store = BoundedStore(hanging, 0.01, most_hanging=1)
     with pytest.raises(StoreUnavailable):
         store.get("a")
 

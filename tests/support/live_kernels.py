@@ -16,11 +16,10 @@ from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
-from nbcache.shared.timings import USUAL, Timings
+from nbcache.shared.timings import Timings
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_shared
-from nbcache.stores.redis import leases
 from support.testing import FakeBridge
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))
@@ -30,7 +29,9 @@ TIMEOUT = 0.6
 """Seconds that the shared store may take."""
 SECONDS = 20.0
 """How long a busy machine may take for what needs no time."""
-IMPATIENT = Timings(first_pause=0.05, longest_pause=0.1)
+QUICK = Timings(poll=0.01)
+"""Closing takes as long."""
+IMPATIENT = replace(QUICK, first_pause=0.05, longest_pause=0.1)
 """A store that was left alone is asked again soon."""
 
 
@@ -46,7 +47,7 @@ class Kernel:
         environment: Environment = HERE,
         notebook: str = "model.ipynb",
         user: str = "ada",
-        timings: Timings = USUAL,
+        timings: Timings = QUICK,
         **settings: Any,
     ) -> None:
         given = {"shared_timeout": TIMEOUT, "trust_dir": keys, "shared_url": url, **settings}
@@ -111,7 +112,6 @@ class Kernel:
 def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
     """Yield a function that makes a kernel, of one person unless another is named: `make(url, "bob")`."""
     made: list[Kernel] = []
-    poll, leases._POLL_SECONDS = leases._POLL_SECONDS, 0.01  # closing takes as long
 
     def make(url: str, keys: str = "ada", **options: Any) -> Kernel:
         made.append(Kernel(folder / keys, url, user=keys, **options))
@@ -119,7 +119,6 @@ def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
 
     yield make
     at_once([lambda kernel=kernel: kernel.session.close(SECONDS) for kernel in made])  # type: ignore[misc]
-    leases._POLL_SECONDS = poll
 
 
 def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> list[Any]:

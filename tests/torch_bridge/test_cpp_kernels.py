@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -73,18 +74,20 @@ def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_emptying_torchs_folder_leaves_what_says_whether_others_code_was_put_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owned: bool
+    tmp_path: Path, owned: bool
 ) -> None:
     """C++ kernels stay there, and another kernel that runs may put again what it was given."""
-    monkeypatch.setattr(cache_folder, "_IN_USE_SECONDS", -1.0)
     folder = tmp_path / "environment"
     for name in ("fxgraph", "nbcache_kernels"):
         (folder / name).mkdir(parents=True)
+    (folder / "new").touch()  # another kernel may be working on it
     (folder / "other").touch()
+    os.utime(folder / "other", (1e9, 1e9))
     if owned:
         (folder / OWN).touch()
 
     cache_folder._empty(folder)
 
     assert not (folder / "fxgraph").exists() and not (folder / "other").exists()
+    assert (folder / "new").exists()
     assert (folder / OWN).exists() == owned

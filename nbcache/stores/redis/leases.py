@@ -44,8 +44,6 @@ __all__ = ["RedisCoordinator", "RedisListener"]
 
 _T = TypeVar("_T")
 
-_POLL_SECONDS = 0.1
-"""How long a listener reads before it looks whether it was closed."""
 _CLOSE_SECONDS = 1.0
 _SILENCE_SECONDS = 30.0
 """After so long without a word the server is asked for one, or a connection could be dead unnoticed."""
@@ -108,12 +106,13 @@ _HOLDS = f"{_HEAD} return token == ARGV[1] and left > 0 and 1 or 0"
 class RedisCoordinator:
     """A `Coordinator` by the connections of a store on Redis; holds nothing of its own.
 
-    A listener takes a connection for dead after two times `silence` seconds without a word.
+    A listener takes a connection for dead after two times `silence` seconds without a word, and looks every
+    `poll` seconds whether it was closed.
     """
 
-    def __init__(self, store: RedisStore, *, silence: float = _SILENCE_SECONDS):
+    def __init__(self, store: RedisStore, *, silence: float = _SILENCE_SECONDS, poll: float = 0.1):
         self._store = store
-        self._silence = silence
+        self._silence, self._poll = silence, poll
 
     def __repr__(self) -> str:
         return f"RedisCoordinator({self._store.name!r})"
@@ -159,7 +158,7 @@ class RedisCoordinator:
 
     def listen(self, channel: str, heard: Callable[[bytes], None]) -> RedisListener:
         """Call `heard` with each message of `channel`, on a thread of its own."""
-        return RedisListener(self._store, self._channel(channel), heard, self._silence)
+        return RedisListener(self._store, self._channel(channel), heard, self._silence, self._poll)
 
     def _run(self, script: str, answered: Callable[[Any], _T], name: str, *arguments: bytes | int) -> _T:
         """Return what the answer of a script for the lease `name` means."""
@@ -177,11 +176,18 @@ class RedisCoordinator:
 class RedisListener:
     """A daemon thread that hears what is published to one channel, by a connection of its own."""
 
-    def __init__(self, store: RedisStore, channel: str, heard: Callable[[bytes], None], silence: float):
+    def __init__(
+        self,
+        store: RedisStore,
+        channel: str,
+        heard: Callable[[bytes], None],
+        silence: float,
+        poll: float,
+    ):
         self._store = store
         self._channel = channel.encode()
         self._heard = heard
-        self._silence = silence
+        self._silence, self._poll = silence, poll
         self._connected = False
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nbcache-listen", daemon=True)
@@ -222,7 +228,7 @@ class RedisListener:
         with self._subscribed() as connection:
             heard_at, asked = time.monotonic(), False
             while not self._ends.is_set():
-                if connection.can_read(_POLL_SECONDS):
+                if connection.can_read(self._poll):
                     with deadline(self._store.timeout, _MOST_BYTES):
                         answer = connection.read_response()
                     self._take(answer)
