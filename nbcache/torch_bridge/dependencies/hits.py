@@ -52,9 +52,10 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
     ) -> Any:
         done = original(graph, inputs, constants, settings, **kwargs)
         donated = getattr(here, "donated", None)
-        cuda_graphs = settings["cudagraphs"] or getattr(torch._inductor.config, "cudagraph_policy", None)
-        if donated is not None and settings["is_backward"] and not cuda_graphs:  # they tell inputs by address
-            donated.backward = graph
+        if donated is not None and settings["is_backward"]:
+            policy = getattr(torch._inductor.config, "cudagraph_policy", None)
+            if not (settings["cudagraphs"] or policy):  # CUDA graphs tell inputs by their addresses
+                donated.backward = graph
         return done
 
     patches.hook(CompiledFxGraph, "post_compile", loaded, takes="self example_inputs constants graph_kwargs")
