@@ -234,6 +234,12 @@ class Runner:
         if fills:
             places.set_filled()
         found = json.loads(places.found.read_text())
+        anew = found["counters"].get("fxgraph_cache_miss")
+        if anew and variant in _ON_TORCHS and self.options.compile_once:
+            raise BenchError(
+                f"{variant.value} compiled anew what nbcache had compiled: its keys are not torch's here",
+                next_step="leave out --compile-once",
+            )
         if variant is Variant.COLD:
             places.set_stored(home.store)
         self.environment = self.environment or found["environment"]

@@ -43,6 +43,7 @@ from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import Component
 from nbcache.core.model import Artifact, Environment, Manifest
 from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge.environment import release, torch_version
 from nbcache.ui.terminal import parser as cli
 from support.front_door import RunPython, run_interpreter
 
@@ -682,6 +683,10 @@ def test_every_variant_of_the_users_own_model_is_measured(own: Path, isolated: d
 def test_one_compile_can_do_for_torchs_caches_and_nbcaches(own: Path, isolated: dict[str, str]) -> None:
     line = "bench_own:make --compile-once --runs=1 --idle=0 --json out.json --training --precision=amp"
     done = bench(own, isolated, *line.split(), "--variants=cold,torch-warm,mega-cache,restart")
+    if release(torch_version() or "") < (2, 13):  # whose keys leave out autocast's dtype
+        assert done.returncode == 1
+        assert "torch-warm compiled anew what nbcache had compiled" in done.stdout + done.stderr
+        return
 
     assert done.returncode == 0, done.stdout + done.stderr
     (subject,) = json.loads((own / "out.json").read_text())["subjects"]

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from nbcache.torch_bridge import environment
 from support.front_door import Environ, RunPython
 
 pytestmark = pytest.mark.compile
+
+RELEASE = environment.release(environment.torch_version() or "0.0")
 
 PROGRAM = """
 import json, sys
@@ -68,6 +71,8 @@ def test_graphs_without_any_of_this_have_torchs_own_keys(
     run_python: RunPython, isolated: dict[str, str], tmp_path: Path
 ) -> None:
     first = "torch.compile(lambda x: (x @ W).sin())(torch.ones(4, 4))\n"
+    if RELEASE >= (2, 13):  # whose keys hold autocast's dtype
+        first = f"with torch.autocast('cpu', torch.bfloat16):\n    {first}"
     primitives = "torch.nn.functional.dropout(torch.addcmul(x, x, x), 0.5)"  # inductor's own, in Python
     before = f"def f(x):\n    return ({primitives} @ x).relu() @ W\n" + first
     mine, torchs = (
@@ -248,16 +253,16 @@ found.follow_attributes(torch, None, None)
 for name in TABLES:
     found.note_tables(sys.modules[name], None, None)
 graph = torch.fx.symbolic_trace(lambda x: x)
-config = types.SimpleNamespace(decompositions=None)
+details = types.SimpleNamespace(aot_config=types.SimpleNamespace(decompositions=None))
 exec("def one(*arguments):\\n    return 1\\ndef two(*arguments):\\n    return 2")
 
 def count(what, put, take):
     digests = []
     for function in (one, two):
         put(function)
-        digests.append(found.of(graph, [], config))
+        digests.append(found.of(graph, [], details))
         take()
-    print(what, len({*digests, None}), found.of(graph, [], config))
+    print(what, len({*digests, None}), found.of(graph, [], details))
 
 for name, table in all_tables():
     if isinstance(table, set):
@@ -308,7 +313,8 @@ def digest(*said, calls=3):
     for node, each in zip(graph.nodes, said):
         node.meta["custom"] = each
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    return found.of(module, [], types.SimpleNamespace(decompositions=None))
+    details = types.SimpleNamespace(aot_config=types.SimpleNamespace(decompositions=None))
+    return found.of(module, [], details)
 
 assert digest() is None and digest({}, {}) is None
 assert digest({"by": 1}, {"by": 1}) == digest({"by": 1, "call_id": 1}, {"by": 1, "call_id": 2})

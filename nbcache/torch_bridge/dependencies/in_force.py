@@ -115,13 +115,16 @@ def add_autocast(torch: ModuleType, state: Fingerprint) -> None:
         state.note(torch.get_autocast_dtype(device))
 
 
-def add_graphs_autocast(torch: ModuleType, state: Fingerprint, operators: Collection[Any]) -> None:
+def add_graphs_autocast(
+    torch: ModuleType, state: Fingerprint, operators: Collection[Any], details: Any
+) -> None:
     """Add autocast's state where a graph runs under it, or enters it without a dtype of its own.
 
-    torch 2.11's key leaves the dtype out, and until 2.14 where autocast is off around the graph.
+    The key that is made of `details` leaves the dtype out on torch 2.11, and on later ones, until 2.15, where
+    autocast is off around the graph.
     """
-    enter = torch.amp.autocast_mode._enter_autocast
-    if torch._C._is_any_autocast_enabled() or any(each is enter for each in operators):
+    under = torch._C._is_any_autocast_enabled() and not hasattr(details, "autocast_state")
+    if under or any(each is torch.amp.autocast_mode._enter_autocast for each in operators):
         add_autocast(torch, state)
 
 

@@ -168,7 +168,7 @@ class Dependencies:
             result = original(details, gm, inputs, *args, **kwargs)
             try:
                 self._here.settings = settings_in(details)
-                found = self.of(gm, inputs, getattr(details, "aot_config", None))
+                found = self.of(gm, inputs, details)
             except Unknown as error:
                 raise Undetermined(f"nbcache cannot tell what this graph depends on: {error}") from error
             except Exception as error:  # a fault of ours costs a hit, and never the cell
@@ -220,11 +220,12 @@ class Dependencies:
 
     # --- what a graph depends on ----------------------------------------------------------------
 
-    def of(self, graph: Any, example_inputs: Sequence[Any], aot_config: Any = None) -> str | None:
+    def of(self, graph: Any, example_inputs: Sequence[Any], details: Any) -> str | None:
         """Return the digest of all that `graph` depends on beyond torch's key; None where there is nothing.
 
-        `aot_config` is AOTAutograd's, for the graph that Dynamo made. Unknown where it cannot be told.
+        `details` is what torch makes its key of. Unknown where it cannot be told.
         """
+        aot_config = getattr(details, "aot_config", None)  # AOTAutograd's, for the graph that Dynamo made
         state, passes = self._for_any_graph()
         self._here.code = state.digest
         self._add_given(state, aot_config)
@@ -247,7 +248,7 @@ class Dependencies:
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
-            add_graphs_autocast(self._torch, state, operators)
+            add_graphs_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
             passes |= self._add_compilers(state)
         if state.digest != self._empty:
