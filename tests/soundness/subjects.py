@@ -1805,6 +1805,21 @@ SUBJECTS: dict[str, Subject] = {
             edit("loss.backward()", "x.grad, = torch.autograd.grad(loss, x, create_graph=True)"),
         ],
     ),
+    "what torch unpickles": subject(
+        """
+        MODE = "default"  # lite compiles no regions
+        @torch.compiler.nested_compile_region
+        def region(x):
+            return x.tanh() * 2
+        def results(compile):
+            x = X.clone().requires_grad_()
+            found = compile(lambda x: region(region(x)) + 1)(x)
+            found.sum().backward()
+            return [found.detach(), x.grad, compile(lambda x: x.sin())(X)]
+        """,
+        [edit("tanh() * 2", "tanh() * 3")],
+        [edit("region(region(x))", "region( region(x))")],
+    ),
     "frozen parameters": subject(
         """
         AGAINST = "cold"

@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies.tables import SCRATCH
 
 __all__ = ["ABSENT", "Change", "Originals", "Replacements", "may_be_set"]
 
@@ -194,6 +195,7 @@ class Replacements:
         entries = list(held.items())
         self._seen[place] = held.values(), [value for _, value in entries]
         others = [(f"{place}.{key}", value) for key, value in entries if self._is_others(owner, value)]
+        others = [each for each in others if each[0] != f"{SCRATCH}.forward"]
         if others:
             self._others[place] = others
         else:

@@ -12,6 +12,7 @@ __all__ = [
     "DEREGISTERED",
     "GENERATORS",
     "OF_SHARDING",
+    "SCRATCH",
     "TABLES",
     "UNREACHED",
     "all_tables",
@@ -74,6 +75,8 @@ _HANDED_OVER = (
     "torch.fx.node",
 )
 """Modules whose classes formulas, lowerings, patterns and passes are given instances of."""
+SCRATCH = "torch.fx.graph_module._CodeOnlyModule"
+"""The class that torch puts the code of each graph into that it unpickles, to read it at once."""
 _GENERATORS = ("Overrides", "OpsMixin")
 """What the names of classes end with that write code for operators."""
 GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
@@ -125,7 +128,7 @@ def handed_over() -> Iterator[type]:
     for name in _HANDED_OVER:
         module = sys.modules.get(name)
         for value in list(vars(module).values()) if module is not None else ():
-            if isinstance(value, type) and value.__module__ == name:
+            if isinstance(value, type) and value.__module__ == name and f"{name}.{value.__name__}" != SCRATCH:
                 yield value
 
 
