@@ -66,15 +66,16 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
 class _Donated(list[int]):
     """The numbers of the inputs that a stored backward was compiled to write to.
 
-    In a kernel that compiles it, torch does so when it is first called, and has it write to none where the
-    graph is kept then. Here it gets copies of them where the graph is kept. torch compares these numbers to
-    none then, and only then, so that nothing of ours stands in other calls.
+    A kernel that compiles the backward does so at its first call: where the graph is kept then, it writes to
+    no input. A stored backward gets copies of these inputs where the graph is kept. torch compares this list
+    to an empty one in such calls only, so that nothing of ours stands in others.
     """
 
     backward: Any = None
     """The `CompiledFxGraph`; without one, torch refuses to keep the graph."""
 
     copies = False
+    """Whether the backward has been made to take copies."""
 
     def __ne__(self, none: object) -> bool:
         if self.backward is None:
