@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nbcache.core.text import printable
+
 __all__ = [
     "BadSignature",
     "BridgeError",
@@ -29,13 +31,7 @@ __all__ = [
     "UnsupportedTorch",
     "UnsupportedVersion",
     "UntrustedSigner",
-    "printable",
 ]
-
-
-def printable(text: str) -> str:
-    """Return `text` without what could steer a terminal or begin a line: others may have written it."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 class NbcacheError(Exception):

@@ -15,6 +15,7 @@ __all__ = [
     "duration",
     "one_line",
     "percent",
+    "printable",
     "redacted",
     "size",
 ]
@@ -84,9 +85,16 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def printable(text: str) -> str:
+    """Return `text` without what could steer a terminal or begin a line: others may have written it."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def one_line(text: str, limit: int = LONG) -> str:
     """Return `text` on one line, without control characters, at most `limit` long."""
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    line = printable(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."
 
 

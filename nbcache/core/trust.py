@@ -40,9 +40,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nbcache.core.canonical_json import unsupported
-from nbcache.core.errors import BadSignature, ConfigError, TrustError, Unsigned, UntrustedSigner, printable
+from nbcache.core.errors import BadSignature, ConfigError, TrustError, Unsigned, UntrustedSigner
 from nbcache.core.files import write_whole
 from nbcache.core.key import is_sha256, sha256
+from nbcache.core.text import printable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from nbcache.core.errors import printable
 from nbcache.core.log import logger
 from nbcache.core.model import Cell, CellReport, GraphRecord
+from nbcache.core.text import printable
 from nbcache.core.threads import renew_in_children
 
 __all__ = ["ReportLog"]

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from nbcache.core.canonical_json import from_json, to_json
-from nbcache.core.errors import FormatError, StoreError, TrustError, printable
+from nbcache.core.errors import FormatError, StoreError, TrustError
+from nbcache.core.text import printable
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.shared.timings import Timings
 from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
