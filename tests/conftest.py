@@ -90,15 +90,17 @@ def run_cells(tmp_path: Path, isolated: dict[str, str]) -> RunCells:
 
 @pytest.fixture
 def run_python(isolated: dict[str, str], tmp_path: Path) -> RunPython:
-    """Return a function that runs code in a fresh interpreter: `run_python(code, env=None, check=True)`.
+    """Return a function that runs code in a fresh interpreter.
 
-    `env` is `isolated` unless given. With `check`, code that fails fails the test, and shows its stderr.
+    `run_python(code, env=None, check=True, having="")` returns what came of it. `env` is `isolated` unless
+    given. With `check`, code that fails fails the test, and shows its stderr. An interpreter `having`
+    imported "torch" or "IPython" is forked, and starts sooner.
     """
 
     def run_python(
-        code: str, env: Environ | None = None, *, check: bool = True
+        code: str, env: Environ | None = None, *, check: bool = True, having: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        done = run_interpreter(["-c", code], isolated if env is None else env, tmp_path)
+        done = run_interpreter(["-c", code], isolated if env is None else env, tmp_path, having=having)
         if check:
             assert done.returncode == 0, done.stderr
         return done

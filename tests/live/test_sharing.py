@@ -73,7 +73,10 @@ class Machine:
         if self.user is not None:
             for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, self.user, self.user, follow_symlinks=False)
-        return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder, user=self.user)
+        having = "IPython" if self.user is None else ""
+        return run_interpreter(
+            ["-m", "nbcache", *arguments], self.environ, self.folder, user=self.user, having=having
+        )
 
     def said(self, *arguments: str) -> str:
         done = self.command(*arguments)

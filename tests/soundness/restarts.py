@@ -5,14 +5,12 @@ As a script it reads a task a line: folders, and a program of `subjects`. It ans
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,7 +31,6 @@ def results(compile):
     found.sum().backward()
     return [found]
 """
-_IMPORTED = ("IPython", "cryptography", "nbcache", "redis", "torch")
 _EAGER = "found = results(lambda f, **options: f)"
 
 
@@ -76,11 +73,13 @@ def _serve() -> None:
     import torch._inductor.compile_fx
     from IPython.core.interactiveshell import InteractiveShell
 
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from support.imports import import_what
+
+    del sys.path[0]
     with tempfile.TemporaryDirectory() as scratch:
-        needed = _forked(InteractiveShell, torch, {"source": _ANY, "folder": scratch, "eager": False})
-    for name in needed["modules"]:  # so that each kernel need not import them
-        with suppress(ImportError):
-            importlib.import_module(name)
+        task = {"source": _ANY, "folder": scratch, "eager": False}
+        import_what(lambda: _run(InteractiveShell, torch, task))
     for line in sys.stdin:
         print(json.dumps(_forked(InteractiveShell, torch, json.loads(line))), flush=True)
 
@@ -133,7 +132,6 @@ def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
         "tensors": tensors,
         "graphs": [(str(graph.outcome), graph.direction, graph.reason or "") for graph in session.graphs],
         "notices": session.notices,
-        "modules": [name for name in sys.modules if name.startswith(_IMPORTED)],
     }
 
 

@@ -26,7 +26,7 @@ from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
 
 import nbcache
-from support import forked_kernels
+from support import forked_interpreters
 
 if TYPE_CHECKING:
     from nbcache.stores.base import Store
@@ -91,9 +91,8 @@ def kernel_specs(folder: Path, python: str, *, forked: bool = False) -> KernelSp
     """
     spec_folder = folder / "kernels" / KERNEL
     spec_folder.mkdir(parents=True, exist_ok=True)
-    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
-    if forked and python == sys.executable:
-        command = [*forked_kernels.command(), "{connection_file}"]
+    arguments = ["-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    command = [*_interpreter(python, "torch" if forked else ""), *arguments]
     spec = {"argv": command, "display_name": KERNEL, "language": "python"}
     (spec_folder / "kernel.json").write_text(json.dumps(spec))
     return KernelSpecManager(kernel_dirs=[str(folder / "kernels")])
@@ -129,17 +128,28 @@ def execute(
     return client.execute(cleanup_kc=True, env=dict(environ))
 
 
+def _interpreter(python: str, having: str) -> list[str]:
+    """Return what starts an interpreter: forked, `having` imported a library, where it is like this one."""
+    return forked_interpreters.command(having) if having and python == sys.executable else [python]
+
+
 def run_interpreter(
-    arguments: Iterable[str], environ: Environ, folder: Path, *, user: int | None = None
+    arguments: Iterable[str],
+    environ: Environ,
+    folder: Path,
+    *,
+    user: int | None = None,
+    having: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run this interpreter with these arguments in `folder`, without input, and return what it printed.
 
     `user` is the id of another user to run it as, who has a group of that id and no other. The TEST_PYTHON
-    of `environ` is another interpreter.
+    of `environ` is another interpreter. It may be forked, `having` imported
+    "torch" or "IPython".
     """
     other: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     return subprocess.run(
-        [environ.get("TEST_PYTHON", sys.executable), *arguments],
+        [*_interpreter(environ.get("TEST_PYTHON", sys.executable), having), *arguments],
         **other,
         env=dict(environ),
         cwd=folder,

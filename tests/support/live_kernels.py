@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,10 @@ IMPATIENT = replace(QUICK, first_pause=0.05, longest_pause=0.1)
 
 
 class Kernel:
-    """One kernel of somebody whose keys are in `keys`, with a store of its own unless one is given."""
+    """One kernel of somebody whose keys are in `keys`, with a store of its own unless one is given.
+
+    It waits for no thread that was there `before`.
+    """
 
     def __init__(
         self,
@@ -48,10 +52,12 @@ class Kernel:
         notebook: str = "model.ipynb",
         user: str = "ada",
         timings: Timings = QUICK,
+        before: Set[threading.Thread] = frozenset(),
         **settings: Any,
     ) -> None:
         given = {"shared_timeout": TIMEOUT, "trust_dir": keys, "shared_url": url, **settings}
         self.user, self.timings = user, timings
+        self._before = before
         self.store = MemoryStore("local store") if store is None else store
         self.bridge = FakeBridge(environment)
         self.session = Session(
@@ -87,9 +93,9 @@ class Kernel:
 
     def settle(self) -> None:
         """Wait until what was begun on connecting is done: what is here published, what is there read."""
-        for thread in threading.enumerate():
+        for thread in set(threading.enumerate()) - self._before:
             if thread.name == "nbcache-prefetch":
-                thread.join(SECONDS)
+                _join(thread)
 
     def run(self, *keys: str) -> list[Outcome]:
         """Run a cell that compiles these graphs; return their outcomes."""
@@ -108,13 +114,23 @@ class Kernel:
         assert self.session.flush(SECONDS)
 
 
+def _join(thread: threading.Thread) -> None:
+    """Wait until a thread has ended; another thread may just be starting it."""
+    while True:
+        try:
+            return thread.join(SECONDS)
+        except RuntimeError:  # it is not started yet
+            time.sleep(0.001)
+
+
 @contextmanager
 def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
     """Yield a function that makes a kernel, of one person unless another is named: `make(url, "bob")`."""
     made: list[Kernel] = []
+    before = set(threading.enumerate())  # of tests whose servers hang
 
     def make(url: str, keys: str = "ada", **options: Any) -> Kernel:
-        made.append(Kernel(folder / keys, url, user=keys, **options))
+        made.append(Kernel(folder / keys, url, user=keys, before=before, **options))
         return made[-1]
 
     yield make

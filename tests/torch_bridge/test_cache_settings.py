@@ -173,7 +173,7 @@ torch.compiler.config.force_disable_caches = True
 print(next(row.origin for row in settings.rows() if row.name.endswith("DISABLE_CACHES")))
 print(settings.why_disabled())
 """
-    done = run_python(IMPORT + TOOLS + ATTRIBUTES + code)
+    done = run_python(IMPORT + TOOLS + ATTRIBUTES + code, having="torch")
 
     assert done.stdout.splitlines() == [
         f"['%nbcache config {AUTOGRAD}=on', '%nbcache config {FORCE}=off']",
@@ -302,7 +302,7 @@ for change, _ in {cases!r}:
     print("@@")
     shell.run_cell("%nbcache config " + change)
 """
-    said_to_each = run_python(code).stdout.split("@@")[1:]
+    said_to_each = run_python(code, having="IPython").stdout.split("@@")[1:]
     for (_, said), told in zip(cases, said_to_each, strict=True):
         assert "".join(said.split()) in "".join(told.split())
         assert "ConfigError" in told and "Traceback" not in told

@@ -55,7 +55,9 @@ def run(
 ) -> dict[str, Any]:
     """Return the outcome and reason of each graph, by its key."""
     report = "import os; os.environ |= {'NBCACHE_REPORT': 'never', 'NBCACHE_LIVE': 'off'}\n"
-    done = run_python(report + PROGRAM.format(load=load, before=FIRST + before, call=call), env)
+    done = run_python(
+        report + PROGRAM.format(load=load, before=FIRST + before, call=call), env, having="torch"
+    )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -190,7 +192,7 @@ def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
     source, library = tmp_path / "operator.cpp", tmp_path / "first" / "operator.so"
     source.write_text(OPERATOR)
     library.parent.mkdir()
-    where = run_python("import torch; print(torch.__path__[0])").stdout.strip()
+    where = run_python("import torch; print(torch.__path__[0])", having="torch").stdout.strip()
     includes = [f"-I{where}/include", f"-I{where}/include/torch/csrc/api/include"]
     command = [
         "g++",
@@ -292,7 +294,7 @@ count(
 
 
 def test_code_in_each_of_torchs_tables_and_settings_counts_while_it_is_there(run_python: RunPython) -> None:
-    lines = [line.split() for line in run_python(EACH_PLACE).stdout.splitlines()]
+    lines = [line.split() for line in run_python(EACH_PLACE, having="torch").stdout.splitlines()]
 
     assert len(lines) > 25
     assert [line for line in lines if line[-2:] != ["3", "None"]] == []
@@ -326,7 +328,7 @@ print("told")
 
 
 def test_what_is_said_of_nodes_is_told_by_where_it_begins_and_ends(run_python: RunPython) -> None:
-    assert run_python(ANNOTATED).stdout == "told\n"
+    assert run_python(ANNOTATED, having="torch").stdout == "told\n"
 
 
 def test_what_was_compiled_ahead_of_time_is_loaded_as_ever(run_python: RunPython, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ class Machine:
 
     def __init__(self, folder: Path, environ: dict[str, str], run_python: RunPython) -> None:
         self.person = Person(
-            folder / "person", Environment(components(json.loads(run_python(HERE, environ).stdout)))
+            folder / "person",
+            Environment(components(json.loads(run_python(HERE, environ, having="IPython").stdout))),
         )
         self.notebook, self.snapshot = self.person.notebook, self.person.snapshot
         self.environ = {
@@ -49,7 +50,7 @@ class Machine:
         self.snapshot.write_bytes(made_on(device, data, Keyring(self.person.keys)))
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder)
+        return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder, having="IPython")
 
 
 @pytest.fixture

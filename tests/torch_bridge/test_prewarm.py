@@ -302,7 +302,8 @@ print(ours)
 
 def test_the_samples_backward_stays_on_its_thread(run_python: RunPython) -> None:
     """On a GPU another thread of autograd's would wait for the lock that the sample's compile holds."""
-    run_python("""\
+    run_python(
+        """\
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
@@ -323,4 +324,6 @@ session.start()
 prewarm._compile_sample(session, "cpu", training=True, backend="watched")
 assert multithreaded == [False], multithreaded
 assert torch.autograd.is_multithreading_enabled()
-""")
+""",
+        having="torch",
+    )

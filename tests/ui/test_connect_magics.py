@@ -32,6 +32,7 @@ def in_shell(run_python: RunPython, isolated: dict[str, str]) -> Any:
         done = run_python(
             f"{SHELL}\n{MORE}\n{code}\nsys.__stdout__.write('@@' + json.dumps(value))",
             {**isolated, **environ},
+            having="IPython",
         )
         assert "hunter2" not in done.stdout + done.stderr
         return json.loads(done.stdout.rpartition("@@")[2])

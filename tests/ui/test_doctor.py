@@ -282,7 +282,7 @@ for off in switched_off():
     print(off.hits, off.remedy)
 """
 
-    done = run_python(IMPORTED + code)
+    done = run_python(IMPORTED + code, having="torch")
 
     assert done.stdout.splitlines() == [
         "False torch._inductor.config.fx_graph_cache = True",

@@ -39,7 +39,9 @@ def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
         for cell in cells:
             notebook.cells.append(nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell)
         nbformat.write(notebook, tmp_path / "model.ipynb")
-        return run_interpreter(["-m", "nbcache", "run", "model.ipynb"], {**isolated, **environ}, tmp_path)
+        return run_interpreter(
+            ["-m", "nbcache", "run", "model.ipynb"], {**isolated, **environ}, tmp_path, having="IPython"
+        )
 
     return ran
 

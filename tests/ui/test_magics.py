@@ -43,7 +43,9 @@ def in_shell(run_python: RunPython) -> Any:
     """Return a function that evaluates an expression after `SHELL` and returns its value."""
 
     def in_shell(expression: str) -> Any:
-        done = run_python(f"{SHELL}\nvalue = {expression}\nsys.__stdout__.write('@@' + json.dumps(value))")
+        done = run_python(
+            f"{SHELL}\nvalue = {expression}\nsys.__stdout__.write('@@' + json.dumps(value))", having="IPython"
+        )
         return json.loads(done.stdout.rpartition("@@")[2])
 
     return in_shell
@@ -102,10 +104,13 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
 def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_never_come(
     run_python: RunPython, isolated: dict[str, str], tmp_path: Path
 ) -> None:
-    load = SHELL + "\nimport time; time.sleep(0.5)"
-    assert run_python(load).stdout == "nbcache: loaded · nothing is stored here yet\n"
+    load = SHELL
+    assert run_python(load, having="IPython").stdout == "nbcache: loaded · nothing is stored here yet\n"
     isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
-    assert run_python(load).stdout == "nbcache: loaded · nothing of model.ipynb is stored here yet\n"
+    assert (
+        run_python(load, having="IPython").stdout
+        == "nbcache: loaded · nothing of model.ipynb is stored here yet\n"
+    )
 
     artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
     here = environment.foreseen()
@@ -119,11 +124,11 @@ def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_nev
     for each in (here, other):
         artifacts.save_manifest(Manifest(each, isolated["NBCACHE_NOTEBOOK"], (ref,), tuple(graphs)))
     said = "nbcache: loaded · 2 graphs of model.ipynb are stored here · saves about 31.0 s\n"
-    assert run_python(load).stdout == said
+    assert run_python(load, having="IPython").stdout == said
     isolated["NBCACHE_REPORT"] = "never"
-    assert run_python(load).stdout == ""
+    assert run_python(load, having="IPython").stdout == ""
     clear = "\nsys.__stdout__.write(run('%nbcache clear')['text'])"
-    said = run_python(load + clear).stdout
+    said = run_python(load + clear, having="IPython").stdout
     assert said.startswith("nbcache: removing 4 graphs, 1 artifact of model.ipynb. torch's folder is emptied")
 
 
@@ -271,6 +276,8 @@ def test_loading_in_a_silent_execution_is_followed_by_reports(run_python: RunPyt
     code = SHELL.replace(
         'shell.run_line_magic("load_ext", "nbcache")', 'shell.run_cell("%load_ext nbcache", silent=True)'
     )
-    done = run_python(f"{code}\nrun('1'); run('2')\nimport nbcache; print(len(nbcache.session().reports))")
+    done = run_python(
+        f"{code}\nrun('1'); run('2')\nimport nbcache; print(len(nbcache.session().reports))", having="IPython"
+    )
 
     assert done.stdout.split()[-1] == "2"
