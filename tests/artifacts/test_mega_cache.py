@@ -68,8 +68,7 @@ def test_a_length_beyond_the_end_is_refused() -> None:
 
 @pytest.mark.compile
 def test_torch_reads_and_writes_the_same_bytes(run_python: RunPython) -> None:
-    done = run_python(
-        """
+    done = run_python("""
 import torch
 from torch.compiler._cache import CacheArtifactManager as manager
 from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle
@@ -95,7 +94,5 @@ with manager.with_fresh_cache():  # saving again loses nothing here, as it does 
 assert decode_bundle(twice) == ours
 assert sum(map(len, manager.deserialize(twice).values())) < len(ours)
 assert sum(map(len, manager.deserialize(encode_bundle(decode_bundle(twice))).values())) == len(ours)
-""",
-        having="torch",
-    )
+""")
     assert done.stderr == ""

@@ -36,11 +36,12 @@ _READ = (
 )
 """Beginnings of environment variables that libraries read when they are imported."""
 _READ_LATER = ("TORCHINDUCTOR_CACHE_DIR",)
-_HAD = {
+"""Those of them that torch reads whenever it needs them."""
+_FIRST = {
     "IPython": ("IPython.core.interactiveshell", "IPython.utils.capture"),
     "torch": ("ipykernel.kernelapp", "ipykernel.zmqshell", "torch._inductor.compile_fx"),
 }
-"""What is imported, and then what nbcache and a first compile import."""
+"""What is imported first. What nbcache and a first compile import comes after it."""
 _ANY = """
 import torch
 torch.compile(lambda x: x.sin() + 1)(torch.ones(8, requires_grad=True)).sum().backward()
@@ -57,10 +58,9 @@ def command(having: str) -> list[str]:
     folder = tempfile.TemporaryDirectory(prefix="interpreters-")
     path = f"{folder.name}/socket"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_READ)}
-    parents = [str(parent) for parent in Path(__file__).parents]
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", __file__, having, path],
-        env={**environ, "PYTHONPATH": parents[2]},
+        env={**environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -82,7 +82,7 @@ def _serve(having: str, path: str) -> None:
     from support.imports import import_what
 
     del sys.path[0]
-    for name in _HAD[having]:
+    for name in _FIRST[having]:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # torch's workers may still end
         import_what(lambda: _use(_ANY if having == "torch" else "", folder), but="nbcache")
@@ -210,7 +210,7 @@ def _stand_in(path: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in _HAD:
+    if sys.argv[1] in _FIRST:
         _serve(*sys.argv[1:])
     else:
         _stand_in(*sys.argv[1:])

@@ -144,8 +144,7 @@ def run_interpreter(
     """Run this interpreter with these arguments in `folder`, without input, and return what it printed.
 
     `user` is the id of another user to run it as, who has a group of that id and no other. The TEST_PYTHON
-    of `environ` is another interpreter. It may be forked, `having` imported
-    "torch" or "IPython".
+    of `environ` is another interpreter. It may be forked, `having` imported "torch" or "IPython".
     """
     other: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     return subprocess.run(

@@ -56,7 +56,9 @@ def run(
     """Return the outcome and reason of each graph, by its key."""
     report = "import os; os.environ |= {'NBCACHE_REPORT': 'never', 'NBCACHE_LIVE': 'off'}\n"
     done = run_python(
-        report + PROGRAM.format(load=load, before=FIRST + before, call=call), env, having="torch"
+        report + PROGRAM.format(load=load, before=FIRST + before, call=call),
+        env,
+        having="IPython" if load == "first" else "torch",  # "first" is before torch is imported
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

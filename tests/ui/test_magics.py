@@ -104,7 +104,7 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
 def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_never_come(
     run_python: RunPython, isolated: dict[str, str], tmp_path: Path
 ) -> None:
-    load = SHELL
+    load = SHELL + "\nimport time; time.sleep(0.5)"
     assert run_python(load, having="IPython").stdout == "nbcache: loaded · nothing is stored here yet\n"
     isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
     assert (
