@@ -10,6 +10,8 @@ VENV := .venv$(TORCH:%=-torch-%)
 BIN := $(VENV)/bin
 # Tests at once; each runs kernels and compilers of its own.
 JOBS ?= $(shell nproc)
+# pytest rewrites the assertions of all tests: once, not in each worker of each run.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests of one group share fixtures that are dear to make: one worker runs them.
 PYTEST = -m pytest -W error -n $(JOBS) --dist loadgroup
 
