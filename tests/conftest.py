@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 
@@ -34,6 +33,8 @@ from support.front_door import (
 from support.redis_servers import RedisCluster, RedisServer
 
 if TYPE_CHECKING:
+    import nbformat
+
     from support.gpu_machines import Card, Machines
     from support.people import Person
 
