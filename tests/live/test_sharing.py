@@ -23,6 +23,7 @@ from nbcache.core.trust import spelled
 from support.front_door import (
     CALL,
     DEFINE,
+    KERNEL,
     LOAD,
     REPORTS,
     SET_UP,
@@ -31,6 +32,7 @@ from support.front_door import (
     execute,
     give_to_client,
     graphs,
+    kernel_specs,
     outcomes,
     printed,
     reports,
@@ -468,6 +470,8 @@ def test_a_notebook_is_warmed_and_then_required_to_hit_without_a_person(
     bring_file(ada[0], bob, ada[1])
     notebook = nbformat.read(bob.notebook, as_version=4)
     notebook.cells = notebook.cells[1:4]  # without `%load_ext`
+    kernel_specs(Path(bob.environ["JUPYTER_DATA_DIR"]), sys.executable, forked=True)
+    notebook.metadata.kernelspec = {"name": KERNEL, "display_name": KERNEL}
     bob.save(notebook)
     before = bob.notebook.read_bytes()
 

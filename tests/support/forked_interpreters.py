@@ -38,8 +38,8 @@ _READ = (
 _READ_LATER = ("TORCHINDUCTOR_CACHE_DIR",)
 """Those of them that torch reads whenever it needs them."""
 _FIRST = {
-    "IPython": ("IPython.core.interactiveshell", "IPython.utils.capture"),
-    "torch": ("ipykernel.kernelapp", "ipykernel.zmqshell", "torch._inductor.compile_fx"),
+    "IPython": ("IPython.core.interactiveshell", "IPython.utils.capture", "nbclient", "nbformat"),
+    "torch": ("ipykernel.kernelapp", "ipykernel.zmqshell", "nbformat", "torch._inductor.compile_fx"),
 }
 """What is imported first. What nbcache and a first compile import comes after it."""
 _ANY = """
@@ -136,6 +136,8 @@ def _run(asked: Mapping[str, Any], files: list[int]) -> NoReturn:
     random.seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kind, what, *others = asked["arguments"]
+    if what == "ipykernel_launcher":  # which has read JPY_PARENT_PID when it was imported
+        others.append(f"--IPKernelApp.parent_handle={os.getppid()}")
     sys.argv = [kind, *others]
     sys.path.insert(0, "" if kind == "-c" else asked["cwd"])
     status = 1

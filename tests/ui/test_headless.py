@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from support.front_door import run_interpreter
+from support.front_door import KERNEL, kernel_specs, run_interpreter
 
 pytestmark = pytest.mark.compile
 
@@ -30,12 +30,11 @@ def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
     """
 
     def ran(*cells: Any, spec: dict[str, Any] | None = None, **environ: str) -> CompletedProcess[str]:
-        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        folder = Path(isolated["JUPYTER_DATA_DIR"], "kernels", "tested")
-        folder.mkdir(parents=True)
-        described = {"argv": command, "display_name": "tested", "language": "python"} | (spec or {})
-        (folder / "kernel.json").write_text(json.dumps(described))
-        notebook = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "tested", "display_name": ""}})
+        data = Path(isolated["JUPYTER_DATA_DIR"])
+        kernel_specs(data, sys.executable, forked=True)
+        described = data / "kernels" / KERNEL / "kernel.json"
+        described.write_text(json.dumps(json.loads(described.read_text()) | (spec or {})))
+        notebook = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": KERNEL, "display_name": ""}})
         for cell in cells:
             notebook.cells.append(nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell)
         nbformat.write(notebook, tmp_path / "model.ipynb")
@@ -84,8 +83,8 @@ def test_a_notebook_that_cannot_tell_what_compiled_fails_with_one_line_and_a_nex
     ("spec", "what"),
     [
         ({"language": "R"}, "its kernel runs R, and torch needs one that runs Python"),
-        ({"argv": ["/nowhere/python"]}, "its kernel 'tested' does not start: "),
-        ({"argv": ["false"]}, "its kernel 'tested' does not start: "),
+        ({"argv": ["/nowhere/python"]}, "its kernel 'nbcache-test' does not start: "),
+        ({"argv": ["false"]}, "its kernel 'nbcache-test' does not start: "),
         ({"env": {"NBCACHE_MAX_BYTES": "lots"}}, "its kernel cannot load nbcache: ConfigError: max_bytes"),
     ],
 )
