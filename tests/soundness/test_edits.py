@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from soundness.restarts import CELL, Restarts
-from soundness.subjects import COLD, COMPILED, SUBJECTS, Edit
+from soundness.subjects import COLD, COMPILED, SUBJECTS, Edit, Subject
 
 from support.front_door import environ_below
 
@@ -24,9 +24,17 @@ def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
     process.close()
 
 
-def proof_where_it_is_slow(name: str) -> Any:
-    """Return a subject's name; what is compiled for the CPU, with a compiler, takes minutes in all."""
-    return pytest.param(name, marks=pytest.mark.proof if COMPILED in SUBJECTS[name].source else ())
+def rows() -> Iterator[Any]:
+    """Yield subjects with the changes to try.
+
+    What is compiled for the CPU, with a compiler, is a proof: it takes minutes in all. So is what is `alike`.
+    """
+    for name, subject in SUBJECTS.items():
+        slow = pytest.mark.proof if COMPILED in subject.source else ()
+        yield pytest.param(subject, subject.changes, id=name, marks=slow)
+        if subject.alike:
+            more = (*subject.changes, *subject.alike)
+            yield pytest.param(subject, more, id=f"{name} and alike", marks=pytest.mark.proof)
 
 
 def edited(source: str, edit: Edit) -> str:
@@ -35,6 +43,26 @@ def edited(source: str, edit: Edit) -> str:
         source, count = re.subn(pattern, lambda match, new=new: new, source)
         assert count, old
     return source
+
+
+def together(source: str, edits: Iterable[Edit]) -> list[Edit]:
+    """Return fewer edits that do the same: one for all that keep out of each other's way, in any order."""
+
+    def apart(one: Edit, other: Edit) -> bool:
+        try:
+            return edited(source, one + other) == edited(source, other + one)
+        except AssertionError:
+            return False
+
+    found: list[Edit] = []
+    for edit in edits:
+        for number, before in enumerate(found):
+            if apart(before, edit):
+                found[number] = before + edit
+                break
+        else:
+            found.append(edit)
+    return found
 
 
 def outcomes(answer: dict[str, Any]) -> list[str]:
@@ -52,11 +80,10 @@ def difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", [proof_where_it_is_slow(name) for name in SUBJECTS])
+@pytest.mark.parametrize(("subject", "edits"), list(rows()))
 def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
-    name: str, restarts: Restarts, tmp_path: Path
+    subject: Subject, edits: tuple[Edit, ...], restarts: Restarts, tmp_path: Path
 ) -> None:
-    subject = SUBJECTS[name]
     folder = tmp_path / "kernels"
     first = restarts.run(subject.source, folder)
     before = outcomes(first)
@@ -65,11 +92,11 @@ def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
     assert again == ["hit" if outcome == "miss" else outcome for outcome in before]
 
     problems = []
-    for number, edit in enumerate((*subject.changes, *subject.same)):
+    for number, edit in enumerate((*edits, *together(subject.source, subject.same))):
         source = edited(subject.source, edit)
         found = restarts.run(source, folder)
         after = [outcome for outcome, *_ in found.get("graphs", ())]
-        changes = number < len(subject.changes)
+        changes = number < len(edits)
         against = []
         if COLD not in source and ("hit" in after or "error" in found):  # else torch has compiled all of it
             against.append(restarts.run(source, tmp_path / "eager", eager=True))
