@@ -31,11 +31,9 @@ IMPORT = "import torch"
 class Machine:
     """A machine with one GPU, or none, and a notebook with somebody's snapshot beside it."""
 
-    def __init__(self, folder: Path, environ: dict[str, str], run_python: RunPython) -> None:
-        self.person = Person(
-            folder / "person",
-            Environment(components(json.loads(run_python(HERE, environ, having="IPython").stdout))),
-        )
+    def __init__(self, folder: Path, environ: dict[str, str], values: dict[str, str]) -> None:
+        """`values` are those of the environment of its kernels."""
+        self.person = Person(folder / "person", Environment(components(values)))
         self.notebook, self.snapshot = self.person.notebook, self.person.snapshot
         self.environ = {
             **environ,
@@ -53,13 +51,32 @@ class Machine:
         return run_interpreter(["-m", "nbcache", *arguments], self.environ, self.folder, having="IPython")
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvidia_driver.build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def values_with() -> dict[str, dict[str, str]]:
+    """Return what each machine that was made has for its environment, by its GPU."""
+    return {}
+
+
 @pytest.fixture
-def machine(tmp_path: Path, isolated: dict[str, str], run_python: RunPython) -> Callable[..., Machine]:
+def machine(
+    tmp_path: Path,
+    isolated: dict[str, str],
+    run_python: RunPython,
+    library: Path,
+    values_with: dict[str, dict[str, str]],
+) -> Callable[..., Machine]:
     """Return a function that makes a machine: `machine(gpu)`, or `machine("")` for one without."""
-    library = nvidia_driver.build(tmp_path / "driver")
 
     def machine(gpu: str) -> Machine:
-        return Machine(tmp_path, isolated | nvidia_driver.shown_by(library, gpu), run_python)
+        environ = isolated | nvidia_driver.shown_by(library, gpu)
+        if gpu not in values_with:
+            values_with[gpu] = json.loads(run_python(HERE, environ, having="IPython").stdout)
+        return Machine(tmp_path, environ, values_with[gpu])
 
     return machine
 
