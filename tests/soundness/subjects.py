@@ -2058,3 +2058,12 @@ SUBJECTS: dict[str, Subject] = {
         ],
     ),
 }
+
+RARE = {
+    "a class that says it is the standard library's": "torch_dispatch",
+    "autocast without a dtype": "under autocast",
+    "leaves before": "leaves",
+    "leaves beside shared memory": "leaves",
+    "shared memory before": "shared memory",
+}
+"""Subjects that `make test-all` alone runs, each with the one that stands for it otherwise."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from soundness.restarts import CELL, Restarts
-from soundness.subjects import COLD, COMPILED, SUBJECTS, Edit, Subject
+from soundness.subjects import COLD, COMPILED, RARE, SUBJECTS, Edit, Subject
 
 from support.front_door import environ_below
 
@@ -27,10 +27,12 @@ def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
 def rows() -> Iterator[Any]:
     """Yield subjects with the changes to try.
 
-    What is compiled for the CPU, with a compiler, is a proof: it takes minutes in all. So is what is `alike`.
+    What is compiled for the CPU, with a compiler, is a proof: it takes minutes in all. So is what is rare, or
+    `alike`.
     """
+    assert RARE.keys() | {*RARE.values()} <= SUBJECTS.keys()
     for name, subject in SUBJECTS.items():
-        slow = pytest.mark.proof if COMPILED in subject.source else ()
+        slow = pytest.mark.proof if COMPILED in subject.source or name in RARE else ()
         yield pytest.param(subject, subject.changes, id=name, marks=slow)
         if subject.alike:
             more = (*subject.changes, *subject.alike)
