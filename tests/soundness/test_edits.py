@@ -89,9 +89,10 @@ def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
     folder = tmp_path / "kernels"
     first = restarts.run(subject.source, folder)
     before = outcomes(first)
-    again = outcomes(restarts.run(subject.source, folder))
+    again = ["hit" if outcome == "miss" else outcome for outcome in before]
     assert "hit" not in before
-    assert again == ["hit" if outcome == "miss" else outcome for outcome in before]
+    if not subject.same:  # else it is restarted below with no more than those edits
+        assert outcomes(restarts.run(subject.source, folder)) == again
 
     problems = []
     for number, edit in enumerate((*edits, *together(subject.source, subject.same))):
