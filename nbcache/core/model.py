@@ -37,11 +37,11 @@ __all__ = [
 
 MAX_CONTENT_BYTES = 2 << 30
 """The longest content of an artifact, unless a reader sets another bound."""
-PHASES = ("dynamo", "aot", "inductor", "build", "wait", "load")
+PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
 
-`build` is the C++ or Triton compiler; `wait` is for another kernel that compiles the same graph; `load` is
-reading from caches and loading kernels.
+`trace` is looking for a stored trace and checking it; `build` is the C++ or Triton compiler; `wait` is for
+another kernel that compiles the same graph; `load` is reading from caches and loading kernels.
 """
 
 

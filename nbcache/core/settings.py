@@ -117,6 +117,9 @@ class Settings:
     prewarm: bool = _setting(
         True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
     )
+    trace: bool = _setting(
+        False, _switch, "keep traces, so that a restored function is not traced again (an experiment)"
+    )
     report: str = _setting(
         "always",
         _OneOf(("always", "magic", "never")),

@@ -13,12 +13,14 @@ __all__ = [
     "AutogradLookup",
     "Event",
     "FrameCompiled",
+    "FrameTraced",
     "GraphLookup",
     "KernelTuned",
     "KernelUsed",
     "LookupStarted",
     "SpanEnded",
     "SpanStarted",
+    "TraceAdopted",
 ]
 
 
@@ -125,3 +127,18 @@ class FrameCompiled(Event):
     recompile_reason: str | None = None
     graph_break_reason: str | None = None
     failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceAdopted(Event):
+    """A frame is not traced: a stored trace fits it."""
+
+    guards: int
+    facts: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTraced(Event):
+    """A frame is traced although there is a trace of it: `reason` is the first thing that differs."""
+
+    reason: str

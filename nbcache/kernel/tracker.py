@@ -21,12 +21,14 @@ from nbcache.kernel.events import (
     AutogradLookup,
     Event,
     FrameCompiled,
+    FrameTraced,
     GraphLookup,
     KernelTuned,
     KernelUsed,
     LookupStarted,
     SpanEnded,
     SpanStarted,
+    TraceAdopted,
 )
 
 __all__ = ["Tracker"]
@@ -49,6 +51,7 @@ _PHASES = {
     "TritonBundler.read_and_emit": "load",
     "pgo.get_local_code_state": "load",
     "nbcache.restore": "load",
+    "nbcache.trace": "trace",
     "nbcache.wait": "wait",
 }
 _LOOKUP = "nbcache.lookup"
@@ -86,6 +89,8 @@ class _Compile:
         self.bytes: dict[str, int] = {}
         self.autograd: AutogradLookup | None = None
         self.frame: FrameCompiled | None = None
+        self.adopted: TraceAdopted | None = None
+        self.traced: FrameTraced | None = None
         self.inference = False
 
     def graph(self, backward: bool) -> _Graph:
@@ -321,6 +326,10 @@ class Tracker:
             sizes[event.type] = sizes.get(event.type, 0) + event.size
         elif isinstance(event, FrameCompiled):
             compile.frame = event
+        elif isinstance(event, TraceAdopted):
+            compile.adopted = event
+        elif isinstance(event, FrameTraced):
+            compile.traced = event
 
     def _kernel_tuned(self, event: KernelTuned) -> None:
         """Note on a hit what it did not save: the kernel's best configuration was not there."""
@@ -339,6 +348,8 @@ class Tracker:
             self._frames[compile.compile_id] = frame
         else:
             frame = self._frames.get(compile.compile_id)
+        if compile.adopted and compile.frame and compile.frame.failure:
+            return  # torch could not go on with a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
             graphs = [_Graph(backward=False)]
@@ -418,6 +429,12 @@ def _reason(compile: _Compile, graph: _Graph, compiled: int, renamed: bool) -> s
             notes.append("traced again: AOTAutograd's entry is not there, or does not fit these inputs")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
         notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
+    elif compile.traced:
+        notes.append(f"traced again: {compile.traced.reason}")
+    elif compile.adopted and not graph.backward:
+        notes.append(
+            f"not traced: {compile.adopted.guards:,} guards and {compile.adopted.facts:,} facts hold"
+        )
     return "; ".join(notes) or None
 
 
@@ -431,4 +448,7 @@ def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float
         once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once
     if once is None:
         return None
-    return max(0.0, once - sum(spent for phase, spent in seconds.items() if phase not in ("dynamo", "total")))
+    return max(
+        0.0,
+        once - sum(spent for phase, spent in seconds.items() if phase not in ("trace", "dynamo", "total")),
+    )

@@ -31,6 +31,7 @@ from nbcache.torch_bridge.providers import (
     triton_modules,
 )
 from nbcache.torch_bridge.providers.context import Context
+from nbcache.torch_bridge.traces.lane import Traces
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -69,6 +70,7 @@ class TorchBridge:
         self._varied = profile.Varied(self._profile_name)
         self._caches = CacheSettings()
         self._dependencies: Dependencies | None = None
+        self._traces: Traces | None = None
         self._late = False
         """Whether torch was imported before nbcache was loaded."""
         self._waiting: list[Callable[[], None]] = []
@@ -98,7 +100,8 @@ class TorchBridge:
                 "torch._dynamo.utils": self._dynamo_module,
                 "torch.compiler._cache": when(recording.record, self._owned, self.disown, self._tells),
                 "torch._dynamo.pgo": self._pgo_module,
-                "torch._dynamo.convert_frame": when(self._varied.retry_without),
+                "torch._dynamo.convert_frame": self._convert_frame_module,
+                "torch._dynamo.output_graph": partial(self._trace, "trace_graphs"),
                 "torch._inductor.codecache": self._codecache_module,
                 **{name: partial(self._depends, "note_tables") for name in TABLES},
                 **{name: partial(self._depends, "note_generators") for name in GENERATORS},
@@ -293,6 +296,7 @@ class TorchBridge:
     def _autograd_cache_module(self, module: ModuleType) -> None:
         self._hook(remote_caches.renew_autograd_cache, module)
         self._depends("follow_entries", module)
+        self._trace("trace_keys", module)
 
     def _async_compile_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.settle_assembler, module)
@@ -323,6 +327,20 @@ class TorchBridge:
             self._waiting.append(partial(self._depends, follow, module))
         else:
             self._hook(getattr(self._dependencies, follow), module, otherwise=self._not_sound)
+
+    def _trace(self, follow: str, module: ModuleType) -> None:
+        """Hook what keeps traces."""
+        if self._dependencies is None:
+            self._waiting.append(partial(self._trace, follow, module))
+        elif self._session is not None:
+            context = Context(self._session, self._serving_graphs, self._owned, self._current_baseline)
+            if self._traces is None:
+                self._traces = Traces(sys.modules["torch"], context, self._dependencies)
+            self._hook(getattr(self._traces, follow), module, given=context)
+
+    def _convert_frame_module(self, module: ModuleType) -> None:
+        self._hook(self._varied.retry_without, module)
+        self._trace("trace_frames", module)
 
     def _not_sound(self) -> None:
         """Neither store nor serve anything from now on: what graphs depend on cannot be told."""

@@ -175,6 +175,7 @@ class Dependencies:
                 logger.info("what a graph depends on could not be told", exc_info=error)
                 session.notice(f"what a graph depends on could not be told, please report it: {error!r}")
                 raise Undetermined(f"nbcache failed to tell what this graph depends on: {error!r}") from error
+            self._here.found = found
             if found is not None:
                 setattr(details, _ATTRIBUTE, found)
             return result
@@ -213,6 +214,17 @@ class Dependencies:
         except Unknown:
             return True
         return self._compiled_by.get(key) != self._by()
+
+    def is_plain(self) -> bool:
+        """Tell whether nobody has put code into torch, for any graph to run into."""
+        try:
+            return self._for_any_graph()[0].digest == self._empty
+        except Unknown:
+            return False
+
+    def last_is_plain(self) -> bool:
+        """Tell whether torch's key alone held all that the last graph on this thread depends on."""
+        return getattr(self._here, "found", "") is None
 
     def _by(self) -> tuple[str, str]:
         """Return the code and the settings that this thread compiles with."""

@@ -50,6 +50,7 @@ SHORT = 100
 
 
 DOING = {
+    "trace": "looking for a trace",
     "dynamo": "tracing",
     "aot": "AOTAutograd",
     "inductor": "generating code",

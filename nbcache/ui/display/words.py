@@ -22,6 +22,7 @@ __all__ = [
 
 
 PHASE_NAMES = {
+    "trace": "stored trace",
     "dynamo": "Dynamo",
     "aot": "AOTAutograd",
     "inductor": "Inductor",
@@ -31,7 +32,7 @@ PHASE_NAMES = {
 }
 _ASKING = 0.1
 """Seconds of the phase `wait` that may have gone into asking whether there is anybody to wait for."""
-REPEATED = ("dynamo", "wait", "load", "total")
+REPEATED = ("trace", "dynamo", "wait", "load", "total")
 """Phases that no later run saves: a hit goes through most of them as well. `total` is no phase."""
 
 

@@ -1,0 +1,247 @@
+"""Traces: what Dynamo made of a function once, and on which facts, as bytes that hold no pickle.
+
+    trace   = canonical JSON of the format "trace"
+    value   = null | true | false | integer | text
+            | ["float", hexadecimal text] | ["complex", hexadecimal text, hexadecimal text]
+            | ["bytes", base64] | ["tuple", value…] | ["list", value…] | ["frozenset", value…]
+            | ["slice", value, value, value] | ["ellipsis"] | ["code", code]
+            | [name, …] of a compiler's own value, which the compiler's module reads
+    code    = an object: the fields of a code object, by name
+
+What is read is checked field by field, and nothing of it is run here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
+from nbcache.core.errors import CorruptEntry, FormatError
+
+__all__ = ["Trace", "code_from", "code_to", "from_bytes", "to_bytes", "value_from", "value_to"]
+
+_FORMAT = "trace"
+_CODE = {
+    "co_argcount": int,
+    "co_posonlyargcount": int,
+    "co_kwonlyargcount": int,
+    "co_nlocals": int,
+    "co_stacksize": int,
+    "co_flags": int,
+    "co_code": bytes,
+    "co_consts": tuple,
+    "co_names": tuple,
+    "co_varnames": tuple,
+    "co_filename": str,
+    "co_name": str,
+    "co_qualname": str,
+    "co_firstlineno": int,
+    "co_linetable": bytes,
+    "co_exceptiontable": bytes,
+    "co_freevars": tuple,
+    "co_cellvars": tuple,
+}
+"""The arguments of `types.CodeType`, in its order, with their types."""
+
+Other = Callable[[Any], Any]
+"""Writes or reads what is not Python's own; raises FormatError."""
+
+
+def _refuse(value: Any) -> Any:
+    raise FormatError(f"a trace cannot hold a {type(value).__qualname__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One trace. Tables hold rows of JSON; a number in a row is the index of a source."""
+
+    function: str
+    """Name of the function."""
+    code: Mapping[str, Any]
+    """The code that runs in its place, as `code_to` writes it."""
+    sources: list[list[Any]]
+    """How each value was reached: a name, the index of what it was read from or null, and further fields."""
+    same: list[int]
+    """By source: the index of the first source with the very same object; its own, for a value."""
+    facts: list[list[Any]]
+    """What was looked at: an index, or a name in a module; and its digest."""
+    names: list[list[str]]
+    """Names that code reads: [module (empty: the function's own), name, what it means there]."""
+    attributes: list[list[str]]
+    """Names that code may ask a module for: [module, name, "held" or "absent"]."""
+    guards: list[list[Any]]
+    """What torch guards: the index of a source, the kind, and arguments."""
+    key_order: list[int]
+    """Sources whose keys are guarded in order."""
+    shapes: list[list[Any]]
+    """Sizes and strides of the tensors that are guarded, by source."""
+    inputs: list[int]
+    """Sources of the graph's inputs, in order."""
+    installed: list[list[str]]
+    """Globals that the code reads: [name, kind, what it is]."""
+    imports: Mapping[str, str]
+    """Modules that the code reads as globals, by those names."""
+    autograd_key: str
+    """AOTAutograd's key for the graph; empty where there is no graph."""
+    state: str
+    """torch's global state, as torch writes it."""
+    replayed: list[str]
+    """What the code writes to beyond its results, in torch's words."""
+    operators: int
+    has_outputs: int
+    """1 where the graph has any, else 0."""
+
+
+def to_bytes(trace: Trace) -> bytes:
+    """Return a trace as bytes; FormatError where it holds what these cannot hold."""
+    try:
+        return to_json(_FORMAT, {each.name: getattr(trace, each.name) for each in fields(trace)})
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"a trace cannot be written: {error}") from error
+
+
+def from_bytes(content: bytes) -> Trace:
+    """Return the trace that these bytes hold; raises CorruptEntry or UnsupportedVersion."""
+    read = from_json(content, _FORMAT)
+    imports = read.object("imports")
+    if not all(isinstance(name, str) for name in imports.values()):
+        raise corrupt("the imports of a trace are not names")
+    sources = [_row(row, 3) for row in read.array("sources")]
+    for number, (name, base, _) in enumerate(sources):
+        if not isinstance(name, str) or not (base is None or _is_index(base, number)):
+            raise corrupt("a source of a trace is read from a later one")
+    trace = Trace(
+        function=read.text("function"),
+        code=read.object("code"),
+        sources=sources,
+        same=_indices(read, "same", len(sources)),
+        facts=[_row(row, 2) for row in read.array("facts")],
+        names=[_texts(row, 3) for row in read.array("names")],
+        attributes=[_texts(row, 3) for row in read.array("attributes")],
+        guards=[_row(row, 4) for row in read.array("guards")],
+        key_order=_indices(read, "key_order", len(sources)),
+        shapes=[_row(row, 3) for row in read.array("shapes")],
+        inputs=_indices(read, "inputs", len(sources)),
+        installed=[_texts(row, 3) for row in read.array("installed")],
+        imports={name: str(module) for name, module in imports.items()},
+        autograd_key=read.text("autograd_key"),
+        state=read.text("state"),
+        replayed=_texts(read.array("replayed")),
+        operators=read.integer("operators"),
+        has_outputs=read.integer("has_outputs"),
+    )
+    if len(trace.same) != len(sources):
+        raise corrupt("a trace does not tell of each source whether it is another one")
+    for index, *_ in (*trace.guards, *trace.shapes):
+        if not _is_index(index, len(sources)):
+            raise corrupt("a guard of a trace has no source")
+    for place, digest in trace.facts:
+        if not (_is_index(place, len(sources)) or isinstance(place, str)) or not isinstance(digest, str):
+            raise corrupt("a fact of a trace is of nothing")
+    return trace
+
+
+def _is_index(value: object, below: int) -> bool:
+    return type(value) is int and 0 <= value < below
+
+
+def _indices(read: Fields, field: str, below: int) -> list[int]:
+    found = read.array(field)
+    if not all(_is_index(each, below) for each in found):
+        raise corrupt(f"the field {field!r} of a trace names a source that is not there")
+    return [int(str(each)) for each in found]
+
+
+def _row(row: object, length: int) -> list[Any]:
+    if not isinstance(row, list) or len(row) != length:
+        raise corrupt("a row of a trace is of another length")
+    return row
+
+
+def _texts(row: object, length: int | None = None) -> list[str]:
+    found = _row(row, len(row) if length is None and isinstance(row, list) else length or 0)
+    if not all(isinstance(each, str) for each in found):
+        raise corrupt("a row of a trace holds something else than texts")
+    return found
+
+
+# --- values and code -----------------------------------------------------------------------------------
+
+
+def value_to(value: Any, other: Other = _refuse) -> Any:
+    """Return a value as JSON; what is not Python's own goes to `other`. FormatError where that refuses."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return ["float", value.hex()]
+    if kind is complex:
+        return ["complex", value.real.hex(), value.imag.hex()]
+    if kind is bytes:
+        return ["bytes", base64.b64encode(value).decode()]
+    if kind in (tuple, list):
+        return [kind.__name__, *(value_to(each, other) for each in value)]
+    if kind is frozenset:
+        return ["frozenset", *sorted((value_to(each, other) for each in value), key=repr)]
+    if kind is slice:
+        return ["slice", *(value_to(each, other) for each in (value.start, value.stop, value.step))]
+    if value is Ellipsis:
+        return ["ellipsis"]
+    if kind is types.CodeType:
+        return ["code", code_to(value)]
+    return other(value)
+
+
+def value_from(row: Any, other: Other = _refuse) -> Any:
+    """Return the value that JSON stands for; CorruptEntry where it stands for none."""
+    if row is None or type(row) in (bool, int, str):
+        return row
+    if not isinstance(row, list) or not row or not isinstance(row[0], str):
+        raise corrupt("a value of a trace is none")
+    name, *rest = row
+    try:
+        if name == "float":
+            return float.fromhex(*rest)
+        if name == "complex":
+            real, imaginary = map(float.fromhex, rest)
+            return complex(real, imaginary)
+        if name == "bytes":
+            (text,) = rest
+            return base64.b64decode(text, validate=True)
+        if name == "code":
+            return code_from(*rest)
+        if name == "ellipsis":
+            return Ellipsis
+        if name in ("tuple", "list", "frozenset", "slice"):
+            values = [value_from(each, other) for each in rest]
+            makes: Mapping[str, Callable[..., Any]] = {"tuple": tuple, "list": list, "frozenset": frozenset}
+            return slice(*values) if name == "slice" else makes[name](values)
+        return other(row)
+    except (TypeError, ValueError, OverflowError, binascii.Error, FormatError) as error:
+        raise error if isinstance(error, CorruptEntry) else corrupt(f"a {name} of a trace is none") from error
+
+
+def code_to(code: types.CodeType) -> dict[str, Any]:
+    """Return a code object as JSON."""
+    return {name: value_to(getattr(code, name)) for name in _CODE}
+
+
+def code_from(row: object) -> types.CodeType:
+    """Return the code object that JSON stands for; CorruptEntry where it stands for none."""
+    if not isinstance(row, Mapping):
+        raise corrupt("code of a trace is not a JSON object")
+    arguments: list[Any] = []
+    for name, kind in _CODE.items():
+        value = value_from(row.get(name))
+        if type(value) is not kind:
+            raise corrupt(f"{name} of a code object of a trace is not of the type {kind.__name__}")
+        arguments.append(value)
+    try:
+        return types.CodeType(*arguments)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise corrupt("a code object of a trace is none") from error

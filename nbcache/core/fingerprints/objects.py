@@ -1,0 +1,341 @@
+"""Digests of objects by all that they themselves hold, whoever looks at it and in whatever way.
+
+`Fingerprint` tells whether code does the same; `Objects` tells whether an object is the same to those who
+look at it, down to names and orders. Two processes find the same digests where they ask for the same objects
+in the same order. An instance counts by its class and its attributes; of an instance or a tensor that it
+holds, the class counts alone: who looks at that one as well asks for its digest, too. Containers count with
+what they contain, classes with all their attributes, and functions by instructions, defaults, closure and
+attributes, and not by the values of the globals that they name. Comments, annotations, docstrings and places
+in files do not count.
+
+What is not known to be told whole, such as an open file or an array, is *opaque*: its class counts alone.
+Nothing of an object's own code runs.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import sys
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.fingerprints.instances import held, native_class
+from nbcache.core.fingerprints.instructions import steps_of
+from nbcache.core.fingerprints.known_code import DESCRIPTORS
+
+__all__ = ["Objects", "Rule", "code_digest", "is_plain"]
+
+Rule = Callable[["Objects", Any], str | None]
+"""Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
+
+_MOST_OBJECTS = 300_000
+_LONGEST_TEXT = 200
+"""Characters that a digest shows of a plain value; of a longer one it shows a hash."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_HEAP = 1 << 9
+"""Of `__flags__`: a class that was made while the process ran."""
+_IMMUTABLE = 1 << 8
+"""Of `__flags__`: a class whose attributes cannot be set."""
+_LISTS = (list, tuple, deque, set, frozenset)
+_DICTS = (OrderedDict, defaultdict, dict)
+_CACHED = type(functools.lru_cache(maxsize=1)(len))
+_FIELD: type = type(vars(namedtuple("_", "a"))["a"])
+"""Of the attributes of named tuples."""
+_OF_CLASSES = frozenset(
+    {
+        *(
+            "__annotate__",
+            "__annotate_func__",
+            "__annotations__",
+            "__annotations_cache__",
+            "__dict__",
+            "__doc__",
+        ),
+        *(
+            "__firstlineno__",
+            "__module__",
+            "__qualname__",
+            "__static_attributes__",
+            "__weakref__",
+            "_abc_impl",
+        ),
+    }
+)
+"""Attributes of classes that tell places, or what is told apart from them."""
+_OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
+_codes: dict[int, tuple[types.CodeType, str]] = {}
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether a value is a number, a text or a constant of Python's own: it has no identity."""
+    return type(value) in _PLAIN
+
+
+def code_digest(code: types.CodeType) -> str:
+    """Return the digest of instructions with their constants and names; lines and docstrings don't count."""
+    known = _codes.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    constants = code.co_consts
+    if constants and isinstance(constants[0], str) and not _loads_first(code):
+        constants = constants[1:]  # a docstring
+    found = _hash(
+        (
+            repr((code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)),
+            repr((code.co_flags, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)),
+            repr((code.co_code, code.co_exceptiontable)),
+            _constant(constants),
+        )
+    )
+    _codes[id(code)] = (code, found)
+    return found
+
+
+def _loads_first(code: types.CodeType) -> bool:
+    """Tell whether any instruction loads the first constant, which else is a docstring."""
+    return any(step.opcode in dis.hasconst and step.number == 0 for step in steps_of(code))
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return f"code {code_digest(value)}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
+    return f"{type(value).__name__} {value!r}"
+
+
+def _hash(parts: Iterable[str]) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        state.update(b"%d:" % len(data))
+        state.update(data)
+    return state.hexdigest()
+
+
+class Objects:
+    """The digests that are asked for while objects stay as they are."""
+
+    def __init__(self, rules: Iterable[Rule] = (), ignored: frozenset[str] = frozenset()) -> None:
+        """`rules` come before everything else; attributes that are `ignored` don't count."""
+        self._rules = tuple(rules)
+        self._ignored = ignored
+        self._held_by_instance = False
+        """Whether what is looked at now is held by an instance, a closure or a function's defaults."""
+        self._begun: list[tuple[int, bool]] = []
+        """Ids of the objects within which the one is that is looked at now, and whether they were held so."""
+        self._found: dict[tuple[int, bool], str] = {}
+        self._alive: list[Any] = []
+        self._opaque: set[int] = set()
+        self.unordered: set[int] = set()
+        """Ids of sets whose order differs between processes."""
+
+    def covers(self, value: Any) -> bool:
+        """Tell whether some digest so far tells all that `value` holds."""
+        key = id(value)
+        found = (key, False) in self._found or (key, True) in self._found
+        return is_plain(value) or (found and key not in self._opaque)
+
+    def digest(self, value: Any) -> str:
+        """Return the digest of a value, a text of one line; Unknown where there is too much of it."""
+        if type(value) in _PLAIN:
+            text = f"{type(value).__name__} {value!r}"
+            return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
+        before = self._held_by_instance
+        if _is_code(value):
+            self._held_by_instance = False
+        elif before and _is_instance(value):
+            return self._join("one", self.digest(type(value)))
+        try:
+            return self._counted(value)
+        finally:
+            self._held_by_instance = before
+
+    def _counted(self, value: Any) -> str:
+        key = id(value), self._held_by_instance
+        found = self._found.get(key)
+        if found is not None:
+            return found
+        if key in self._begun:
+            return f"within {len(self._begun) - self._begun.index(key)}"
+        if len(self._found) >= _MOST_OBJECTS:
+            raise Unknown("more objects than nbcache looks at")
+        self._alive.append(value)
+        self._begun.append(key)
+        try:
+            found = self._found[key] = self._make(value)
+        finally:
+            self._begun.pop()
+        return found
+
+    def opaque(self, value: Any) -> str:
+        """Note that a value cannot be told whole, and return what can be told."""
+        self._opaque.add(id(value))
+        return self._join("opaque", self.digest(type(value)))
+
+    def _join(self, kind: str, *parts: str) -> str:
+        return f"{kind} {_hash(parts)}"
+
+    def _make(self, value: Any) -> str:
+        for rule in self._rules:
+            found = rule(self, value)
+            if found is not None:
+                return found or self.opaque(value)
+        kind = type(value)
+        if issubclass(kind, types.FunctionType):
+            return self._function(value)
+        if issubclass(kind, type):
+            return self._class(value)
+        if issubclass(kind, types.ModuleType):
+            name = str(value.__dict__.get("__name__"))
+            return f"module {name}" if sys.modules.get(name) is value else self.opaque(value)
+        if issubclass(kind, types.CodeType):
+            return f"code {code_digest(value)}"
+        if issubclass(kind, types.MethodType):
+            return self._join("method", self.digest(value.__func__), self.digest(value.__self__))
+        if issubclass(kind, DESCRIPTORS):
+            return self._descriptor(value)
+        if kind is _FIELD:
+            return f"field {value.__reduce__()[1][0]}"
+        if kind in (range, slice):
+            parts = (value.start, value.stop, value.step)
+            return self._join(kind.__name__, *map(self.digest, parts))
+        if kind is types.CellType:
+            return self._join("cell", *self._contents(value))
+        if kind is types.MappingProxyType:
+            return self._join("proxy", *self._items(dict(value)))
+        if issubclass(kind, weakref.ref):
+            return self._join("reference", self.digest(kind), self.digest(weakref.ref.__call__(value)))
+        if issubclass(kind, (staticmethod, classmethod)):
+            return self._join(kind.__qualname__, self.digest(value.__func__))
+        if issubclass(kind, property):
+            parts = (value.fget, value.fset, value.fdel)
+            return self._join("property", self.digest(kind), *map(self.digest, parts), *self._held(value))
+        if issubclass(kind, functools.partial):
+            parts = (value.func, value.args, value.keywords)
+            return self._join("partial", self.digest(kind), *map(self.digest, parts), *self._held(value))
+        if issubclass(kind, _CACHED):
+            return self._join("cached", self.digest(value.__wrapped__), *self._held(value))
+        return self._container(value) if issubclass(kind, (*_LISTS, *_DICTS)) else self._instance(value)
+
+    def _function(self, function: types.FunctionType) -> str:
+        scope = getattr(sys.modules.get(function.__module__ or ""), "__dict__", None)
+        self._held_by_instance = True
+        cells = [content for cell in function.__closure__ or () for content in self._contents(cell)]
+        return self._join(
+            f"function {function.__qualname__}",
+            f"{function.__module__} {function.__globals__ is scope}",
+            code_digest(function.__code__),
+            self.digest(function.__defaults__),
+            self.digest(function.__kwdefaults__),
+            *cells,
+            "attributes",
+            *self._named(vars(function), _OF_FUNCTIONS),
+        )
+
+    def _contents(self, cell: types.CellType) -> list[str]:
+        try:
+            return [self.digest(cell.cell_contents)]
+        except ValueError:
+            return ["empty"]
+
+    def _class(self, cls: type) -> str:
+        name = f"class {cls.__module__}.{cls.__qualname__}"
+        if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
+            return name
+        parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
+        return self._join(name, *parts, *self._named(vars(cls), _OF_CLASSES))
+
+    def _descriptor(self, value: Any) -> str:
+        owner = getattr(value, "__objclass__", None)
+        bound = getattr(value, "__self__", None)
+        names = [getattr(value, "__module__", None), value.__qualname__, getattr(owner, "__qualname__", None)]
+        if bound is None or isinstance(bound, (types.ModuleType, type)):
+            return f"{type(value).__name__} {' '.join(map(str, names))}"
+        return self._join(f"bound {value.__qualname__}", self.digest(bound))
+
+    def _container(self, value: Any) -> str:
+        kind = type(value)
+        native = native_class(kind)
+        base: Any = next((each for each in (*_LISTS, *_DICTS) if native is each), None)
+        if base is None:
+            return self.opaque(value)
+        parts = [] if kind is base else [self.digest(kind), *self._held(value)]
+        if issubclass(base, (defaultdict, deque)):
+            parts.append(self.digest(value.default_factory if base is defaultdict else value.maxlen))
+        if issubclass(base, dict):
+            return self._join(f"{base.__name__} {dict.__len__(value)}", *parts, *self._items(value))
+        elements = [*base.__iter__(value)]
+        if base in (set, frozenset):
+            names = {id(each): _name(each) for each in elements}
+            if None in names.values():
+                return self.opaque(value)
+            elements.sort(key=lambda each: str(names[id(each)]))
+            if len(elements) > 1 and not all(type(each) in (int, bool) for each in elements):
+                self.unordered.add(id(value))
+        return self._join(f"{base.__name__} {len(elements)}", *parts, *map(self.digest, elements))
+
+    def _items(self, value: dict[Any, Any]) -> list[str]:
+        return [self.digest(each) for item in dict.items(value) for each in item]
+
+    def _held(self, value: Any) -> list[str]:
+        self._held_by_instance = True
+        return self._named(held(type(value), value), self._ignored)
+
+    def _named(self, values: Mapping[str, Any], ignored: frozenset[str]) -> list[str]:
+        names = sorted(str(name) for name in values if name not in ignored)
+        return [part for name in names for part in (name, self.digest(values[name]))]
+
+    def _instance(self, value: Any) -> str:
+        kind = type(value)
+        native = native_class(kind)
+        if native in _PLAIN:
+            text: Any = native.__repr__  # not what the class tells
+            return self._join("plain", self.digest(kind), text(value), *self._held(value))
+        if native is not object and native is not types.SimpleNamespace:
+            return self.opaque(value)
+        return self._join("instance", self.digest(kind), *self._held(value))
+
+
+def _is_code(value: Any) -> bool:
+    """Tell whether it is a class or a module: what these hold counts whole, whoever holds them."""
+    return issubclass(type(value), (type, types.ModuleType))
+
+
+def _is_instance(value: Any) -> bool:
+    """Tell whether it is neither code nor a container."""
+    kind = type(value)
+    containers = (*_LISTS, *_DICTS, types.MappingProxyType)
+    code = (types.FunctionType, types.MethodType, types.CodeType, types.CellType, *DESCRIPTORS)
+    wrappers = (
+        staticmethod,
+        classmethod,
+        property,
+        functools.partial,
+        _CACHED,
+        range,
+        slice,
+        weakref.ref,
+        _FIELD,
+    )
+    return not issubclass(kind, (*containers, *code, *wrappers))
+
+
+def _name(value: Any) -> str | None:
+    """Return what tells an element of a set from others in each process; None where nothing does."""
+    if is_plain(value):
+        return f"{type(value).__name__} {value!r}"
+    if issubclass(type(value), (type, types.FunctionType, *DESCRIPTORS)):
+        return f"{getattr(value, '__module__', None)}.{value.__qualname__}"
+    if type(value) in (tuple, frozenset):
+        names = [_name(each) for each in value]
+        return None if None in names else str(names if type(value) is tuple else sorted(map(str, names)))
+    return None

@@ -1,0 +1,405 @@
+"""Adopts a trace: asks for its facts again, has torch build its guards, and loads the graph."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType, ModuleType
+from typing import Any
+
+from nbcache.artifacts.traces import Trace, code_from, value_from
+from nbcache.core.canonical_json import corrupt
+from nbcache.core.fingerprints.instructions import steps_of
+from nbcache.torch_bridge.traces.facts import (
+    ABSENT,
+    Values,
+    fact_of,
+    found_at,
+    is_whole,
+    names_of,
+    same_objects,
+    scope_of,
+)
+from nbcache.torch_bridge.traces.recording import Frame
+from nbcache.torch_bridge.traces.sources import made_guard, read_sources
+from nbcache.torch_bridge.traces.values import Untold, objects_for
+
+__all__ = ["Adopted", "adopted", "checked"]
+
+
+class Checked:
+    """A trace all of whose facts hold, with what its sources stand for here."""
+
+    def __init__(self, trace: Trace, sources: Sequence[Any], values: Sequence[Any]) -> None:
+        self.trace = trace
+        self.sources = sources
+        self.values = values
+
+
+def checked(torch: ModuleType, trace: Trace, frame: Frame) -> Checked:
+    """Return a trace whose facts hold for this frame; Untold names the first one that does not.
+
+    Nothing is imported, nothing is set, and no code of the trace runs.
+    """
+    import torch._dynamo.guards as guards
+    import torch._dynamo.source as source_module
+
+    for name, module in trace.imports.items():
+        found = sys.modules.get(module)
+        if found is None:
+            raise Untold(f"the module {module} is not imported yet")
+        if frame.scope.get(name, found) is not found:
+            raise Untold(f"the global {name} is another thing now")
+    sources = read_sources(trace.sources, source_module)
+    state = torch._C._dynamo.guards.GlobalStateGuard()
+    state.__setstate__(trace.state)
+    if not state.check():
+        raise Untold(f"torch's global state is another one: {state.reason()}")
+    objects = objects_for(torch)
+    facts = dict(trace.facts)
+    values = []
+    with _given(trace, frame) as scope:
+        here = Values(frame.values, scope, guards._get_closure_vars())
+        for index, source in enumerate(sources):
+            values.append(here.of(source))  # what it is read from is known to be as it was
+            if (digest := facts.pop(index, None)) is None:
+                continue
+            now = fact_of(objects, values[-1], frame.scope, whole=is_whole(digest))
+            if now != digest:
+                raise Untold(_difference(_words(source), digest, now))
+    for place, digest in facts.items():
+        if place.startswith("$"):
+            if (now := objects.digest(os.environ.get(place[1:]))) != digest:
+                raise Untold(_difference(f"the environment variable {place[1:]}", digest, now))
+        else:
+            module, _, name = place.partition(" ")
+            if objects.digest(found_at(module, name)) != digest:
+                raise Untold(f"{name} of {module} has changed")
+    for number, first in enumerate(same_objects(values)):
+        if trace.same[number] != first:
+            raise Untold(
+                f"{_words(sources[number])} is another object than before, or the same as another one"
+            )
+    _check_names(objects, trace, frame)
+    return Checked(trace, sources, values)
+
+
+def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
+    """Raise Untold of a name that means something else to the code than when it was traced."""
+    by_module: dict[str, list[list[str]]] = {}
+    for module, *row in trace.names:
+        by_module.setdefault(module, []).append(row)
+    for module, rows in by_module.items():
+        scope = scope_of(module, frame.scope)
+        if scope is None:
+            raise Untold(f"the module {module} is not imported yet")
+        for (name, then), (_, now) in zip(
+            rows, names_of(objects, scope, [row[0] for row in rows]), strict=True
+        ):
+            if then != now:
+                raise Untold(_difference(f"the name {name}" + (f" of {module}" if module else ""), then, now))
+    for module, name, then in trace.attributes:
+        held = sys.modules.get(module)
+        now = "held" if held is not None and name in held.__dict__ else "absent"
+        if then != now:
+            raise Untold(f"{name} of the module {module} was {then}, and is {now} now")
+
+
+def _words(source: Any) -> str:
+    """Return what a person calls the value of a source: `self.blocks[0]`, `the global K`."""
+    return str(source.name).replace("L['", "").replace("G['", "the global ").replace("']", "", 1)
+
+
+def _difference(what: str, then: str, now: str) -> str:
+    kinds = ("bool ", "int ", "float ", "str ", "NoneType ")
+    if then.startswith(kinds) and now.startswith(kinds):
+        return f"{what}: {then.partition(' ')[2]} before, {now.partition(' ')[2]} now"
+    if "absent" in (then, now):
+        return f"{what} was {'not there' if then == 'absent' else 'there'} before"
+    return f"{what} has changed"
+
+
+@contextmanager
+def _given(trace: Trace, frame: Frame) -> Iterator[dict[str, Any]]:
+    """Give the function's globals with what the code of the trace would find there."""
+    scope = dict(frame.scope)
+    for name, module in trace.imports.items():
+        scope[name] = sys.modules[module]
+    for name, kind, place in trace.installed:
+        if kind == "builtins":
+            builtins = scope["__builtins__"]
+            scope[name] = builtins if isinstance(builtins, dict) else builtins.__dict__
+        elif kind == "module":
+            scope[name] = sys.modules.get(place)
+        elif kind == "object":
+            scope[name] = found_at(*place.split(" ", 1))
+    yield scope
+
+
+class Adopted:
+    """What stands in for Dynamo's output: code, guards, and the globals that were set for it."""
+
+    def __init__(self, output: Any, cleanups: list[Any], scope: dict[str, Any], added: list[str]) -> None:
+        self.output = output
+        self._cleanups = cleanups
+        self._scope = scope
+        self._added = added
+
+    def take_back(self) -> None:
+        """Remove the globals that were set; for what is not going to run."""
+        for cleanup in self._cleanups:
+            if cleanup.name in cleanup.scope:
+                cleanup()
+        for name in self._added:
+            self._scope.pop(name, None)
+        self._cleanups.clear()
+
+
+def adopted(
+    torch: ModuleType,
+    found: Checked,
+    frame: Frame,
+    hooks: Any,
+    cache_entries: Any,
+    load: Callable[[str, Sequence[Any]], Callable[..., Any]],
+) -> Adopted:
+    """Return what runs in place of the frame, with the guards that torch has built, which pass.
+
+    `load(key, inputs)` returns what runs the graph of a key of AOTAutograd's; Untold where there is none.
+    """
+    import torch._dynamo.convert_frame as convert_frame
+    import torch._dynamo.guards as guards
+    import torch._dynamo.utils as utils
+
+    trace = found.trace
+    names = {name: _unique(name) for name, _, _ in trace.installed}
+    inputs = [found.values[index] for index in trace.inputs]
+    _refuse_overlap(torch, inputs)
+    added = [name for name in trace.imports if name not in frame.scope]
+    cleanups: list[Any] = []
+    result = Adopted(None, cleanups, frame.scope, added)
+    try:
+        for name in added:
+            frame.scope[name] = sys.modules[trace.imports[name]]
+        for name, kind, place in trace.installed:
+            value = _value(kind, place, frame, trace, inputs, load)
+            cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
+        sources = _renamed(trace, names)
+        graph = _output_graph(torch, found, frame, sources, names)
+        graph.cleanups = cleanups
+        with _known_values(guards, dict(zip(sources, found.values, strict=True))):
+            manager = guards.CheckFunctionManager(
+                frame.code,
+                graph,
+                cache_entries,
+                hooks.guard_fail_fn if hooks else None,
+                None,
+                shape_code_parts=_no_shapes(guards),
+            )
+        if not manager.guard_manager.check(frame.values):
+            raise Untold("torch's guards do not hold")
+        output = convert_frame.DynamoOutput(
+            tracer_output=_Tracer(graph, frame.scope),
+            bytecode=_with_names(code_from(trace.code), names, frame.code),
+            pycode=[],
+            last_attempt_start_time=None,
+        )
+        output.__dict__["build_guards"] = lambda *args, **kwargs: manager
+        result.output = output
+        _note_sizes(torch, found, frame)
+        return result
+    except BaseException:
+        result.take_back()
+        raise
+
+
+def _note_sizes(torch: ModuleType, found: Checked, frame: Frame) -> None:
+    """Have torch know with which sizes and numbers the function was met, so that others become dynamic."""
+    import torch._dynamo.pgo as pgo
+
+    class Tracer:
+        f_code = frame.code
+        closure = frame.closure
+
+    for index, (source, value) in enumerate(zip(found.sources, found.values, strict=True)):
+        if type(value) is torch.Tensor and index in found.trace.inputs:
+            entry = pgo.FrameStateSizeEntry.make_tensor(tuple(value.shape), value.stride())
+        elif type(value) is int and type(source).__name__ == "LocalSource":
+            entry = pgo.FrameStateSizeEntry.make_scalar(value)
+        else:
+            continue
+        pgo.update_automatic_dynamic(Tracer, source.name, entry)
+
+
+def _value(
+    kind: str,
+    place: str,
+    frame: Frame,
+    trace: Trace,
+    inputs: Sequence[Any],
+    load: Callable[[str, Sequence[Any]], Callable[..., Any]],
+) -> Any:
+    if kind == "graph":
+        return load(trace.autograd_key, inputs)
+    if kind == "builtins":
+        builtins = frame.scope["__builtins__"]
+        return builtins if isinstance(builtins, dict) else builtins.__dict__
+    if kind == "module" and place in sys.modules:
+        return sys.modules[place]
+    if kind == "object":
+        return found_at(*place.split(" ", 1))
+    raise corrupt("a trace sets a global of no known kind")
+
+
+def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
+    """Raise Untold where two inputs share memory: AOTAutograd compiles for which of them do."""
+    storages = [each.untyped_storage().data_ptr() for each in inputs if isinstance(each, torch.Tensor)]
+    held = [each for each in storages if each]
+    if len({*held}) != len(held):
+        raise Untold("some of its inputs share memory")
+
+
+def _unique(name: str) -> str:
+    """Return a name that no other adoption sets: a trace may be adopted for several objects."""
+    return f"{name}_{os.urandom(8).hex()}"
+
+
+def _with_names(code: CodeType, names: dict[str, str], original: CodeType) -> CodeType:
+    """Return code that reads its globals by other names, and stands where the original does."""
+    constants = tuple(
+        _with_names(each, names, original) if isinstance(each, CodeType) else each for each in code.co_consts
+    )
+    if names.keys() & {
+        step.value for step in steps_of(code) if step.operation in ("STORE_GLOBAL", "IMPORT_NAME")
+    }:
+        raise Untold("its code sets a global that Dynamo has set")
+    return code.replace(
+        co_names=tuple(names.get(name, name) for name in code.co_names),
+        co_consts=constants,
+        co_filename=original.co_filename,
+        co_firstlineno=original.co_firstlineno,
+    )
+
+
+def _renamed(trace: Trace, names: dict[str, str]) -> list[Any]:
+    """Return the sources of a trace, read from the globals as they are named here."""
+    import torch._dynamo.source as source_module
+
+    rows = []
+    for kind, base, fields in trace.sources:
+        if kind == "GlobalSource" and fields.get("global_name") in names:
+            fields = {**fields, "global_name": names[fields["global_name"]]}
+        rows.append([kind, base, fields])
+    return read_sources(rows, source_module)
+
+
+def _no_shapes(guards: ModuleType) -> Any:
+    nothing = guards._ShapeGuardsHelper([])
+    return guards.ShapeCodeParts(nothing, nothing, None, True, [])
+
+
+@contextmanager
+def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
+    """Have torch's builder of guards begin with the values that were looked up already."""
+    builder = guards.GuardBuilder
+    begin = builder.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        self.src_get_value_cache.update(
+            {source: value for source, value in values.items() if value is not ABSENT}
+        )
+
+    builder.__init__ = init
+    try:
+        yield
+    finally:
+        builder.__init__ = begin
+
+
+def _output_graph(
+    torch: ModuleType, found: Checked, frame: Frame, sources: Sequence[Any], names: dict[str, str]
+) -> Any:
+    """Return what stands in for Dynamo's graph: as much of it as is asked for after the tracing."""
+    import torch._dynamo.guards as guards
+    import torch._dynamo.output_graph as output_graph
+    from torch._guards import GuardsSet, TracingContext
+    from torch.utils._ordered_set import OrderedSet
+
+    trace = found.trace
+    values = dict(zip(sources, found.values, strict=True))
+
+    def weak(source: Any) -> Any:
+        return guards.TensorWeakRef(values[source])
+
+    state = torch._C._dynamo.guards.GlobalStateGuard()
+    state.__setstate__(trace.state)
+    builtins = next((names[name] for name, kind, _ in trace.installed if kind == "builtins"), None)
+    given = output_graph.OutputGraphGuardsState(
+        local_scope=frame.values,
+        global_scope=frame.scope,
+        torch_function_mode_stack=[],
+        guard_on_key_order={sources[index] for index in trace.key_order},
+        input_source_to_sizes_strides={
+            sources[index]: {"size": value_from(size), "stride": value_from(stride)}
+            for index, size, stride in trace.shapes
+        },
+        dual_level=-1,
+        functorch_layers=[],
+        current_device=None,
+        global_state_guard=state,
+        _guards=GuardsSet(
+            OrderedSet(made_guard(row, sources, guards.GuardBuilder, weak) for row in trace.guards)
+        ),
+        _aotautograd_guards=[],
+        skip_guards_check=True,
+        name_of_builtins_dict_key_in_fglobals=builtins,
+    )
+
+    class Graph(output_graph.OutputGraphCommon):
+        root_tx = None
+        package = None
+        placeholders: tuple[Any, ...] = ()
+        non_compliant_ops: frozenset[Any] = frozenset()
+        compliant_custom_ops: frozenset[Any] = frozenset()
+
+        def __init__(self) -> None:
+            super().__init__(given, dict(trace.imports))
+            self.graph = torch.fx.Graph()
+            self.tracing_context = TracingContext(None)
+            self.output_instructions: list[Any] = []
+            self.tracked_fakes: list[Any] = []
+
+        def get_replayed_side_effect_source_refs(self, **kwargs: Any) -> list[str]:
+            return list(trace.replayed)
+
+        def is_empty_graph(self) -> bool:
+            return not trace.autograd_key
+
+        def has_outputs(self) -> bool:
+            return bool(trace.has_outputs)
+
+        def count_calls(self) -> int:
+            return trace.operators
+
+        def get_graph_sizes_structured(self) -> dict[str, Any]:
+            return {}
+
+    return Graph()
+
+
+class _Tracer:
+    """What stands in for the tracer's output."""
+
+    error_on_graph_break = False
+    is_tracing_resume_prologue = False
+    closure = None
+
+    def __init__(self, graph: Any, scope: dict[str, Any]) -> None:
+        self.output_graph = self.output_graph_for_cleanup = graph
+        self.f_globals = scope
+
+    def _cleanup_output_graph(self) -> None:
+        """Do nothing: there is no graph to clean up."""

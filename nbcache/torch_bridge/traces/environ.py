@@ -1,0 +1,58 @@
+"""Which variables of the environment code reads: Dynamo reads them while it traces, and guards nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+from nbcache.core.fingerprints.instructions import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
+from nbcache.torch_bridge.traces.values import Untold
+
+__all__ = ["variables"]
+
+_NAMES = frozenset({"environ", "environb", "getenv"})
+_OF_NO_EFFECT = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
+
+
+def variables(code: CodeType, scope: Mapping[str, Any]) -> set[str]:
+    """Return the names of the variables that `code` reads; Untold where some are named while it runs."""
+    ours = {
+        name for name in code.co_names if any(scope.get(name) is each for each in (os.environ, os.getenv))
+    }
+    names = _NAMES | ours
+    steps = [step for step in steps_of(code) if step.operation not in _OF_NO_EFFECT]
+    found = set()
+    for index, step in enumerate(steps):
+        if step.operation in LOADS_ATTRIBUTE | LOADS_GLOBAL and step.value in names:
+            name = _constant(steps[index + 1 : index + 3]) or _asked_for(steps, index)
+            if name is None:
+                raise Untold(
+                    f"{code.co_qualname}() reads variables of the environment that it names as it runs"
+                )
+            found.add(name)
+    return found
+
+
+def _constant(following: list[Step]) -> str | None:
+    """Return the text in `environ.get("A")`, `environ["A"]` and `getenv("A")`."""
+    if (
+        following
+        and following[0].operation in LOADS_ATTRIBUTE
+        and following[0].value in ("get", "__getitem__")
+    ):
+        following = following[1:]
+    first = following[0] if following else None
+    if first is not None and first.operation == "LOAD_CONST" and isinstance(first.value, str):
+        return first.value
+    return None
+
+
+def _asked_for(steps: list[Step], index: int) -> str | None:
+    """Return the text in `"A" in environ`, with the module before it where there is one."""
+    if index + 1 < len(steps) and steps[index + 1].operation == "CONTAINS_OP":
+        for step in reversed(steps[max(0, index - 2) : index]):
+            if step.operation == "LOAD_CONST" and isinstance(step.value, str):
+                return step.value
+    return None

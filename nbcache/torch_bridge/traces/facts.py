@@ -1,0 +1,131 @@
+"""The facts of a trace: found where it is recorded, and asked for again where it may be adopted."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.torch_bridge.traces.values import Untold
+
+__all__ = [
+    "ABSENT",
+    "Values",
+    "fact_of",
+    "found_at",
+    "is_whole",
+    "names_of",
+    "place_of",
+    "same_objects",
+    "scope_of",
+]
+
+ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
+"""In place of a value that is not there."""
+_BUILT_IN = "built in"
+_HELD = "held"
+_A = "a "
+_SINGLES = (tuple, frozenset, range, slice)
+
+
+class Values:
+    """What sources stand for here, found one after the other, as what each is read from comes before it."""
+
+    def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
+        """`frame` are the locals, `scope` the globals, `env` what torch's expressions may name besides."""
+        self._names = {"L": frame, "G": scope}
+        self._env = env
+        self._known: dict[Any, Any] = {}
+
+    def of(self, source: Any) -> Any:
+        """Return what a source stands for; ABSENT where nothing is found."""
+        if source not in self._known:
+            try:
+                source.get_value(self._names, self._env, self._known)
+            except Exception:  # whatever the user's own attributes raise
+                self._known[source] = ABSENT
+        return self._known[source]
+
+
+def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, whole: bool = True) -> str:
+    """Return what counts of a value, its class alone unless it counts as a `whole`.
+
+    Of all built-in names together nothing does, as each counts alone.
+    """
+    if value is ABSENT:
+        return "absent"
+    if value is builtins_of(scope):
+        return _BUILT_IN
+    return objects.digest(value) if whole else f"{_A}{objects.digest(type(value))}"
+
+
+def is_whole(fact: str) -> bool:
+    """Tell whether a fact tells more of a value than its class."""
+    return not fact.startswith(_A)
+
+
+def same_objects(values: Sequence[Any]) -> list[int]:
+    """Return for each value the index of the first that is the very same object; its own, of constants."""
+    first: dict[int, int] = {}
+    return [
+        index
+        if is_plain(value) or value is ABSENT or type(value) in _SINGLES
+        else first.setdefault(id(value), index)
+        for index, value in enumerate(values)
+    ]
+
+
+def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the globals of a module; those of the function itself, where the name is empty."""
+    return scope if not module else getattr(sys.modules.get(module), "__dict__", None)
+
+
+def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what names stand for that are no globals."""
+    found: Any = scope["__builtins__"]
+    return found if isinstance(found, dict) else found.__dict__
+
+
+def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -> list[list[str]]:
+    """Return what each name means to code with these globals; of numbers and texts, which they are."""
+    builtin = builtins_of(scope)
+    rows = []
+    for name in names:
+        if name in scope:
+            value = scope[name]
+            rows.append([name, objects.digest(value) if is_plain(value) else _HELD])
+        else:
+            rows.append([name, _BUILT_IN if name in builtin else "absent"])
+    return rows
+
+
+def place_of(value: Any) -> tuple[str, str] | None:
+    """Return the module and the qualified name under which a function or class is found; None elsewhere."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(module, str) and isinstance(name, str):
+        try:
+            return (module, name) if found_at(module, name) is value else None
+        except Untold:
+            pass
+    return None
+
+
+def found_at(module: str, name: str) -> Any:
+    """Return what is found under a qualified name in a module that is imported; Untold where nothing is."""
+    found: Any = sys.modules.get(module, ABSENT)
+    for part in name.split("."):
+        if isinstance(found, types.ModuleType):
+            found = found.__dict__.get(part, ABSENT)
+        elif isinstance(found, type):
+            found = inspect.getattr_static(found, part, ABSENT)
+            found = (
+                getattr(found, "__func__", found) if isinstance(found, (staticmethod, classmethod)) else found
+            )
+        else:
+            found = ABSENT
+    if found is ABSENT:
+        raise Untold(f"{name} is not in {module}")
+    return found

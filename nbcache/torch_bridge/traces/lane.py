@@ -1,0 +1,302 @@
+"""Looks for a trace before Dynamo traces a function, and records one after it did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.artifacts.traces import from_bytes, to_bytes
+from nbcache.core.errors import FormatError
+from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.log import logger
+from nbcache.core.model import Artifact
+from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted
+from nbcache.torch_bridge.events import is_restoring_only, stamp
+from nbcache.torch_bridge.recording import count_and_record
+from nbcache.torch_bridge.traces.adopting import Adopted, adopted, checked
+from nbcache.torch_bridge.traces.recording import Frame, recorded
+from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
+from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.watch import Seen, watching
+
+if TYPE_CHECKING:
+    from nbcache.torch_bridge.dependencies.keys import Dependencies
+    from nbcache.torch_bridge.patches import Patches
+    from nbcache.torch_bridge.providers.context import Context
+
+__all__ = ["Traces"]
+
+_TYPE = "trace"
+_SPAN = "nbcache.trace"
+_MOST_CANDIDATES = 16
+"""Of the traces under a key, how many are tried, the newest first."""
+_COMPILE_TAKES = (
+    "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
+    "cache_entries"
+)
+_FRAME_TAKES = "code globals locals builtins closure compiler_fn one_graph restart_reasons"
+
+
+class _Call:
+    """One compile of a frame on this thread."""
+
+    def __init__(self, hooks: Any, cache_entries: Any) -> None:
+        self.hooks = hooks
+        self.cache_entries = cache_entries
+        self.adopted: Adopted | None = None
+        self.seen: Seen | None = None
+        """What Dynamo makes values of, while it traces and that is recorded."""
+        self.graphs: dict[str, str] = {}
+        """AOTAutograd's keys of the graphs, by the names under which their code is installed."""
+        self.graph = ""
+        """The name of the graph that is being compiled."""
+        self.inputs: list[Any] = []
+        """The sources of its inputs."""
+
+
+class Traces:
+    """The traces of a kernel. Where anything goes wrong once, it neither records nor adopts any more."""
+
+    def __init__(self, torch: ModuleType, context: Context, dependencies: Dependencies) -> None:
+        self._torch = torch
+        self._context = context
+        self._session = context.session
+        self._dependencies = dependencies
+        self._here = threading.local()
+        self._off = False
+
+    # --- hooks ----------------------------------------------------------------------------------
+
+    def trace_frames(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
+        """Look for a trace before Dynamo traces, and record one afterwards."""
+        if str(self._torch.__version__).partition("+")[0] not in TESTED:
+            return
+
+        def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            if not self._is_on():
+                return original(*args, **kwargs)
+            call, before = _Call(args[9], args[11]), self._call()
+            self._here.call = call
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                if call.adopted is None:
+                    raise
+                self._give_up(call, error)
+                return original(*args, **kwargs)
+            except BaseException:
+                if call.adopted is not None:
+                    call.adopted.take_back()
+                raise
+            finally:
+                self._here.call = before
+
+        def compile_frame(original: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            call = self._call()
+            others = kwargs.get("export") or kwargs.get("package") or kwargs.get("distributed_state")
+            filtered = call is not None and getattr(call.hooks, "guard_filter_fn", None) is not None
+            if call is None or not self._is_on() or others or filtered or len(args) < 8:
+                return original(*args, **kwargs)
+            code, scope, values, _, closure, backend, one_graph, _ = args
+            frame = Frame(code, scope, values, closure)
+            key = self._key(frame, backend, one_graph)
+            if not key:
+                return original(*args, **kwargs)
+            if (found := self._adopt(call, key, frame, options_of(self._torch, backend))) is not None:
+                return found
+            if is_restoring_only():
+                return original(*args, **kwargs)
+            return self._trace(call, key, frame, partial(original, *args, **kwargs))
+
+        patches.hook(convert_frame, "_compile", compile, takes=_COMPILE_TAKES)
+        patches.hook(convert_frame, "compile_frame", compile_frame, takes=_FRAME_TAKES)
+
+    def trace_graphs(self, output_graph: ModuleType, context: Context, patches: Patches) -> None:
+        """Note which graph of the frame is being compiled."""
+
+        def call_user_compiler(original: Any, graph: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            call = self._call()
+            if call is None or call.seen is None:
+                return original(graph, module, *args, **kwargs)
+            call.graph = str(module.meta.get("backend_id", ""))
+            call.inputs = [each.source for each in graph.graphargs]
+            try:
+                return original(graph, module, *args, **kwargs)
+            finally:
+                call.graph = ""
+
+        takes = "self gm example_inputs"
+        patches.hook(output_graph.OutputGraph, "_call_user_compiler", call_user_compiler, takes=takes)
+
+    def trace_keys(self, cache: ModuleType, context: Context, patches: Patches) -> None:
+        """Note AOTAutograd's key of the graph that is being compiled."""
+
+        def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            found = original(*args, **kwargs)
+            call = self._call()
+            if call is not None and call.graph:
+                plain = self._dependencies.last_is_plain()
+                call.graphs[call.graph] = found[0] if plain and call.graph not in call.graphs else ""
+            return found
+
+        patches.hook(cache, "autograd_cache_key", autograd_cache_key)
+
+    # --- what they do ---------------------------------------------------------------------------
+
+    def _call(self) -> _Call | None:
+        found: _Call | None = getattr(self._here, "call", None)
+        return found
+
+    def _is_on(self) -> bool:
+        return not self._off and self._session.settings.trace and self._context.serving()
+
+    def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
+        try:
+            if not self._dependencies.is_plain():
+                raise Untold("code of yours is part of the compiler")
+            return key_of(self._torch, frame.code, frame.values, backend, one_graph=one_graph)
+        except (Untold, Unknown) as why:
+            self._refused(frame.code, why)
+        except Exception as error:
+            self._fail("finding the key of a trace", error)
+        return ""
+
+    def _adopt(self, call: _Call, key: str, frame: Frame, options: Mapping[str, Any]) -> Any:
+        """Return what stands in for Dynamo's output; None where no trace fits."""
+        self._session.emit(SpanStarted(**stamp(), name=_SPAN))
+        reasons = []
+        try:
+            for artifact in self._session.find(_TYPE, key)[:_MOST_CANDIDATES]:
+                try:
+                    trace = from_bytes(artifact.content)
+                    fitting = checked(self._torch, trace, frame)
+                    call.adopted = adopted(
+                        self._torch,
+                        fitting,
+                        frame,
+                        call.hooks,
+                        call.cache_entries,
+                        partial(self._load, options),
+                    )
+                except (Untold, Unknown) as why:
+                    reasons.append(str(why))
+                    continue
+                except FormatError as error:
+                    self._session.rejected(_TYPE, key, error)
+                    continue
+                self._session.cache.mark_restored(_TYPE, key)
+                count_and_record(self._session, artifact, made=False)
+                told = TraceAdopted(
+                    **stamp(), guards=len(trace.guards), facts=len(trace.facts) + len(trace.names)
+                )
+                self._session.emit(told)
+                return call.adopted.output
+        except Exception as error:
+            if call.adopted is not None:
+                call.adopted.take_back()
+                call.adopted = None
+            self._fail("adopting a trace", error)
+        finally:
+            self._session.emit(SpanEnded(**stamp(), name=_SPAN))
+        if reasons:
+            logger.debug("traced again: %s", "; ".join(reasons))
+            self._session.emit(FrameTraced(**stamp(), reason=reasons[0]))
+        return None
+
+    def _trace(self, call: _Call, key: str, frame: Frame, trace: Callable[[], Any]) -> Any:
+        """Have Dynamo trace, and record it once it has built its guards."""
+        call.seen = seen = Seen()
+        here = threading.get_ident()
+        with watching(seen, lambda: threading.get_ident() == here):
+            output = trace()
+        call.seen = None
+        build = output.build_guards
+
+        def build_guards(*args: Any, **kwargs: Any) -> Any:
+            built = build(*args, **kwargs)
+            self._record(key, frame, output, call, seen)
+            return built
+
+        output.__dict__["build_guards"] = build_guards
+        return output
+
+    def _record(self, key: str, frame: Frame, output: Any, call: _Call, seen: Seen) -> None:
+        try:
+            if not all(call.graphs.values()):
+                raise Untold("its graph depends on more than torch's keys hold")
+            trace = recorded(self._torch, frame, output, seen, call.graphs, call.inputs)
+            count_and_record(self._session, Artifact(_TYPE, key, to_bytes(trace)), made=True)
+        except (Untold, Unknown, FormatError) as why:
+            self._refused(frame.code, why)
+        except Exception as error:
+            self._fail("recording a trace", error)
+
+    def _load(self, options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return what runs the graph of a key of AOTAutograd's, compiled with these options of inductor's."""
+        import torch._dynamo as dynamo
+        import torch._functorch._aot_autograd.autograd_cache as cache
+        import torch._inductor.config as inductor_config
+        from torch._dynamo.utils import CompileEventLogger, dynamo_timed
+        from torch._guards import TracingContext, tracing
+        from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+        from torch._inductor.utils import BoxedBool
+        from torch._subclasses import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        info: dict[str, Any] = {}
+        context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+        with (
+            dynamo_timed("backend_compile", log_pt2_compile_event=True),
+            tracing(context),
+            inductor_config.patch(dict(options)),
+        ):
+            found = cache.AOTAutogradCache._lookup(key, True, False, list(inputs), info, None)
+            if found is None:
+                raise Untold("the graph is not stored any more, or does not fit these inputs")
+            entry = found[0]
+            if entry.guards_expr:
+                raise Untold("the graph has guards of its own")
+            settings = {
+                "cudagraphs": BoxedBool(inductor_config.triton.cudagraphs),
+                "boxed_forward_device_index": BoxedDeviceIndex(None),
+            }
+            run = entry.wrap_post_compile(list(inputs), entry.sanitized_aot_config, settings)
+            told = {
+                "key": key,
+                "forward_time_saved_ms": entry.forward_time_taken_ns // 1e6,
+                "backward_time_saved_ms": entry.backward_time_taken_ns // 1e6,
+            }
+            CompileEventLogger.instant("autograd_cache_hit", metadata=told)
+
+        def forward(*args: Any) -> Any:
+            return run(list(args))
+
+        run_only: Callable[..., Any] = dynamo.disable(forward, reason="do not trace Dynamo-compiled graph")
+        return run_only
+
+    # --- what goes wrong ------------------------------------------------------------------------
+
+    def _refused(self, code: CodeType, why: BaseException) -> None:
+        logger.info("%s() has no trace: %s", code.co_qualname, why)
+
+    def _fail(self, what: str, error: Exception) -> None:
+        """Neither record nor adopt any more: a fault of ours costs the time of tracing, no more."""
+        self._off = True
+        logger.info("%s failed", what, exc_info=error)
+        self._session.notice(
+            f"functions are traced as ever from now on: {what} failed, please report it: {error!r}"
+        )
+
+    def _give_up(self, call: _Call, error: Exception) -> None:
+        """Take an adopted trace back with which torch could not go on."""
+        adopted, call.adopted = call.adopted, None
+        if adopted is not None:
+            adopted.take_back()
+        self._fail("going on with a trace", error)

@@ -1,0 +1,267 @@
+"""Makes a trace of what Dynamo has just traced: its code and guards, and the facts that they were made on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any
+
+from nbcache.artifacts.traces import Trace, code_to, value_to
+from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
+from nbcache.core.fingerprints.known_code import DESCRIPTORS
+from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.torch_bridge.traces import gate
+from nbcache.torch_bridge.traces.environ import variables
+from nbcache.torch_bridge.traces.facts import (
+    ABSENT,
+    Values,
+    builtins_of,
+    fact_of,
+    found_at,
+    names_of,
+    place_of,
+    same_objects,
+)
+from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
+from nbcache.torch_bridge.traces.values import Untold, objects_for
+from nbcache.torch_bridge.traces.watch import Seen
+
+__all__ = ["Frame", "recorded"]
+
+_ASK_FOR_ATTRIBUTES = frozenset({"__dict__", "dir", "getattr", "hasattr", "vars"})
+_HEAP = 1 << 9
+"""Of `__flags__`: a class that was made while the process ran; others are what their names say."""
+_EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
+"""Sources of what the traced code has made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call of a function that is compiled."""
+
+    code: CodeType
+    scope: dict[str, Any]
+    """The function's globals."""
+    values: dict[str, Any]
+    """Its locals, and what its closure holds."""
+    closure: tuple[types.CellType, ...]
+
+
+def recorded(
+    torch: ModuleType,
+    frame: Frame,
+    output: Any,
+    seen: Seen,
+    graphs: Mapping[str, str],
+    inputs: Sequence[Any],
+) -> Trace:
+    """Return the trace of a frame that was traced and has not run yet; Untold where there can be none.
+
+    `output` is what Dynamo has made; `graphs` are AOTAutograd's keys of the graphs, by the names under which
+    their code was installed, and `inputs` the sources of what the last one is called with.
+    """
+    import torch._dynamo.guards as guards_module
+
+    graph = output.tracer_output.output_graph
+    _refuse_what_varies(graph, graphs)
+    sources = Sources()
+    guards = [guard_row(each, sources) for each in graph.guards]
+    for source in seen.sources():
+        if type(source).__name__ not in _EPHEMERAL and readable(source):
+            sources.index(source)
+    order = [sources.index(each) for each in sorted(graph.guard_on_key_order, key=lambda each: each.name)]
+    shapes = [
+        [sources.index(source), *(value_to(_numbers(info[name])) for name in ("size", "stride"))]
+        for source, info in graph.input_source_to_sizes_strides.items()
+    ]
+    given = [sources.index(each) for each in inputs]
+    told = len(sources.rows)
+    for source in seen.sources(lazy=True):
+        if type(source).__name__ not in _EPHEMERAL and readable(source):
+            sources.index(source)
+    env = guards_module._get_closure_vars()
+    here = Values(frame.values, frame.scope, env)
+    values = [here.of(each) for each in sources.all]
+    objects = objects_for(torch)
+    inlined = {id(code) for code, _ in seen.codes.values()}
+    facts: list[list[Any]] = []
+    for index, value in enumerate(values):
+        if sources.rows[index][0] in GLOBAL_STATE:
+            continue
+        facts.append([index, fact_of(objects, value, frame.scope, whole=index < told)])
+        if index < told and value is not builtins_of(frame.scope):
+            _refuse(objects, value, inlined)
+    for module, name in _places(torch, objects, seen, inlined):
+        facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
+    for name in sorted(_variables(seen)):
+        facts.append([f"${name}", objects.digest(os.environ.get(name))])
+    return Trace(
+        function=frame.code.co_qualname,
+        code=code_to(output.bytecode),
+        sources=sources.rows,
+        same=same_objects(values),
+        facts=facts,
+        names=[*_names(objects, frame, seen)],
+        attributes=[*_attributes(seen, values)],
+        guards=guards,
+        key_order=order,
+        shapes=shapes,
+        inputs=given,
+        installed=[*_installed(graph, graphs)],
+        imports=dict(graph.import_sources),
+        autograd_key=next(iter(graphs.values()), ""),
+        state=graph.global_state_guard.__getstate__(),
+        replayed=[*graph.get_replayed_side_effect_source_refs()],
+        operators=graph.count_calls(),
+        has_outputs=int(bool(graph.has_outputs())),
+    )
+
+
+def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
+    """Raise Untold of a graph that depends on more than values that are the same again."""
+    shapes = graph.shape_env
+    if len(graphs) > 1 or (not graphs and not graph.is_empty_graph()):
+        raise Untold("its graph was not compiled by way of AOTAutograd's cache")
+    if shapes.guards or shapes.var_to_range:
+        raise Untold("some of its sizes are dynamic")
+    if graph.torch_function_mode_stack or graph.functorch_layers or graph.dual_level != -1:
+        raise Untold("it runs within a mode of torch's, or a transform")
+    if getattr(graph, "random_calls", None) or getattr(graph, "backward_state", None):
+        raise Untold("it draws random numbers of Python's, or has hooks in its graph")
+    if graph.has_user_defined_allowed_in_graph:
+        raise Untold("a function that Dynamo does not trace is in its graph")
+    if graph._aotautograd_guards:
+        raise Untold("AOTAutograd has added guards")
+
+
+def _numbers(values: Any) -> Any:
+    if any(type(each) is not int for each in values or ()):
+        raise Untold("some of its sizes are dynamic")
+    return None if values is None else tuple(values)
+
+
+def _refuse(objects: Objects, value: Any, inlined: Container[int]) -> None:
+    """Raise Untold of a value that Dynamo has held, and no fact tells of."""
+    if value is ABSENT or is_plain(value):
+        return
+    if not objects.covers(value):
+        raise Untold(f"a {type(value).__qualname__} is not told by any fact")
+    if id(value) in objects.unordered and type(value) is not frozenset:
+        raise Untold("it may depend on the order of a set, which differs between processes")
+    gate.check(value, inlined)
+
+
+def _variables(seen: Seen) -> set[str]:
+    """Return the variables of the environment that was walked through code reads."""
+    found: set[str] = set()
+    for code, scope in seen.codes.values():
+        found |= variables(code, scope)
+    return found
+
+
+def _places(
+    torch: ModuleType, objects: Objects, seen: Seen, inlined: Container[int]
+) -> Iterator[tuple[str, str]]:
+    """Return where functions and classes are that Dynamo has held, and no source leads to."""
+    met: set[int] = set()
+    kinds = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, *DESCRIPTORS)
+    for value, kind in seen.held():
+        if id(value) in met:
+            continue
+        met.add(id(value))
+        if isinstance(value, type) and not value.__flags__ & _HEAP:
+            continue
+        if isinstance(value, (types.CodeType, types.ModuleType)):
+            continue  # a part of other code; what is read of a module has a source
+        if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
+            gate.check(value, inlined)
+        elif isinstance(value, (types.FunctionType, type)):
+            found = place_of(value)
+            if found is None:
+                raise Untold(f"{value.__qualname__} cannot be found again")
+            gate.check(value, inlined)
+            yield found
+        else:
+            raise Untold(f"a {type(value).__qualname__} (in a {kind}) cannot be found again")
+        if id(value) in objects.unordered and type(value) is not frozenset:
+            raise Untold("it may depend on the order of a set, which differs between processes")
+
+
+def _is_polyfill(value: Any) -> bool:
+    """Tell whether it is what torch has written in place of a function of Python's."""
+    import torch._dynamo.polyfills as polyfills
+
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_filename.startswith(os.path.dirname(polyfills.__file__) + os.sep)
+
+
+def _module_of(scope: dict[str, Any], frame: Frame) -> str:
+    """Return the name of the module whose globals these are; empty for the function's own."""
+    if scope is frame.scope:
+        return ""
+    name = scope.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is None or module.__dict__ is not scope:
+        raise Untold(f"it calls code of {name}, which is no module that is imported")
+    return str(name)
+
+
+def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
+    """Return what names mean to the code that was walked through, by module."""
+    read: dict[str, tuple[dict[str, Any], set[str]]] = {}
+    for code, scope in seen.codes.values():
+        module = _module_of(scope, frame)
+        for each in _within(code):
+            names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
+            read.setdefault(module, (scope, set()))[1].update(names)
+    for module, (scope, found) in sorted(read.items(), key=lambda item: item[0]):
+        yield from ([module, *row] for row in names_of(objects, scope, sorted(found)))
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _within(constant)
+
+
+def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
+    """Return which attributes modules do not have, of those that code may have asked for by a constant."""
+    modules = {id(value): value for value in values if isinstance(value, ModuleType)}
+    for value, _ in seen.held():
+        if isinstance(value, ModuleType):
+            modules[id(value)] = value
+    asked = {
+        constant
+        for code, _ in seen.codes.values()
+        if _ASK_FOR_ATTRIBUTES & {*code.co_names}
+        for constant in code.co_consts
+        if isinstance(constant, str) and constant.isidentifier()
+    }
+    for module in sorted(modules.values(), key=lambda each: each.__name__):
+        if sys.modules.get(module.__name__) is not module:
+            raise Untold(f"the module {module.__name__} cannot be found again")
+        for name in sorted(asked):
+            yield [module.__name__, name, "held" if name in module.__dict__ else "absent"]
+
+
+def _installed(graph: Any, graphs: Mapping[str, str]) -> Iterator[list[str]]:
+    """Return the globals that Dynamo has set for its code: their names, and what they are."""
+    for cleanup in graph.cleanups:
+        name, value = cleanup.name, cleanup.scope[cleanup.name]
+        if name in graphs:
+            yield [name, "graph", ""]
+        elif name == graph.name_of_builtins_dict_key_in_fglobals:
+            yield [name, "builtins", ""]
+        elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            yield [name, "module", value.__name__]
+        elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
+            yield [name, "object", " ".join(place)]
+        elif "resume" in name:
+            raise Untold("it has a graph break")
+        else:
+            raise Untold(f"its code reads a {type(value).__qualname__} that Dynamo has set as a global")

@@ -1,0 +1,90 @@
+"""How values of torch's types count in the facts of a trace."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
+
+__all__ = ["IGNORED", "Untold", "objects_for"]
+
+IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
+"""Attributes by which Dynamo finds what it has compiled."""
+_TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
+"""Attributes that Dynamo itself sets on tensors that it has met."""
+_TRACING_RULES = (
+    "_allowed_callable_ids",
+    "_disallowed_callable_ids",
+    "_leaf_function_ids",
+    "_nonstrict_trace_callable_ids",
+    "_polyfilled_function_ids",
+)
+"""Sets of the ids of functions that Dynamo treats in a way of their own."""
+
+
+class Untold(Exception):
+    """A function has no trace, or a trace does not fit; the message, a clause, says why."""
+
+
+def objects_for(torch: ModuleType) -> Objects:
+    """Return the digests of one recording, or of one check."""
+    return Objects([_rule(torch)], IGNORED)
+
+
+def _rule(torch: ModuleType) -> Rule:
+    import torch._dynamo.trace_rules as trace_rules
+
+    plain = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.Tag)
+    rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
+
+    environment = (os.environ, getattr(os.environ, "_data", None))
+
+    def rule(objects: Objects, value: Any) -> str | None:
+        kind = type(value)
+        if any(value is each for each in environment):
+            return "environment"  # each variable that code reads counts by itself
+        if issubclass(kind, torch.Tensor):
+            return _tensor(torch, objects, value)
+        if issubclass(kind, plain):
+            return f"{kind.__name__} {value}"
+        if issubclass(
+            kind, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+        ):
+            return f"operator {value}"
+        if issubclass(kind, (torch._ops._OpNamespace, torch._ops._Ops)):
+            return f"operators {value.__name__}"
+        return None
+
+    def treated(objects: Objects, value: Any) -> str | None:
+        found = rule(objects, value)
+        if found is None and callable(value) and any(id(value) in each for each in rules):
+            numbers = [number for number, each in enumerate(rules) if id(value) in each]
+            code = getattr(value, "__code__", None)
+            told = code_digest(code) if code is not None else ""
+            return f"treated {numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {told}"
+        return found
+
+    return treated
+
+
+def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
+    """Return what a graph, and torch's key for it, may depend on of a tensor; nothing of what is in it."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
+        return ""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return ""
+    marks = {name: held for name, held in vars(tensor).items() if name not in _TENSOR_MARKS}
+    return " ".join(
+        map(
+            str,
+            (
+                *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
+                *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
+                *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
+                torch._C._dispatch_keys(tensor).raw_repr(),
+                *(len(tensor._backward_hooks or ()), objects.digest(marks)),
+            ),
+        )
+    )

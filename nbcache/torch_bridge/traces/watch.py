@@ -1,0 +1,142 @@
+"""Notes all that Dynamo makes a value of while it traces a function, and all code that it walks through."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from nbcache.core.fingerprints.objects import is_plain
+
+__all__ = ["Seen", "watching"]
+
+_LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
+"""Values of which Dynamo may have asked for the type; once it looks at one, it makes another."""
+_OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
+"""Where the classes are of what Dynamo makes for itself."""
+_ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0))
+_NOT_HELD: tuple[type, ...] = (
+    *(types.FrameType, types.TracebackType, types.GeneratorType, enumerate, map, reversed, zip),
+    *(type(iter(each)) for each in _ITERATED),
+    type(reversed([])),
+)
+"""Types of what only walks through something else."""
+_CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
+_AS_IT_IS = 3
+"""The depth from which on a container counts by itself."""
+
+
+class Seen:
+    """What one tracing has made values of."""
+
+    def __init__(self) -> None:
+        self.trackers: list[Any] = []
+        """Dynamo's values, in the order in which they were made; those of attempts that failed as well."""
+        self.sourceless: list[Any] = []
+        """What Dynamo came to by no way that it could guard."""
+        self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
+        """By ids: code that was walked through, with its globals."""
+
+    def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        self.codes.setdefault((id(code), id(scope)), (code, scope))
+
+    def sources(self, *, lazy: bool = False) -> Iterator[Any]:
+        """Return by which way each value was reached, where there is one; some more than once.
+
+        With `lazy`, return those of which Dynamo may know the types alone.
+        """
+        for tracker in self.trackers:
+            if (type(tracker).__name__ in _LAZY) is lazy:
+                source = object.__getattribute__(tracker, "__dict__").get("source")
+                if source is not None:
+                    yield source
+
+    def held(self) -> Iterator[tuple[Any, str]]:
+        """Return what the values stand for, each with the name of the class of Dynamo's that held it."""
+        for value in self.sourceless:
+            if not issubclass(type(value), (list, tuple, dict)) or not _is_dynamos(value):
+                yield from ((each, "SourcelessBuilder") for each in _real(value, _AS_IT_IS))
+        for tracker in self.trackers:
+            kind = type(tracker).__name__
+            if kind in _LAZY:
+                continue
+            given: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
+            is_new = "New" in type(given.get("mutation_type")).__name__  # made by the traced code
+            for name, value in given.items():
+                if name == "source" or (is_new and name == "value"):
+                    continue
+                for each in _real(value):
+                    yield each, kind
+
+
+def _real(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return what of a value is an object of the process, and not of Dynamo's own or a constant."""
+    kind = type(value)
+    if is_plain(value) or issubclass(kind, _NOT_HELD) or kind.__module__.startswith(_OF_DYNAMO):
+        return
+    if kind.__name__ in ("ImplicitRealizingVariableTrackerMeta", "VariableTrackerMeta"):
+        return
+    if kind in _CONTAINERS and depth < _AS_IT_IS:
+        if kind is dict and _is_scope(value):
+            return
+        for each in (*value.keys(), *value.values()) if issubclass(kind, dict) else value:
+            yield from _real(each, depth + 1)
+        return
+    yield value
+
+
+def _is_dynamos(container: Any) -> bool:
+    """Tell whether a container holds values of Dynamo's own, or nothing."""
+    held = container.values() if isinstance(container, dict) else container
+    return all(type(each).__module__.startswith(_OF_DYNAMO) for each in held)
+
+
+def _is_scope(value: dict[Any, Any]) -> bool:
+    """Tell whether it is the globals of a module: those that are read are values of their own."""
+    name = value.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module is not None and module.__dict__ is value
+
+
+@contextmanager
+def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
+    """Note into `seen` what Dynamo makes in here, on the threads where `is_here`.
+
+    Dynamo traces on one thread at a time.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTrackerMeta
+    from torch._dynamo.variables.builder import SourcelessBuilder
+
+    meta: Any = VariableTrackerMeta
+    walker: Any = InstructionTranslatorBase
+    begin, create = walker.__init__, SourcelessBuilder.create
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = type.__call__(cls, *args, **kwargs)
+        if is_here():
+            seen.trackers.append(made)
+        return made
+
+    def walk(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_here():
+            seen.note_code(kwargs["f_code"], kwargs["f_globals"])
+        return begin(self, *args, **kwargs)
+
+    def make_sourceless(tx: Any, value: Any) -> Any:
+        if is_here():
+            seen.sourceless.append(value)
+        return create(tx, value)
+
+    meta.__call__ = make
+    walker.__init__ = walk
+    SourcelessBuilder.create = staticmethod(make_sourceless)
+    try:
+        yield
+    finally:
+        SourcelessBuilder.create = staticmethod(create)
+        walker.__init__ = begin
+        del meta.__call__

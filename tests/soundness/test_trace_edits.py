@@ -1,0 +1,235 @@
+"""Whatever is edited between two kernels, no function answers by a trace that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from soundness.restarts import Restarts
+from soundness.test_edits import difference, edited
+from soundness.traced import PARTLY, TRACED, UNTRACED
+
+from support.front_door import environ_below
+
+pytestmark = pytest.mark.compile
+
+ADOPTED = "not traced: "
+COMMON = ("closures", "hasattr", "inputs", "sets")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, Restarts]]:
+    """Return two machines whose kernels keep traces, each with an order of its own for sets of texts."""
+    found = []
+    for seed in ("1", "2"):
+        environ = environ_below(tmp_path_factory.mktemp("restarts"))
+        more = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "NBCACHE_TRACE": "on", "PYTHONHASHSEED": seed}
+        found.append(Restarts({**environ, **more}))
+    yield found[0], found[1]
+    for each in found:
+        each.close()
+
+
+def proof_unless_common(name: str) -> Any:
+    """Return a subject's name; most are proofs, as each takes many restarts and traces are off by default."""
+    return pytest.param(name, marks=() if name in COMMON else pytest.mark.proof)
+
+
+def reasons(answer: dict[str, Any]) -> list[str]:
+    assert "error" not in answer, answer["error"]
+    assert not answer["notices"], answer["notices"]
+    return [reason for _, direction, reason in answer["graphs"] if direction != "backward"]
+
+
+@pytest.mark.parametrize("name", [proof_unless_common(name) for name in TRACED])
+def test_a_function_is_not_traced_again_unless_its_answer_may_be_another(
+    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    subject = TRACED[name]
+    folder = tmp_path / "kernels"
+    first, second = both
+    before = first.run(subject.source, folder)
+    assert not difference(before, first.run(subject.source, tmp_path / "eager", eager=True))
+    again = second.run(subject.source, folder)
+    assert not difference(again, before)
+    assert [reason.startswith(ADOPTED) for reason in reasons(again)] == [True] * len(reasons(before))
+
+    problems = []
+    for number, edit in enumerate((*subject.changes, *subject.same)):
+        source = edited(subject.source, edit)
+        found = second.run(source, folder)
+        expected = first.run(source, tmp_path / "eager", eager=True)
+        if wrong := difference(found, expected):
+            problems.append((edit, wrong, found.get("graphs")))
+        elif number >= len(subject.changes) and not all(each.startswith(ADOPTED) for each in reasons(found)):
+            problems.append((edit, "traced again", found["graphs"]))
+    assert not problems
+
+
+@pytest.mark.parametrize("name", [proof_unless_common(name) for name in (*PARTLY, *UNTRACED)])
+def test_a_function_that_reads_what_no_fact_tells_is_traced_again(
+    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    subject = (PARTLY | UNTRACED)[name]
+    first, second = both
+    first.run(subject.source, tmp_path / "kernels")
+
+    for edit in ((), *subject.changes):
+        source = edited(subject.source, edit)
+        found = second.run(source, tmp_path / "kernels")
+        assert name in PARTLY or not any(each.startswith(ADOPTED) for each in reasons(found))
+        assert not difference(found, second.run(source, tmp_path / "eager", eager=True))
+
+
+FAULTY = """
+import torch
+import nbcache.torch_bridge.traces.lane as lane
+import torch._dynamo.convert_frame as convert_frame
+import torch._dynamo.guards as guards
+owner, name = {where}
+original = getattr(owner, name)
+calls = []
+def fail(*args, **kwargs):
+    calls.append(1)
+    if len(calls) == 1:
+        raise {error}
+    return original(*args, **kwargs)
+setattr(owner, name, fail)
+# %%
+"""
+FUNCTION = """
+import torch
+def f(x):
+    return x * 2 + 1
+def results(compile):
+    with torch.no_grad():
+        found = compile(f)(torch.ones(3))
+    installed = [name for name in globals() if name.startswith("__compiled_fn")]
+    return [found, torch.tensor(len(installed))]
+"""
+STEPS = [
+    "lane, 'from_bytes'",
+    "lane, 'checked'",
+    "lane, 'adopted'",
+    "guards.CheckFunctionManager, '__init__'",
+    "lane.Traces, '_load'",
+    "convert_frame, 'DynamoOutput'",
+    "convert_frame, 'GuardedCode'",
+    "convert_frame, 'wrap_guarded_code'",
+    "lane, 'count_and_record'",
+]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(step, marks=pytest.mark.proof if step not in STEPS[1:8:3] else ()) for step in STEPS],
+)
+def test_a_fault_at_any_step_means_that_torch_traces(
+    where: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    expected = first.run(FUNCTION, tmp_path / "kernels")
+
+    found = second.run(FAULTY.format(where=where, error="OSError('no')") + FUNCTION, tmp_path / "kernels")
+
+    assert not difference(found, expected)
+    assert [outcome for outcome, *_ in found["graphs"]][-1] == "hit"
+    assert not any(reason.startswith(ADOPTED) for *_, reason in found["graphs"])
+    (notice,) = found["notices"]
+    assert "functions are traced as ever from now on" in notice and "OSError" in notice
+    again = second.run(FUNCTION, tmp_path / "kernels")
+    assert reasons(again)[0].startswith(ADOPTED)
+
+
+@pytest.mark.proof
+def test_an_interrupt_leaves_nothing_behind_and_passes(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    first.run(FUNCTION, tmp_path / "kernels")
+    caught = (
+        "try:\n    results(lambda f: torch.compile(f, mode='lite'))\n"
+        "except KeyboardInterrupt:\n    caught = [n for n in globals() if n.startswith('__compiled_fn')]\n"
+        "assert caught == [], caught\n"
+    )
+    for where in STEPS:
+        faulty = FAULTY.format(where=where, error="KeyboardInterrupt()")
+
+        found = second.run(f"{faulty}{FUNCTION}# %%\n{caught}", tmp_path / "kernels")
+
+        assert "error" not in found, (where, found)
+        assert found["tensors"][0] == ["torch.float32", [3], [3.0, 3.0, 3.0]]
+
+
+def test_what_the_function_itself_raises_passes_untouched(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    program = """
+import torch
+def f(x):
+    assert x.shape[0] == 3, "three rows are needed"
+    return x + 1
+def results(compile):
+    g = compile(f)
+    found = [g(torch.ones(3))]
+    try:
+        g(torch.ones(4))
+    except AssertionError as error:
+        return [*found, torch.tensor(str(error) == "three rows are needed")]
+"""
+    first, second = both
+    expected = first.run(program, tmp_path / "kernels")
+    found = second.run(program, tmp_path / "kernels")
+    assert not difference(found, expected)
+    assert expected["tensors"][1][2] == [1.0]
+
+
+def test_two_objects_of_one_class_adopt_one_trace_each(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    program = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(3, 3)
+    def forward(self, x): return self.lin(x).relu()
+torch.manual_seed(0)
+one, other = Net(), Net()
+def results(compile):
+    with torch.no_grad():
+        found = [compile(each)(torch.ones(2, 3)) for each in (one, other)]
+        torch._dynamo.reset()
+        return [*found, compile(one)(torch.ones(2, 3))]
+"""
+    first, second = both
+    expected = first.run(program, tmp_path / "kernels")
+    found = second.run(program, tmp_path / "kernels")
+    assert not difference(found, expected)
+    assert [reason.startswith(ADOPTED) for reason in reasons(found)] == [True] * len(expected["graphs"])
+    assert not difference(found, first.run(program, tmp_path / "eager", eager=True))
+
+
+def test_other_sizes_become_dynamic_after_an_adopted_trace_as_after_tracing(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    program = """
+import torch
+def f(x, n): return x * n
+def results(compile):
+    g = compile(f)
+    with torch.no_grad():
+        return [g(torch.ones(rows, 2), n) for rows, n in ((3, 2), (4, 5), (5, 7), (6, 9))]
+"""
+    first, second = both
+    cold = first.run(program, tmp_path / "cold")
+    alone = program.replace("((3, 2), (4, 5), (5, 7), (6, 9))", "((3, 2),)")
+    first.run(alone, tmp_path / "kernels")
+
+    found = second.run(program, tmp_path / "kernels")
+
+    assert reasons(found)[0].startswith(ADOPTED)
+    assert len(found["graphs"]) == len(cold["graphs"]) == 2
+    assert not difference(found, cold)
