@@ -89,8 +89,7 @@ class _Compile:
         self.bytes: dict[str, int] = {}
         self.autograd: AutogradLookup | None = None
         self.frame: FrameCompiled | None = None
-        self.adopted: TraceAdopted | None = None
-        self.traced: FrameTraced | None = None
+        self.trace: TraceAdopted | FrameTraced | None = None
         self.inference = False
 
     def graph(self, backward: bool) -> _Graph:
@@ -326,10 +325,8 @@ class Tracker:
             sizes[event.type] = sizes.get(event.type, 0) + event.size
         elif isinstance(event, FrameCompiled):
             compile.frame = event
-        elif isinstance(event, TraceAdopted):
-            compile.adopted = event
-        elif isinstance(event, FrameTraced):
-            compile.traced = event
+        elif isinstance(event, (TraceAdopted, FrameTraced)):
+            compile.trace = event
 
     def _kernel_tuned(self, event: KernelTuned) -> None:
         """Note on a hit what it did not save: the kernel's best configuration was not there."""
@@ -348,7 +345,7 @@ class Tracker:
             self._frames[compile.compile_id] = frame
         else:
             frame = self._frames.get(compile.compile_id)
-        if compile.adopted and compile.frame and compile.frame.failure:
+        if isinstance(compile.trace, TraceAdopted) and compile.frame and compile.frame.failure:
             return  # torch could not go on with a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
@@ -429,12 +426,10 @@ def _reason(compile: _Compile, graph: _Graph, compiled: int, renamed: bool) -> s
             notes.append("traced again: AOTAutograd's entry is not there, or does not fit these inputs")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
         notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
-    elif compile.traced:
-        notes.append(f"traced again: {compile.traced.reason}")
-    elif compile.adopted and not graph.backward:
-        notes.append(
-            f"not traced: {compile.adopted.guards:,} guards and {compile.adopted.facts:,} facts hold"
-        )
+    elif isinstance(compile.trace, FrameTraced):
+        notes.append(f"traced again: {compile.trace.reason}")
+    elif compile.trace and not graph.backward:
+        notes.append(f"not traced: {compile.trace.guards:,} guards and {compile.trace.facts:,} facts hold")
     return "; ".join(notes) or None
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge import environment, events, gc_pause, gpus, portable, prewarm, recording
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
+from nbcache.torch_bridge.compile_lock import nothing_compiles
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.tables import GENERATORS, TABLES
 from nbcache.torch_bridge.patches import ImportHook, Patches
@@ -141,10 +141,10 @@ class TorchBridge:
             return
         baseline = portable.chosen(self._session.settings.portable)
         if baseline != self._baseline:
-            with _nothing_compiles():
+            with nothing_compiles():
                 self._compile_for(baseline, self._session)
         elif (current := self._session.environment) and self.folder.is_due(self._session, current):
-            with _nothing_compiles():
+            with nothing_compiles():
                 self.folder.take_back()
                 self._give_folder(self._session)
 
@@ -274,6 +274,10 @@ class TorchBridge:
         # Where settings do not follow to the thread that compiles, neither does what tells portable code.
         self._hook(events.follow_spans, module, *more, otherwise=self._not_portable)
 
+    def _convert_frame_module(self, module: ModuleType) -> None:
+        self._hook(self._varied.retry_without, module)
+        self._trace("trace_frames", module)
+
     def _codecache_module(self, module: ModuleType) -> None:
         if self._session is not None:
             prewarm.prefetch_keys(module, self._session)
@@ -330,17 +334,10 @@ class TorchBridge:
 
     def _trace(self, follow: str, module: ModuleType) -> None:
         """Hook what keeps traces."""
-        if self._dependencies is None:
+        if self._traces is None:
             self._waiting.append(partial(self._trace, follow, module))
-        elif self._session is not None:
-            context = Context(self._session, self._serving_graphs, self._owned, self._current_baseline)
-            if self._traces is None:
-                self._traces = Traces(sys.modules["torch"], context, self._dependencies)
-            self._hook(getattr(self._traces, follow), module, given=context)
-
-    def _convert_frame_module(self, module: ModuleType) -> None:
-        self._hook(self._varied.retry_without, module)
-        self._trace("trace_frames", module)
+        else:
+            self._hook(getattr(self._traces, follow), module)
 
     def _not_sound(self) -> None:
         """Neither store nor serve anything from now on: what graphs depend on cannot be told."""
@@ -362,6 +359,7 @@ class TorchBridge:
             self.uninstall()
             return
         self._dependencies, self._sound = Dependencies(torch, late=self._late), True
+        self._traces = Traces(torch, session, self._serving_graphs, self._dependencies)
         self._depends("follow_operators", torch)
         self._depends("follow_attributes", torch)
         while self._waiting:
@@ -435,22 +433,3 @@ class TorchBridge:
         """Apply our settings of torch to the context that runs now."""
         self._tag.settle()
         self._profile_name.settle()
-
-
-@contextlib.contextmanager
-def _nothing_compiles() -> Iterator[None]:
-    """Keep compiles in other threads out; ConfigError where there is one: it would be half of either kind."""
-    module = sys.modules.get("torch._dynamo.convert_frame")
-    if module is None:
-        yield
-        return
-    if not module.compile_lock.acquire(blocking=False):
-        raise ConfigError(
-            "another thread is compiling a graph just now",
-            where="the setting `portable`",
-            next_step="set it again when that is done",
-        )
-    try:
-        yield
-    finally:
-        module.compile_lock.release()

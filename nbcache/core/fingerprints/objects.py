@@ -49,22 +49,9 @@ _FIELD: type = type(vars(namedtuple("_", "a"))["a"])
 """Of the attributes of named tuples."""
 _OF_CLASSES = frozenset(
     {
-        *(
-            "__annotate__",
-            "__annotate_func__",
-            "__annotations__",
-            "__annotations_cache__",
-            "__dict__",
-            "__doc__",
-        ),
-        *(
-            "__firstlineno__",
-            "__module__",
-            "__qualname__",
-            "__static_attributes__",
-            "__weakref__",
-            "_abc_impl",
-        ),
+        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__"),
+        *("__doc__", "__firstlineno__", "__module__", "__qualname__", "__static_attributes__"),
+        *("__weakref__", "_abc_impl"),
     }
 )
 """Attributes of classes that tell places, or what is told apart from them."""
@@ -124,9 +111,21 @@ def _hash(parts: Iterable[str]) -> str:
 class Objects:
     """The digests that are asked for while objects stay as they are."""
 
-    def __init__(self, rules: Iterable[Rule] = (), ignored: frozenset[str] = frozenset()) -> None:
-        """`rules` come before everything else; attributes that are `ignored` don't count."""
+    def __init__(
+        self,
+        rules: Iterable[Rule] = (),
+        ignored: frozenset[str] = frozenset(),
+        values: tuple[type, ...] = (),
+        *,
+        annotations: bool = False,
+    ) -> None:
+        """`rules` come before everything else; attributes that are `ignored` don't count.
+
+        Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
+        """
+        self._annotations = annotations
         self._rules = tuple(rules)
+        self._values = values
         self._ignored = ignored
         self._held_by_instance = False
         """Whether what is looked at now is held by an instance, a closure or a function's defaults."""
@@ -152,7 +151,7 @@ class Objects:
         before = self._held_by_instance
         if _is_code(value):
             self._held_by_instance = False
-        elif before and _is_instance(value):
+        elif before and _is_instance(value) and not issubclass(type(value), self._values):
             return self._join("one", self.digest(type(value)))
         try:
             return self._counted(value)
@@ -232,13 +231,13 @@ class Objects:
         cells = [content for cell in function.__closure__ or () for content in self._contents(cell)]
         return self._join(
             f"function {function.__qualname__}",
-            f"{function.__module__} {function.__globals__ is scope}",
+            f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
             code_digest(function.__code__),
             self.digest(function.__defaults__),
             self.digest(function.__kwdefaults__),
             *cells,
-            "attributes",
-            *self._named(vars(function), _OF_FUNCTIONS),
+            self.digest(function.__annotations__ if self._annotations else None),
+            *self._named(vars(function), _OF_FUNCTIONS | self._ignored),
         )
 
     def _contents(self, cell: types.CellType) -> list[str]:
@@ -252,7 +251,7 @@ class Objects:
         if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             return name
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
-        return self._join(name, *parts, *self._named(vars(cls), _OF_CLASSES))
+        return self._join(name, cls.__name__, *parts, *self._named(vars(cls), _OF_CLASSES))
 
     def _descriptor(self, value: Any) -> str:
         owner = getattr(value, "__objclass__", None)

@@ -8,7 +8,10 @@ from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
+from nbcache.core.fingerprints.digests import Fingerprint
+
 __all__ = [
+    "add_metadata",
     "annotations_of",
     "checkpointing_of",
     "constants_of",
@@ -16,7 +19,6 @@ __all__ = [
     "intermediates_of",
     "is_leaf",
     "memory_of",
-    "metadata_of",
     "methods_of",
     "modules_of",
     "operators_of",
@@ -32,6 +34,8 @@ _METADATA = (
     *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),
 )
 """Names of what torch, exporters and annotations put into the metadata of nodes."""
+_TELL_METADATA = frozenset({"meta", "stack_trace"})
+"""Attributes of nodes by which code reads their metadata."""
 _CALL = "call_id"
 """The annotation by which torch counts calls of regions in a process."""
 _VALUES = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
@@ -97,7 +101,7 @@ def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
                             yield each
 
 
-def metadata_of(
+def _metadata_of(
     torch: ModuleType, graph: Any, named: Collection[str], *, whole: bool
 ) -> Iterator[tuple[str, str]]:
     """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`.
@@ -111,6 +115,18 @@ def metadata_of(
             for name in sorted(names if whole else names & told, key=str):
                 text = repr(node.meta[name])
                 yield name, text if name == "custom" else _OF_PROCESS.sub("", text)
+
+
+def add_metadata(torch: ModuleType, state: Fingerprint, graph: Any, *, passes: bool) -> None:
+    """Add what nodes of the graph hold beside their operators, where code that was added may read it.
+
+    `passes` says that some of it is given graphs: then functions of torch's may read it on its behalf.
+    """
+    names = state.reads.attributes
+    if passes or names & _TELL_METADATA:
+        whole = "meta" in names and (state.reads.texts or not names.isdisjoint(("items", "values")))
+        for name, text in _metadata_of(torch, graph, names, whole=whole):
+            state.note(name, text)
 
 
 def annotations_of(torch: ModuleType, graph: Any) -> Iterator[tuple[int, Any]]:

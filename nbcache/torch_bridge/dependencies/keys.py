@@ -11,17 +11,17 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.fingerprints.known_code import Known, contents
+from nbcache.core.fingerprints.known_code import Known
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings, compilers
 from nbcache.torch_bridge.dependencies.graphs import (
+    add_metadata,
     annotations_of,
     checkpointing_of,
     constants_of,
     frozen_of,
     intermediates_of,
     memory_of,
-    metadata_of,
     methods_of,
     modules_of,
     operators_of,
@@ -60,8 +60,6 @@ _ATTRIBUTE = "nbcache_dependencies"
 """What torch's keys call it; torch's own list of their parts shows the name."""
 _IDS = frozenset({"_autograd_function_id"})
 """Attributes that number things in the order in which they were made."""
-_TELL_METADATA = frozenset({"meta", "stack_trace"})
-"""Attributes of nodes by which code reads their metadata."""
 
 
 class Dependencies:
@@ -244,7 +242,7 @@ class Dependencies:
         self._add_called(state, methods_of(self._torch, graph))
         operators = operators_of(self._torch, graph)
         for operator in operators:
-            if not self._is_torchs(operator):
+            if not self._registrations.made(operator):
                 self._add_operator(state, operator)
         for held in modules_of(self._torch, graph):
             if not (self._known.made(held) and self._known.made(type(held))):
@@ -266,7 +264,7 @@ class Dependencies:
         if state.digest != self._empty:
             add_run_into(self._torch, state, self._known, passes=passes)
             self._add_attributes(state)
-            self._add_metadata(state, graph, passes=passes)
+            add_metadata(self._torch, state, graph, passes=passes)
         return None if state.digest == self._empty else state.digest
 
     def _for_any_graph(self) -> tuple[Fingerprint, bool]:
@@ -292,27 +290,6 @@ class Dependencies:
             self._registrations.add(state, operator, called=False)
         else:
             state.add(operator)
-
-    def _add_metadata(self, state: Fingerprint, graph: Any, *, passes: bool) -> None:
-        """Add what nodes of the graph hold beside their operators, where code that was added may read it.
-
-        `passes` says that some of it is given graphs: then functions of torch's may read it on its behalf.
-        """
-        names = state.reads.attributes
-        if passes or names & _TELL_METADATA:
-            whole = "meta" in names and (state.reads.texts or not names.isdisjoint(("items", "values")))
-            for name, text in metadata_of(self._torch, graph, names, whole=whole):
-                state.note(name, text)
-
-    def _is_torchs(self, target: Any) -> bool:
-        if isinstance(target, self._torch._ops.OpOverload):
-            return self._registrations.is_torchs(target._name)
-        if isinstance(target, self._torch._ops.OpOverloadPacket):
-            return all(self._is_torchs(getattr(target, name)) for name in target.overloads())
-        if isinstance(target, FunctionType) and target.__closure__:  # Dynamo puts constants there
-            held = (type(part) for part in parts_of(contents(target)))
-            return self._known.made(target) and all(map(self._known.made, held))
-        return self._known.made(target) and (callable(target) or self._known.made(type(target)))
 
     def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
         """Add what others have written of the classes of tensors, and which inputs share memory."""
@@ -435,7 +412,7 @@ class Dependencies:
         if isinstance(owner, (torch._ops._Ops, torch._ops._OpNamespace)):
             for name in [*vars(owner)] if state.reads.any else names & {*vars(owner)}:
                 value = vars(owner)[name]
-                if isinstance(value, ModuleType) or not self._is_torchs(value):
+                if isinstance(value, ModuleType) or not self._registrations.made(value):
                     yield name, value
             return
         is_read = any(owner is each for each in state.reads.owners)

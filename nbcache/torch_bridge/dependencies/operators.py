@@ -19,11 +19,12 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import Known, contents
+from nbcache.torch_bridge.dependencies.graphs import parts_of
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -269,6 +270,17 @@ class Registrations:
         if found is None and (found := self._defined_by_torch(name)) is not None:
             self._torchs[name] = found
         return bool(found)
+
+    def made(self, target: Any) -> bool:
+        """Tell whether torch alone has made what a node of a graph calls."""
+        if isinstance(target, self._torch._ops.OpOverload):
+            return self.is_torchs(target._name)
+        if isinstance(target, self._torch._ops.OpOverloadPacket):
+            return all(self.made(getattr(target, name)) for name in target.overloads())
+        if isinstance(target, FunctionType) and target.__closure__:  # Dynamo puts constants there
+            held = (type(part) for part in parts_of(contents(target)))
+            return self._known.made(target) and all(map(self._known.made, held))
+        return self._known.made(target) and (callable(target) or self._known.made(type(target)))
 
     @cached_property
     def _definition_of_add(self) -> re.Match[str] | None:

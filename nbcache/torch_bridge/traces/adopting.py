@@ -24,7 +24,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import made_guard, read_sources
-from nbcache.torch_bridge.traces.values import Untold, objects_for
+from nbcache.torch_bridge.traces.values import ANNOTATIONS, Untold, objects_for
 
 __all__ = ["Adopted", "adopted", "checked"]
 
@@ -57,8 +57,8 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame) -> Checked:
     state.__setstate__(trace.state)
     if not state.check():
         raise Untold(f"torch's global state is another one: {state.reason()}")
-    objects = objects_for(torch)
     facts = dict(trace.facts)
+    objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
     with _given(trace, frame) as scope:
         here = Values(frame.values, scope, guards._get_closure_vars())

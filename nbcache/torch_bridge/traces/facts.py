@@ -121,9 +121,10 @@ def found_at(module: str, name: str) -> Any:
             found = found.__dict__.get(part, ABSENT)
         elif isinstance(found, type):
             found = inspect.getattr_static(found, part, ABSENT)
-            found = (
-                getattr(found, "__func__", found) if isinstance(found, (staticmethod, classmethod)) else found
-            )
+            if isinstance(found, (staticmethod, classmethod)):
+                found = found.__func__
+            elif isinstance(found, property):
+                found = found.fget
         else:
             found = ABSENT
     if found is ABSENT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Container
+from collections.abc import Set
 from typing import Any
 
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
@@ -14,7 +14,8 @@ from nbcache.torch_bridge.traces.values import Untold
 
 __all__ = ["check"]
 
-_CALLABLES = (*DESCRIPTORS, types.FunctionType, types.MethodType)
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.FunctionType, types.MethodType)
 _READ_MORE = frozenset(
     {
         *("__build_class__", "__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash"),
@@ -37,16 +38,17 @@ _ASK_THE_PROCESS = frozenset(
 """Functions of torch's that ask a device, or a generator, while they are traced."""
 
 
-def check(value: Any, inlined: Container[int]) -> None:
+def check(value: Any, inlined: Set[int]) -> None:
     """Raise Untold of a function that may return another thing in another process.
 
-    `inlined` are the ids of the code that was walked through: what that reads are values of its own.
+    `inlined` are the ids of code that was walked through, as what that reads are values of its own, and of
+    functions that do no harm.
     """
-    if type(value).__name__ in ("ContextVar", "_local", "Random", "Generator"):
+    if type(value).__name__ in ("_local", "Random", "Generator"):
         raise Untold(f"it reads a {type(value).__name__}")
     if isinstance(value, types.MethodType):
         value = value.__func__
-    if not isinstance(value, _CALLABLES) or id(getattr(value, "__code__", None)) in inlined:
+    if not isinstance(value, _CALLABLES) or {id(value), id(getattr(value, "__code__", None))} & inlined:
         return
     module = getattr(value, "__module__", None) or getattr(
         getattr(value, "__objclass__", None), "__module__", None

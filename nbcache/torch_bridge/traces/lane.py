@@ -23,9 +23,9 @@ from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching
 
 if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
     from nbcache.torch_bridge.dependencies.keys import Dependencies
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["Traces"]
 
@@ -60,17 +60,20 @@ class _Call:
 class Traces:
     """The traces of a kernel. Where anything goes wrong once, it neither records nor adopts any more."""
 
-    def __init__(self, torch: ModuleType, context: Context, dependencies: Dependencies) -> None:
+    def __init__(
+        self, torch: ModuleType, session: Session, serving: Callable[[], bool], dependencies: Dependencies
+    ) -> None:
+        """`serving` tells whether stored graphs may be used now."""
         self._torch = torch
-        self._context = context
-        self._session = context.session
+        self._session = session
+        self._serving = serving
         self._dependencies = dependencies
         self._here = threading.local()
         self._off = False
 
     # --- hooks ----------------------------------------------------------------------------------
 
-    def trace_frames(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
+    def trace_frames(self, convert_frame: ModuleType, session: Session, patches: Patches) -> None:
         """Look for a trace before Dynamo traces, and record one afterwards."""
         if str(self._torch.__version__).partition("+")[0] not in TESTED:
             return
@@ -116,7 +119,7 @@ class Traces:
         patches.hook(convert_frame, "_compile", compile, takes=_COMPILE_TAKES)
         patches.hook(convert_frame, "compile_frame", compile_frame, takes=_FRAME_TAKES)
 
-    def trace_graphs(self, output_graph: ModuleType, context: Context, patches: Patches) -> None:
+    def trace_graphs(self, output_graph: ModuleType, session: Session, patches: Patches) -> None:
         """Note which graph of the frame is being compiled."""
 
         def call_user_compiler(original: Any, graph: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +137,7 @@ class Traces:
         takes = "self gm example_inputs"
         patches.hook(output_graph.OutputGraph, "_call_user_compiler", call_user_compiler, takes=takes)
 
-    def trace_keys(self, cache: ModuleType, context: Context, patches: Patches) -> None:
+    def trace_keys(self, cache: ModuleType, session: Session, patches: Patches) -> None:
         """Note AOTAutograd's key of the graph that is being compiled."""
 
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +158,7 @@ class Traces:
         return found
 
     def _is_on(self) -> bool:
-        return not self._off and self._session.settings.trace and self._context.serving()
+        return not self._off and self._session.settings.trace and self._serving()
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import types
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from enum import Enum
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -27,11 +29,27 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
 )
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
-from nbcache.torch_bridge.traces.values import Untold, objects_for
+from nbcache.torch_bridge.traces.values import ANNOTATIONS, Untold, objects_for
 from nbcache.torch_bridge.traces.watch import Seen
 
 __all__ = ["Frame", "recorded"]
 
+_UNTOLD = frozenset(
+    {
+        *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__static_attributes__"),
+        *(
+            "__subclasses__",
+            "__type_params__",
+            "_abc_impl",
+            "co_filename",
+            "co_firstlineno",
+            "co_lines",
+            "f_back",
+        ),
+        *("f_globals", "f_locals", "get_annotations", "get_type_hints", "getsource"),
+    }
+)
+"""Attributes that tell what no fact does."""
 _ASK_FOR_ATTRIBUTES = frozenset({"__dict__", "dir", "getattr", "hasattr", "vars"})
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran; others are what their names say."""
@@ -68,6 +86,7 @@ def recorded(
 
     graph = output.tracer_output.output_graph
     _refuse_what_varies(graph, graphs)
+    annotations = _reads_annotations(seen)
     sources = Sources()
     guards = [guard_row(each, sources) for each in graph.guards]
     for source in seen.sources():
@@ -86,9 +105,13 @@ def recorded(
     env = guards_module._get_closure_vars()
     here = Values(frame.values, frame.scope, env)
     values = [here.of(each) for each in sources.all]
-    objects = objects_for(torch)
+    objects = objects_for(torch, annotations=annotations)
     inlined = {id(code) for code, _ in seen.codes.values()}
-    facts: list[list[Any]] = []
+    for harmless in (id, sys.getrecursionlimit):  # `inspect.unwrap` asks whether it runs in a circle
+        naming = [code for code, _ in seen.codes.values() if harmless.__name__ in code.co_names]
+        if all(code.co_filename == inspect.__file__ for code in naming):
+            inlined.add(id(harmless))
+    facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
@@ -99,6 +122,10 @@ def recorded(
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
+    installed = [*_installed(graph, graphs)]
+    for _, kind, place in installed:
+        if kind == "object":
+            facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     return Trace(
         function=frame.code.co_qualname,
         code=code_to(output.bytecode),
@@ -111,7 +138,7 @@ def recorded(
         key_order=order,
         shapes=shapes,
         inputs=given,
-        installed=[*_installed(graph, graphs)],
+        installed=installed,
         imports=dict(graph.import_sources),
         autograd_key=next(iter(graphs.values()), ""),
         state=graph.global_state_guard.__getstate__(),
@@ -138,13 +165,30 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
         raise Untold("AOTAutograd has added guards")
 
 
+def _reads_annotations(seen: Seen) -> bool:
+    """Tell whether `inspect` reads annotations of functions; Untold of code that reads what no fact tells."""
+    found = False
+    for code, _ in seen.codes.values():
+        for each in _within(code):
+            read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
+            if code.co_filename == inspect.__file__:
+                found |= bool(read)
+            elif read and not _is_torchs(code):
+                raise Untold(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
+    return found
+
+
+def _is_torchs(code: CodeType) -> bool:
+    return code.co_filename.startswith(os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep)
+
+
 def _numbers(values: Any) -> Any:
     if any(type(each) is not int for each in values or ()):
         raise Untold("some of its sizes are dynamic")
     return None if values is None else tuple(values)
 
 
-def _refuse(objects: Objects, value: Any, inlined: Container[int]) -> None:
+def _refuse(objects: Objects, value: Any, inlined: Set[int]) -> None:
     """Raise Untold of a value that Dynamo has held, and no fact tells of."""
     if value is ABSENT or is_plain(value):
         return
@@ -163,9 +207,7 @@ def _variables(seen: Seen) -> set[str]:
     return found
 
 
-def _places(
-    torch: ModuleType, objects: Objects, seen: Seen, inlined: Container[int]
-) -> Iterator[tuple[str, str]]:
+def _places(torch: ModuleType, objects: Objects, seen: Seen, inlined: Set[int]) -> Iterator[tuple[str, str]]:
     """Return where functions and classes are that Dynamo has held, and no source leads to."""
     met: set[int] = set()
     kinds = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, *DESCRIPTORS)
@@ -177,6 +219,8 @@ def _places(
             continue
         if isinstance(value, (types.CodeType, types.ModuleType)):
             continue  # a part of other code; what is read of a module has a source
+        if isinstance(value, Enum) and not objects.covers(value) and (place := place_of(type(value))):
+            yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
             gate.check(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
@@ -195,8 +239,8 @@ def _is_polyfill(value: Any) -> bool:
     """Tell whether it is what torch has written in place of a function of Python's."""
     import torch._dynamo.polyfills as polyfills
 
-    code = getattr(value, "__code__", None)
-    return code is not None and code.co_filename.startswith(os.path.dirname(polyfills.__file__) + os.sep)
+    code, folder = getattr(value, "__code__", None), os.path.dirname(str(polyfills.__file__))
+    return code is not None and code.co_filename.startswith(folder + os.sep)
 
 
 def _module_of(scope: dict[str, Any], frame: Frame) -> str:
@@ -204,10 +248,10 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
     if scope is frame.scope:
         return ""
     name = scope.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    if module is None or module.__dict__ is not scope:
-        raise Untold(f"it calls code of {name}, which is no module that is imported")
-    return str(name)
+    for known in (name, *sys.modules):
+        if isinstance(known, str) and getattr(sys.modules.get(known), "__dict__", None) is scope:
+            return known
+    raise Untold(f"it calls code of {name}, which is no module that is imported")
 
 
 def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:

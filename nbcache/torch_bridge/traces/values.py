@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from types import ModuleType
+from contextvars import ContextVar
+from types import FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
-__all__ = ["IGNORED", "Untold", "objects_for"]
+__all__ = ["ANNOTATIONS", "IGNORED", "Untold", "objects_for"]
 
 IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
 """Attributes by which Dynamo finds what it has compiled."""
@@ -24,13 +25,18 @@ _TRACING_RULES = (
 """Sets of the ids of functions that Dynamo treats in a way of their own."""
 
 
+ANNOTATIONS = "%"
+"""The place of the fact that says that annotations of functions count."""
+
+
 class Untold(Exception):
     """A function has no trace, or a trace does not fit; the message, a clause, says why."""
 
 
-def objects_for(torch: ModuleType) -> Objects:
+def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     """Return the digests of one recording, or of one check."""
-    return Objects([_rule(torch)], IGNORED)
+    values = (ContextVar, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+    return Objects([_rule(torch)], IGNORED, values, annotations=annotations)
 
 
 def _rule(torch: ModuleType) -> Rule:
@@ -39,6 +45,7 @@ def _rule(torch: ModuleType) -> Rule:
     plain = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.Tag)
     rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
 
+    dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
     environment = (os.environ, getattr(os.environ, "_data", None))
 
     def rule(objects: Objects, value: Any) -> str | None:
@@ -47,6 +54,9 @@ def _rule(torch: ModuleType) -> Rule:
             return "environment"  # each variable that code reads counts by itself
         if issubclass(kind, torch.Tensor):
             return _tensor(torch, objects, value)
+        if kind is ContextVar:
+            now = value.get(environment)  # what nobody can have set
+            return f"context variable {value.name} {'unset' if now is environment else objects.digest(now)}"
         if issubclass(kind, plain):
             return f"{kind.__name__} {value}"
         if issubclass(
@@ -59,12 +69,14 @@ def _rule(torch: ModuleType) -> Rule:
 
     def treated(objects: Objects, value: Any) -> str | None:
         found = rule(objects, value)
-        if found is None and callable(value) and any(id(value) in each for each in rules):
-            numbers = [number for number, each in enumerate(rules) if id(value) in each]
-            code = getattr(value, "__code__", None)
-            told = code_digest(code) if code is not None else ""
-            return f"treated {numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {told}"
-        return found
+        code = value.__code__ if type(value) is FunctionType else None
+        if code is not None and code.co_filename.startswith(dynamo):  # which it marks once it has traced them
+            return f"Dynamo's {value.__qualname__} {code_digest(code)}"
+        if found is not None or not any(id(value) in each for each in rules):
+            return found
+        numbers = [number for number, each in enumerate(rules) if id(value) in each]
+        told = "" if code is None else code_digest(code)
+        return f"treated {numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {told}"
 
     return treated
 

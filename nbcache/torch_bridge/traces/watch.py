@@ -17,7 +17,9 @@ _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
 """Values of which Dynamo may have asked for the type; once it looks at one, it makes another."""
 _OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
 """Where the classes are of what Dynamo makes for itself."""
-_ITERATED: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0))
+_ITERATED: tuple[Any, ...] = (
+    *([], (), {}, {}.values(), {}.items(), OrderedDict(), set(), "", b"", range(0)),
+)
 _NOT_HELD: tuple[type, ...] = (
     *(types.FrameType, types.TracebackType, types.GeneratorType, enumerate, map, reversed, zip),
     *(type(iter(each)) for each in _ITERATED),
@@ -57,7 +59,7 @@ class Seen:
     def held(self) -> Iterator[tuple[Any, str]]:
         """Return what the values stand for, each with the name of the class of Dynamo's that held it."""
         for value in self.sourceless:
-            if not issubclass(type(value), (list, tuple, dict)) or not _is_dynamos(value):
+            if not issubclass(type(value), _CONTAINERS) or not _is_dynamos(value):
                 yield from ((each, "SourcelessBuilder") for each in _real(value, _AS_IT_IS))
         for tracker in self.trackers:
             kind = type(tracker).__name__
