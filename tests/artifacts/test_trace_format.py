@@ -124,6 +124,7 @@ def test_code_with_a_field_of_another_type_is_corrupt(name: str) -> None:
         {"names": [["", "K"]]},
         {"names": [["", "K", 1]]},
         {"attributes": "none"},
+        {"attributes": [["torch", ""]]},
         {"installed": [["a", "graph", 1]]},
         {"imports": {"a": 1}},
         {"imports": []},

@@ -20,12 +20,14 @@ import hashlib
 import sys
 import types
 import weakref
+from _abc import _get_dump  # type: ignore[import-not-found]
+from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Unknown
-from nbcache.core.fingerprints.instances import held, native_class
+from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 
@@ -42,6 +44,8 @@ _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran."""
 _IMMUTABLE = 1 << 8
 """Of `__flags__`: a class whose attributes cannot be set."""
+_VALUES = (frozenset, range, slice, tuple, types.CodeType, types.MethodType, types.MethodWrapperType)
+"""Types of which it does not matter whether two are the very same object."""
 _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
@@ -134,6 +138,10 @@ class Objects:
         self._found: dict[tuple[int, bool], str] = {}
         self._alive: list[Any] = []
         self._opaque: set[int] = set()
+        self._numbers: dict[int, int] = {}
+        """By id, objects that were come to: the how manieth each was."""
+        self._met = hashlib.blake2b(digest_size=16)
+        """Grows by the number of each object that is come to, however often."""
         self.unordered: set[int] = set()
         """Ids of sets whose order differs between processes."""
 
@@ -143,11 +151,29 @@ class Objects:
         found = (key, False) in self._found or (key, True) in self._found
         return is_plain(value) or (found and key not in self._opaque)
 
+    def classes(self) -> Iterator[type]:
+        """Return the classes that were come to so far."""
+        return (value for value in self._alive if issubclass(type(value), type))
+
+    @property
+    def identity(self) -> str:
+        """The digest of which of the objects so far were the very same."""
+        return self._met.hexdigest()
+
+    def _meet(self, value: Any) -> None:
+        """Note that an object is come to: where it is met again, it is the same."""
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._numbers)
+            self._alive.append(value)
+        self._met.update(b"%d " % self._numbers[id(value)])
+
     def digest(self, value: Any) -> str:
         """Return the digest of a value, a text of one line; Unknown where there is too much of it."""
         if type(value) in _PLAIN:
             text = f"{type(value).__name__} {value!r}"
             return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
+        if type(value) not in _VALUES:
+            self._meet(value)
         before = self._held_by_instance
         if _is_code(value):
             self._held_by_instance = False
@@ -241,6 +267,7 @@ class Objects:
         )
 
     def _contents(self, cell: types.CellType) -> list[str]:
+        self._meet(cell)
         try:
             return [self.digest(cell.cell_contents)]
         except ValueError:
@@ -251,6 +278,8 @@ class Objects:
         if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             return name
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
+        if isinstance(cls, ABCMeta):
+            parts += sorted({f"{each.__module__}.{each.__qualname__}" for each in _registered(cls)})
         return self._join(name, cls.__name__, *parts, *self._named(vars(cls), _OF_CLASSES))
 
     def _descriptor(self, value: Any) -> str:
@@ -299,9 +328,21 @@ class Objects:
         if native in _PLAIN:
             text: Any = native.__repr__  # not what the class tells
             return self._join("plain", self.digest(kind), text(value), *self._held(value))
-        if native is not object and native is not types.SimpleNamespace:
-            return self.opaque(value)
-        return self._join("instance", self.digest(kind), *self._held(value))
+        of_python = kind is object or has_python(kind) or has_dictionary(value)
+        if native is types.SimpleNamespace or (native is object and of_python):
+            return self._join("instance", self.digest(kind), *self._held(value))
+        return self.opaque(value)
+
+
+def _registered(cls: type) -> Iterator[type]:
+    """Return the classes that were registered for an abstract class, or for any below it."""
+    for reference in _get_dump(cls)[0]:
+        if (found := reference()) is not None:
+            yield found
+    below: type
+    for below in type.__subclasses__(cls):
+        if issubclass(type(below), ABCMeta):
+            yield from _registered(below)
 
 
 def _is_code(value: Any) -> bool:

@@ -24,7 +24,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import made_guard, read_sources
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, Untold, objects_for
+from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, Untold, objects_for
 
 __all__ = ["Adopted", "adopted", "checked"]
 
@@ -58,6 +58,7 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame) -> Checked:
     if not state.check():
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
+    identity = facts.pop(IDENTITY, None)
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
     with _given(trace, frame) as scope:
@@ -77,6 +78,8 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame) -> Checked:
             module, _, name = place.partition(" ")
             if objects.digest(found_at(module, name)) != digest:
                 raise Untold(f"{name} of {module} has changed")
+    if objects.identity != identity:
+        raise Untold("some objects are the very same that were not, or the other way round")
     for number, first in enumerate(same_objects(values)):
         if trace.same[number] != first:
             raise Untold(
@@ -100,11 +103,12 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
         ):
             if then != now:
                 raise Untold(_difference(f"the name {name}" + (f" of {module}" if module else ""), then, now))
-    for module, name, then in trace.attributes:
-        held = sys.modules.get(module)
-        now = "held" if held is not None and name in held.__dict__ else "absent"
-        if then != now:
-            raise Untold(f"{name} of the module {module} was {then}, and is {now} now")
+    for module, lacks, has in trace.attributes:
+        held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
+        if there := sorted(held.keys() & {*lacks.split()}):
+            raise Untold(f"{there[0]} of the module {module} was not there before")
+        if gone := sorted({*has.split()} - held.keys()):
+            raise Untold(f"{gone[0]} of the module {module} is not there any more")
 
 
 def _words(source: Any) -> str:

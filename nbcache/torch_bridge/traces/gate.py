@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 import types
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Any
 
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 from nbcache.torch_bridge.traces.values import Untold
 
-__all__ = ["check"]
+__all__ = ["check", "check_classes", "check_environment", "check_module"]
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.FunctionType, types.MethodType)
+_RUN_OF_METACLASSES = frozenset({"__instancecheck__", "__subclasscheck__"})
+_RUN_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
+"""Methods that `isinstance`, `issubclass` and enumerations call, which Dynamo has Python do."""
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _READ_MORE = frozenset(
     {
         *("__build_class__", "__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash"),
@@ -71,3 +76,48 @@ def check(value: Any, inlined: Set[int]) -> None:
         refused = package == "torch" and name in _ASK_THE_PROCESS
     if refused:
         raise Untold(f"it calls {name}()" if package == "builtins" else f"it calls {module}.{name}()")
+
+
+def check_classes(classes: Iterable[type]) -> None:
+    """Raise Untold of a class with code that Dynamo runs as it is: what that reads is not known."""
+    for cls in classes:
+        for owner, names in ((type(cls), _RUN_OF_METACLASSES), (cls, _RUN_OF_CLASSES)):
+            for base in owner.__mro__:
+                for name in names & vars(base).keys():
+                    found = vars(base)[name]
+                    code = getattr(getattr(found, "__func__", found), "__code__", None)
+                    if code is not None and _is_users(code):
+                        raise Untold(f"it may call {base.__qualname__}.{name}(), which is not traced")
+
+
+def check_module(module: types.ModuleType) -> None:
+    """Raise Untold of a module of the user's that makes attributes when it is asked for them."""
+    ask = module.__dict__.get("__getattr__")
+    if isinstance(ask, types.FunctionType) and _is_users(ask.__code__):
+        raise Untold(f"the module {module.__name__} makes attributes when it is asked for them")
+    for base in type(module).__mro__:
+        for found in vars(base).values():
+            if isinstance(found, types.FunctionType) and _is_users(found.__code__):
+                raise Untold(f"the module {module.__name__} is of a class of yours")
+
+
+def _is_users(code: types.CodeType) -> bool:
+    file = code.co_filename
+    return not (
+        file.startswith((_STDLIB, "<frozen ")) or "/site-packages/" in file or "/dist-packages/" in file
+    )
+
+
+def check_environment(source: Any, value: Any) -> None:
+    """Raise Untold of the environment where code has it by another name than its own, or as a global."""
+    bound = value.__self__ if isinstance(value, types.MethodType) else value
+    environment = (os.environ, getattr(os.environ, "_data", None), os.getenv)
+    if not any(bound is each for each in environment):
+        return
+    while source is not None:
+        if getattr(source, "member", "") in ("environ", "getenv"):
+            return
+        if type(source).__name__ == "GlobalSource" and bound is value and bound is not environment[1]:
+            return
+        source = getattr(source, "base", None)
+    raise Untold("it reads the environment by another name")

@@ -69,13 +69,14 @@ class Traces:
         self._serving = serving
         self._dependencies = dependencies
         self._here = threading.local()
+        self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
 
     # --- hooks ----------------------------------------------------------------------------------
 
     def trace_frames(self, convert_frame: ModuleType, session: Session, patches: Patches) -> None:
         """Look for a trace before Dynamo traces, and record one afterwards."""
-        if str(self._torch.__version__).partition("+")[0] not in TESTED:
+        if not self._tested:
             return
 
         def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,6 +122,8 @@ class Traces:
 
     def trace_graphs(self, output_graph: ModuleType, session: Session, patches: Patches) -> None:
         """Note which graph of the frame is being compiled."""
+        if not self._tested:
+            return
 
         def call_user_compiler(original: Any, graph: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -139,6 +142,8 @@ class Traces:
 
     def trace_keys(self, cache: ModuleType, session: Session, patches: Patches) -> None:
         """Note AOTAutograd's key of the graph that is being compiled."""
+        if not self._tested:
+            return
 
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True

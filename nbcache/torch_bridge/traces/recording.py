@@ -29,7 +29,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
 )
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, Untold, objects_for
+from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, Untold, objects_for
 from nbcache.torch_bridge.traces.watch import Seen
 
 __all__ = ["Frame", "recorded"]
@@ -50,7 +50,6 @@ _UNTOLD = frozenset(
     }
 )
 """Attributes that tell what no fact does."""
-_ASK_FOR_ATTRIBUTES = frozenset({"__dict__", "dir", "getattr", "hasattr", "vars"})
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran; others are what their names say."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
@@ -117,15 +116,18 @@ def recorded(
             continue
         facts.append([index, fact_of(objects, value, frame.scope, whole=index < told)])
         if index < told and value is not builtins_of(frame.scope):
+            gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined)
-    for module, name in _places(torch, objects, seen, inlined):
+    for module, name in _places(torch, objects, seen, values, inlined):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
     installed = [*_installed(graph, graphs)]
-    for _, kind, place in installed:
-        if kind == "object":
+    for place in {place: None for _, kind, place in installed if kind == "object"}:
+        if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
+    gate.check_classes(objects.classes())
+    facts.append([IDENTITY, objects.identity])
     return Trace(
         function=frame.code.co_qualname,
         code=code_to(output.bytecode),
@@ -207,14 +209,19 @@ def _variables(seen: Seen) -> set[str]:
     return found
 
 
-def _places(torch: ModuleType, objects: Objects, seen: Seen, inlined: Set[int]) -> Iterator[tuple[str, str]]:
+def _places(
+    torch: ModuleType, objects: Objects, seen: Seen, values: Sequence[Any], inlined: Set[int]
+) -> Iterator[tuple[str, str]]:
     """Return where functions and classes are that Dynamo has held, and no source leads to."""
     met: set[int] = set()
+    reached = {*map(id, values)}
     kinds = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, *DESCRIPTORS)
     for value, kind in seen.held():
         if id(value) in met:
             continue
         met.add(id(value))
+        if id(value) not in reached:
+            gate.check_environment(None, value)
         if isinstance(value, type) and not value.__flags__ & _HEAP:
             continue
         if isinstance(value, (types.CodeType, types.ModuleType)):
@@ -274,23 +281,20 @@ def _within(code: CodeType) -> Iterator[CodeType]:
 
 
 def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
-    """Return which attributes modules do not have, of those that code may have asked for by a constant."""
+    """Return the names that modules lack and have, of all by which code may have asked them for something."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
-    for value, _ in seen.held():
-        if isinstance(value, ModuleType):
-            modules[id(value)] = value
-    asked = {
-        constant
-        for code, _ in seen.codes.values()
-        if _ASK_FOR_ATTRIBUTES & {*code.co_names}
-        for constant in code.co_consts
-        if isinstance(constant, str) and constant.isidentifier()
-    }
+    modules |= {id(value): value for value, _ in seen.held() if isinstance(value, ModuleType)}
+    asked = {text for text in seen.texts() if text.isidentifier()}
+    for code, _ in seen.codes.values():
+        for each in () if _is_torchs(code) else _within(code):
+            asked.update(each.co_names)
+            asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
     for module in sorted(modules.values(), key=lambda each: each.__name__):
         if sys.modules.get(module.__name__) is not module:
             raise Untold(f"the module {module.__name__} cannot be found again")
-        for name in sorted(asked):
-            yield [module.__name__, name, "held" if name in module.__dict__ else "absent"]
+        gate.check_module(module)
+        held = asked & module.__dict__.keys()
+        yield [module.__name__, " ".join(sorted(asked - held)), " ".join(sorted(held))]
 
 
 def _installed(graph: Any, graphs: Mapping[str, str]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
-__all__ = ["ANNOTATIONS", "IGNORED", "Untold", "objects_for"]
+__all__ = ["ANNOTATIONS", "IDENTITY", "IGNORED", "Untold", "objects_for"]
 
 IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
 """Attributes by which Dynamo finds what it has compiled."""
@@ -25,6 +25,8 @@ _TRACING_RULES = (
 """Sets of the ids of functions that Dynamo treats in a way of their own."""
 
 
+IDENTITY = "="
+"""The place of the fact that says which objects were the very same."""
 ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
 

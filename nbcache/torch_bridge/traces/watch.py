@@ -56,6 +56,13 @@ class Seen:
                 if source is not None:
                     yield source
 
+    def texts(self) -> Iterator[str]:
+        """Return the texts that Dynamo has held: each may have been the name of an attribute."""
+        for tracker in self.trackers:
+            value = object.__getattribute__(tracker, "__dict__").get("value")
+            if type(value) is str:
+                yield value
+
     def held(self) -> Iterator[tuple[Any, str]]:
         """Return what the values stand for, each with the name of the class of Dynamo's that held it."""
         for value in self.sourceless:
