@@ -141,6 +141,19 @@ ATTACKS: dict[str, Subject] = {
             edit("results =", "del plug.K\nresults ="),
         ],
     ),
+    "hasattr made": subject(
+        """\
+        plug = types.ModuleType("nbcache_plug")
+        sys.modules["nbcache_plug"] = plug
+        plug.K = 2.0
+        def f(x):
+            return x * 2 if hasattr(plug, "fa" + str("st")) else x * plug.K * 4
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "plug.fast = 7.0\nresults ="),
+        ],
+    ),
     "module dict in": subject(
         """\
         plug = types.ModuleType("nbcache_plug")
@@ -192,54 +205,75 @@ ATTACKS: dict[str, Subject] = {
             edit("n = 1.0", "n = 4.0"),
         ],
     ),
-    "shared cell alias": subject(
+    "meta len in": subject(
         """\
-        def make():
-            box = [1.0]
-            def push(v): box.append(v)
-            def get(): return sum(box)
-            return push, get
-        push, get = make()
-        def f(x):
-            push(2.0)
-            return x * get()
-        results = infer(f, X)
+        G = 2
+        class M(type):
+            def __len__(c): return G
+            def __contains__(c, v): return G > 2
+            def __iter__(c): return iter([1.0, G])
+            def __bool__(c): return G > 2
+        class A(metaclass=M): pass
+        def f(x): return x * len(A) + (1 if 3 in A else 2)
+        def g(x):
+            for v in A: x = x * 2 + v
+            return x
+        def h(x): return x * 2 if A else x * 3
+        def results(compile):
+            with torch.no_grad(): return [compile(j)(X) for j in (f, g, h)]
         """,
         [
-            edit("def f", "_, get = make()\ndef f"),
-            edit("[1.0]", "[3.0]"),
+            edit("G = 2", "G = 3"),
         ],
     ),
-    "shared list defaults": subject(
+    "torch attr names": subject(
         """\
-        D = [1.0]
-        def push(v, box=D): box.append(v)
-        def get(box=D): return sum(box)
-        def f(x):
-            push(2.0)
-            return x * get()
-        results = infer(f, X)
+        class Net(torch.nn.Module):
+            def __init__(s, act="relu"):
+                super().__init__()
+                s.act = act
+            def forward(s, x):
+                for mod in (torch.nn.functional, torch):
+                    if hasattr(mod, s.act): return getattr(mod, s.act)(x) * 2
+                return x * 3
+        m = Net("nbswish")
+        results = infer(m, X)
         """,
         [
-            edit("def get(box=D)", "def get(box=[1.0])"),
-            edit("D = [1.0]", "D = [2.0]"),
-            edit("def get(box=D)", "def get(box=[*D])"),
+            edit("results =", "torch.nn.functional.nbswish = torch.sin\nresults ="),
+            edit("results =", "torch.nbswish = torch.cos\nresults ="),
+            edit('"nbswish")', '"cos")'),
         ],
     ),
-    "shared attr alias": subject(
+    "isinstance tuple union": subject(
         """\
-        class A:
-            def __init__(s, box): s.box = box
-        box = [1.0]
-        a, b = A(box), A(box)
+        import numbers, collections.abc
+        class Num: pass
+        class L:
+            def __len__(s): return 1
+        n, l = Num(), L()
         def f(x):
-            a.box.append(2.0)
-            return x * sum(b.box)
+            x = x * 2 if isinstance(n, (numbers.Number, int)) else x * 3
+            return x + 1 if isinstance(l, collections.abc.Sized) else x + 5
         results = infer(f, X)
         """,
         [
-            edit("A(box), A(box)", "A(box), A([1.0])"),
-            edit("A(box), A(box)", "A([1.0]), A(box)"),
+            edit("results =", "numbers.Number.register(Num)\nresults ="),
+            edit("results =", "numbers.Complex.register(Num)\nresults ="),
+            edit("__len__", "__lenn__"),
+            edit("results =", "del L.__len__\nresults ="),
+        ],
+    ),
+    "issubclass abc": subject(
+        """\
+        import abc
+        class B(abc.ABC): pass
+        class C: pass
+        def f(x): return x * 2 if issubclass(C, B) else x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "B.register(C)\nresults ="),
         ],
     ),
     "regex": subject(
@@ -275,22 +309,104 @@ ATTACKS: dict[str, Subject] = {
             edit('"b+"', '"c"'),
         ],
     ),
-    "module getattr": subject(
+    "shared cell alias": subject(
         """\
-        plug = types.ModuleType("nbcache_plug")
-        sys.modules["nbcache_plug"] = plug
-        K = 2.0
-        def ask(name):
-            if name == "dyn": return K
-            raise AttributeError(name)
-        plug.__getattr__ = ask
-        def f(x): return x * plug.dyn + (1 if hasattr(plug, "dyn2") else 5)
+        def make():
+            box = [1.0]
+            def push(v): box.append(v)
+            def get(): return sum(box)
+            return push, get
+        push, get = make()
+        def f(x):
+            push(2.0)
+            return x * get()
         results = infer(f, X)
         """,
         [
-            edit("K = 2.0", "K = 3.0"),
-            edit('== "dyn"', 'in ("dyn", "dyn2")'),
-            edit("results =", "plug.dyn = 9.0\nresults ="),
+            edit("def f", "_, get = make()\ndef f"),
+            edit("[1.0]", "[3.0]"),
+        ],
+    ),
+    "shared cell class": subject(
+        """\
+        def make():
+            n = 1.0
+            class Inc:
+                def go(self):
+                    nonlocal n
+                    n = n + 3.0
+            class Get:
+                def go(self): return n
+            return Inc(), Get()
+        inc, get = make()
+        def f(x):
+            inc.go()
+            return x * get.go()
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", "_, get = make()\ndef f"),
+            edit("n = 1.0", "n = 4.0"),
+            edit("+ 3.0", "- 3.0"),
+        ],
+    ),
+    "shared list defaults": subject(
+        """\
+        D = [1.0]
+        def push(v, box=D): box.append(v)
+        def get(box=D): return sum(box)
+        def f(x):
+            push(2.0)
+            return x * get()
+        results = infer(f, X)
+        """,
+        [
+            edit("def get(box=D)", "def get(box=[1.0])"),
+            edit("D = [1.0]", "D = [2.0]"),
+            edit("def get(box=D)", "def get(box=[*D])"),
+        ],
+    ),
+    "shared attr alias": subject(
+        """\
+        class A:
+            def __init__(s, box): s.box = box
+        box = [1.0]
+        a, b = A(box), A(box)
+        def f(x):
+            a.box.append(2.0)
+            return x * sum(b.box)
+        results = infer(f, X)
+        """,
+        [
+            edit("A(box), A(box)", "A(box), A([1.0])"),
+            edit("A(box), A(box)", "A([1.0]), A(box)"),
+        ],
+    ),
+    "torch attr absent": subject(
+        """\
+        def f(x):
+            try: return torch.nbcache_fast_op(x)
+            except AttributeError: return x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "torch.nbcache_fast_op = torch.sin\nresults ="),
+        ],
+    ),
+    "F hasattr list": subject(
+        """\
+        F = torch.nn.functional
+        CANDIDATES = ("swish9", "silu")
+        def f(x):
+            for n in CANDIDATES:
+                g = getattr(F, n, None)
+                if g is not None: return g(x)
+            return x
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "F.swish9 = torch.sin\nresults ="),
+            edit("results =", "F.silu = torch.sin\nresults ="),
         ],
     ),
     "env by closure": subject(
@@ -317,6 +433,410 @@ ATTACKS: dict[str, Subject] = {
         """,
         [
             edit("results =", 'os.environ["NBX"] = "1"\nresults ='),
+        ],
+    ),
+    "env fstring": subject(
+        """\
+        import os
+        S = "X"
+        def f(x):
+            return x * 2 if os.environ.get(f"NB{S}", "0") == "0" else x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", 'os.environ["NBX"] = "1"\ndef f'),
+            edit('S = "X"', 'S = "Y"\nos.environ["NBY"] = "1"'),
+        ],
+    ),
+    "env fstring2": subject(
+        """\
+        import os
+        S = "X"
+        def f(x):
+            return x * 2 if os.environ.get("NB" + S, "0") == "0" else x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", 'os.environ["NBX"] = "1"\ndef f'),
+        ],
+    ),
+    "env import from": subject(
+        """\
+        import os
+
+        def f(x):
+            from os import environ
+            return x * 2 if environ.get("NBX", "0") == "0" else x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", 'os.environ["NBX"] = "1"\ndef f'),
+        ],
+    ),
+    "env class attr": subject(
+        """\
+        import os
+        class C: e = os.environ
+        def f(x):
+            return x * 2 if C.e.get("NBX", "0") == "0" else x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", 'os.environ["NBX"] = "1"\ndef f'),
+        ],
+    ),
+    "env default arg": subject(
+        """\
+        import os
+        def rd(x, e=os.environ): return x * 2 if e.get("NBX", "0") == "0" else x * 3
+        def f(x):
+            return rd(x)
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", 'os.environ["NBX"] = "1"\ndef f'),
+        ],
+    ),
+    "except base": subject(
+        """\
+        class E(Exception): pass
+        class E2(E): pass
+        def f(x):
+            try: raise E2("a")
+            except E: return x * 2
+            except Exception: return x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", "class E(Exception): pass\ndef f"),
+            edit("E2(E)", "E2(Exception)"),
+        ],
+    ),
+    "match base": subject(
+        """\
+        class E:
+            def __init__(s, k): s.k = k
+        class E2(E): pass
+        o = E2(3.0)
+        def f(x):
+            match o:
+                case E(k=k): return x * k
+                case _: return x * 9
+        results = infer(f, X)
+        """,
+        [
+            edit("def f", "class E:\n    def __init__(s, k): s.k = k\ndef f"),
+            edit("E2(E): pass", "E2(E): k = 1"),
+            edit("E2(3.0)", "E2(4.0)"),
+        ],
+    ),
+    "enum format": subject(
+        """\
+        import enum
+        G = 1
+        class E(enum.Enum):
+            A = 1
+            def __str__(s): return "a" * G
+        def f(x): return x * len(f"{E.A}")
+        results = infer(f, X)
+        """,
+        [
+            edit("G = 1", "G = 2"),
+        ],
+    ),
+    "enum missing2": subject(
+        """\
+        import enum
+        ALIAS = {"relu": "RELU", "sine": "SIN"}
+        class Act(enum.Enum):
+            RELU = 1
+            SIN = 2
+            @classmethod
+            def _missing_(cls, v): return cls[ALIAS[v]]
+        def f(x): return torch.relu(x) if Act("relu") is Act.RELU else torch.sin(x)
+        results = infer(f, X)
+        """,
+        [
+            edit('"relu": "RELU"', '"relu": "SIN"'),
+        ],
+    ),
+    "cells three": subject(
+        """\
+        def make():
+            n, m = 1.0, 5.0
+            def inc():
+                nonlocal n
+                n = n + 1.0
+            def dec():
+                nonlocal m
+                m = m - 1.0
+            def get(): return n * m
+            return inc, dec, get
+        inc, dec, get = make()
+        class H: pass
+        h = H(); h.inc = inc; h.dec = dec; h.get = get
+        def f(x):
+            h.inc(); h.dec()
+            return x * h.get()
+        results = infer(f, X)
+        """,
+        [
+            edit("h.dec = dec", "h.dec = make()[1]"),
+            edit("h.inc = inc", "h.inc = make()[0]"),
+            edit("h.get = get", "h.get = make()[2]"),
+        ],
+    ),
+    "regex sub": subject(
+        """\
+        import re
+        PAT = re.compile("a+")
+        TAB = {"b": 2.0, "aab": 3.0, "ab": 4.0}
+        def f(x): return x * TAB[PAT.sub("", "aab")] + len(PAT.pattern)
+        results = infer(f, X)
+        """,
+        [
+            edit('"a+"', '"c"'),
+            edit('"a+"', '"^a"'),
+            edit('"a+"', '"A+", re.I'),
+        ],
+    ),
+    "heap types": subject(
+        """\
+        import re, operator, functools
+        PATS = {"skip": re.compile("zz")}
+        NAMES = ["aa", "bb"]
+        def f(x):
+            for n in NAMES:
+                if PATS["skip"].search(n): continue
+                x = x * 2 + 1
+            return x
+        results = infer(f, X)
+        """,
+        [
+            edit('"zz"', '"a"'),
+            edit('"zz"', '"b|a"'),
+        ],
+    ),
+    "heap attr pattern": subject(
+        """\
+        import re
+        P1 = re.compile("ab")
+        def f(x): return x * len(P1.pattern) + P1.flags + P1.groups
+        results = infer(f, X)
+        """,
+        [
+            edit('"ab"', '"abc"'),
+            edit('"ab"', '"a(b)"'),
+            edit('"ab"', '"ab", re.I'),
+        ],
+    ),
+    "try attr submodule": subject(
+        """\
+        import torch.nn.functional as F
+        class Net(torch.nn.Module):
+            def forward(s, x):
+                try: act = F.brand_new
+                except AttributeError: act = F.relu
+                return act(x) + 1
+        m = Net()
+        results = infer(m, X)
+        """,
+        [
+            edit("results =", "F.brand_new = torch.sin\nresults ="),
+            edit("results =", "F.relu = torch.sin\nresults ="),
+        ],
+    ),
+    "getattr from config": subject(
+        """\
+        import torch.nn.functional as F
+        class Cfg: act = "nbnew"
+        cfg = Cfg()
+        def f(x): return getattr(F, cfg.act, F.relu)(x) + getattr(torch, cfg.act, torch.cos)(x)
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "F.nbnew = torch.sin\nresults ="),
+            edit("results =", "torch.nbnew = torch.sin\nresults ="),
+            edit('act = "nbnew"', 'act = "sigmoid"'),
+        ],
+    ),
+    "getattr fstring": subject(
+        """\
+        import torch.nn.functional as F
+        VER = 2
+        def f(x): return x * 2 if not hasattr(F, f"nbnew_v{VER}") else x * 3
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "F.nbnew_v2 = torch.sin\nresults ="),
+            edit("VER = 2", "VER = 3\nF.nbnew_v3 = 1"),
+        ],
+    ),
+    "user module backends": subject(
+        """\
+        be = types.ModuleType("nbatk_be"); sys.modules["nbatk_be"] = be
+        be.gelu = lambda x: x * 2
+        def pick(n):
+            try: return getattr(be, n)
+            except AttributeError: return be.gelu
+        def f(x): return pick("fast_gelu")(x)
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "be.fast_gelu = lambda x: x * 3\nresults ="),
+            edit("x * 2", "x * 4"),
+        ],
+    ),
+    "isinstance hook abc": subject(
+        """\
+        import collections.abc
+        class Coll:
+            def __init__(s): s.v = [1.0, 2.0]
+            def __iter__(s): return iter(s.v)
+        c = Coll()
+        def f(x):
+            if isinstance(c, collections.abc.Mapping): return x * 3
+            if isinstance(c, collections.abc.Iterable): return x * 2
+            return x
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "collections.abc.Mapping.register(Coll)\nresults ="),
+            edit("results =", "Coll.__iter__ = None\nresults ="),
+        ],
+    ),
+    "dataclass identity": subject(
+        """\
+        import dataclasses
+        @dataclasses.dataclass
+        class Cfg:
+            a: float = 2.0
+        @dataclasses.dataclass
+        class Big(Cfg):
+            b: float = 3.0
+        cfg = Big()
+        def f(x):
+            if isinstance(cfg, Cfg): return x * cfg.a
+            return x * 7
+        def g(x): return x * 2 if cfg == Big() else x * 3
+        def results(compile):
+            with torch.no_grad(): return [compile(f)(X), compile(g)(X)]
+        """,
+        [
+            edit("def f", "@dataclasses.dataclass\nclass Cfg:\n    a: float = 2.0\ndef f"),
+            edit("def f", "@dataclasses.dataclass\nclass Big(Cfg):\n    b: float = 3.0\ndef f"),
+            edit("a: float = 2.0", "a: float = 4.0"),
+        ],
+    ),
+    "isinstance module list": subject(
+        """\
+        nn = torch.nn
+        class Base(nn.Module): pass
+        class A(Base):
+            def forward(s, x): return x * 2
+        ml = nn.ModuleList([A(), nn.ReLU()])
+        def f(x):
+            for m in ml:
+                if isinstance(m, (Base, nn.Identity)): x = m(x) + 3
+                else: x = m(x)
+            return x
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", "class Base(nn.Module): pass\nresults ="),
+            edit("results =", "nn.Identity = nn.ReLU\nresults ="),
+        ],
+    ),
+    "property native enumlike": subject(
+        """\
+        import enum
+        W = {"A": 2.0, "B": 3.0}
+        class E(str, enum.Enum):
+            A = "A"
+            B = "B"
+            def __eq__(s, o): return W["A"] > 2.5
+            def __hash__(s): return hash(W["A"])
+        e = E.A
+        def f(x): return x * 2 if e == "A" else x * 3
+        def g(x): return x * {"A": 4.0}.get(e, 9.0)
+        def h(x): return x * 2 if e in ("A", "B") else x * 5
+        def results(compile):
+            with torch.no_grad(): return [compile(j)(X) for j in (f, h)]
+        """,
+        [
+            edit('"A": 2.0', '"A": 4.0'),
+        ],
+    ),
+    "str hash": subject(
+        """\
+        def f(x): return x * ("abc".__hash__() % 7 + 1) + ("qr".__hash__() % 5)
+        results = infer(f, X)
+        """,
+        [
+            edit('"abc"', '"abd"'),
+        ],
+    ),
+    "tuple hash": subject(
+        """\
+        def f(x): return x * (("abc", 1).__hash__() % 7 + 1)
+        results = infer(f, X)
+        """,
+        [
+            edit('"abc"', '"abd"'),
+        ],
+    ),
+    "enum format2": subject(
+        """\
+        import enum
+        NAMES = {"A": "x"}
+        class E(enum.Enum):
+            A = 1
+            def __format__(s, spec): return NAMES[s.name]
+        TAB = {"k_x": 2.0, "k_y": 3.0}
+        def f(x): return x * TAB[f"k_{E.A}"]
+        def g(x): return x * TAB["k_{}".format(E.A)]
+        def h(x): return x * TAB["k_%s" % format(E.A)]
+        def results(compile):
+            with torch.no_grad(): return [compile(j)(X) for j in (f, g)]
+        """,
+        [
+            edit('"A": "x"', '"A": "y"'),
+        ],
+    ),
+    "enum str join": subject(
+        """\
+        import enum
+        NAMES = {"A": "x"}
+        class E(str, enum.Enum):
+            A = "a"
+            def __str__(s): return NAMES[s.name]
+        TAB = {"k_x": 2.0, "k_y": 3.0, "k_a": 4.0}
+        def f(x): return x * TAB["k_" + str(E.A)]
+        def g(x): return x * TAB["k_%s" % E.A]
+        def h(x): return x * TAB["_".join(["k", E.A])]
+        def results(compile):
+            with torch.no_grad(): return [compile(j)(X) for j in (f, g, h)]
+        """,
+        [
+            edit('"A": "x"', '"A": "y"'),
+        ],
+    ),
+    "module getattr": subject(
+        """\
+        plug = types.ModuleType("nbcache_plug")
+        sys.modules["nbcache_plug"] = plug
+        K = 2.0
+        def ask(name):
+            if name == "dyn": return K
+            raise AttributeError(name)
+        plug.__getattr__ = ask
+        def f(x): return x * plug.dyn + (1 if hasattr(plug, "dyn2") else 5)
+        results = infer(f, X)
+        """,
+        [
+            edit("K = 2.0", "K = 3.0"),
+            edit('== "dyn"', 'in ("dyn", "dyn2")'),
+            edit("results =", "plug.dyn = 9.0\nresults ="),
         ],
     ),
 }

@@ -319,8 +319,8 @@ class Objects:
         return self._named(held(type(value), value), self._ignored)
 
     def _named(self, values: Mapping[str, Any], ignored: frozenset[str]) -> list[str]:
-        names = sorted(str(name) for name in values if name not in ignored)
-        return [part for name in names for part in (name, self.digest(values[name]))]
+        names = sorted((name for name in values if name not in ignored), key=str)
+        return [part for name in names for part in (str(name), self.digest(values[name]))]
 
     def _instance(self, value: Any) -> str:
         kind = type(value)

@@ -25,8 +25,10 @@ def variables(code: CodeType, scope: Mapping[str, Any]) -> set[str]:
     steps = [step for step in steps_of(code) if step.operation not in _OF_NO_EFFECT]
     found = set()
     for index, step in enumerate(steps):
+        if step.operation == "IMPORT_FROM" and step.value in _NAMES:
+            raise Untold(f"{code.co_qualname}() imports the environment")
         if step.operation in LOADS_ATTRIBUTE | LOADS_GLOBAL and step.value in names:
-            name = _constant(steps[index + 1 : index + 3]) or _asked_for(steps, index)
+            name = _constant(steps[index + 1 : index + 5]) or _asked_for(steps, index)
             if name is None:
                 raise Untold(
                     f"{code.co_qualname}() reads variables of the environment that it names as it runs"
@@ -43,10 +45,11 @@ def _constant(following: list[Step]) -> str | None:
         and following[0].value in ("get", "__getitem__")
     ):
         following = following[1:]
-    first = following[0] if following else None
-    if first is not None and first.operation == "LOAD_CONST" and isinstance(first.value, str):
-        return first.value
-    return None
+    if not following or following[0].operation != "LOAD_CONST" or not isinstance(following[0].value, str):
+        return None
+    after = [step.operation for step in following[1:3]]
+    with_default = len(after) == 2 and after[0].startswith("LOAD_") and after[1] == "CALL"
+    return following[0].value if after[:1] in (["CALL"], ["BINARY_SUBSCR"]) or with_default else None
 
 
 def _asked_for(steps: list[Step], index: int) -> str | None:

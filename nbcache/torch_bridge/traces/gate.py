@@ -13,7 +13,7 @@ from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 from nbcache.torch_bridge.traces.values import Untold
 
-__all__ = ["check", "check_classes", "check_environment", "check_module"]
+__all__ = ["check", "check_classes", "check_environment", "check_module", "is_users"]
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.FunctionType, types.MethodType)
@@ -86,22 +86,23 @@ def check_classes(classes: Iterable[type]) -> None:
                 for name in names & vars(base).keys():
                     found = vars(base)[name]
                     code = getattr(getattr(found, "__func__", found), "__code__", None)
-                    if code is not None and _is_users(code):
+                    if code is not None and is_users(code):
                         raise Untold(f"it may call {base.__qualname__}.{name}(), which is not traced")
 
 
 def check_module(module: types.ModuleType) -> None:
     """Raise Untold of a module of the user's that makes attributes when it is asked for them."""
     ask = module.__dict__.get("__getattr__")
-    if isinstance(ask, types.FunctionType) and _is_users(ask.__code__):
+    if isinstance(ask, types.FunctionType) and is_users(ask.__code__):
         raise Untold(f"the module {module.__name__} makes attributes when it is asked for them")
     for base in type(module).__mro__:
         for found in vars(base).values():
-            if isinstance(found, types.FunctionType) and _is_users(found.__code__):
+            if isinstance(found, types.FunctionType) and is_users(found.__code__):
                 raise Untold(f"the module {module.__name__} is of a class of yours")
 
 
-def _is_users(code: types.CodeType) -> bool:
+def is_users(code: types.CodeType) -> bool:
+    """Tell whether code is neither the standard library's nor an installed package's."""
     file = code.co_filename
     return not (
         file.startswith((_STDLIB, "<frozen ")) or "/site-packages/" in file or "/dist-packages/" in file

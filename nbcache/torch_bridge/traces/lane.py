@@ -170,7 +170,7 @@ class Traces:
             if not self._dependencies.is_plain():
                 raise Untold("code of yours is part of the compiler")
             return key_of(self._torch, frame.code, frame.values, backend, one_graph=one_graph)
-        except (Untold, Unknown) as why:
+        except (Untold, Unknown, RecursionError) as why:
             self._refused(frame.code, why)
         except Exception as error:
             self._fail("finding the key of a trace", error)
@@ -193,7 +193,7 @@ class Traces:
                         call.cache_entries,
                         partial(self._load, options),
                     )
-                except (Untold, Unknown) as why:
+                except (Untold, Unknown, RecursionError) as why:
                     reasons.append(str(why))
                     continue
                 except FormatError as error:
@@ -241,7 +241,7 @@ class Traces:
                 raise Untold("its graph depends on more than torch's keys hold")
             trace = recorded(self._torch, frame, output, seen, call.graphs, call.inputs)
             count_and_record(self._session, Artifact(_TYPE, key, to_bytes(trace)), made=True)
-        except (Untold, Unknown, FormatError) as why:
+        except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
         except Exception as error:
             self._fail("recording a trace", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import os
 import sys
@@ -9,6 +10,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -36,7 +38,7 @@ __all__ = ["Frame", "recorded"]
 
 _UNTOLD = frozenset(
     {
-        *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__static_attributes__"),
+        *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__hash__", "__static_attributes__"),
         *(
             "__subclasses__",
             "__type_params__",
@@ -85,6 +87,8 @@ def recorded(
 
     graph = output.tracer_output.output_graph
     _refuse_what_varies(graph, graphs)
+    for code in seen.ran:
+        raise Untold(f"Python runs {code.co_qualname}() while it is traced")
     annotations = _reads_annotations(seen)
     sources = Sources()
     guards = [guard_row(each, sources) for each in graph.guards]
@@ -177,7 +181,21 @@ def _reads_annotations(seen: Seen) -> bool:
                 found |= bool(read)
             elif read and not _is_torchs(code):
                 raise Untold(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
+            if _goes_through_set(each):
+                raise Untold("it may depend on the order of a set, which differs between processes")
     return found
+
+
+def _goes_through_set(code: CodeType) -> bool:
+    """Tell whether code uses a set that it writes out for anything but `in`."""
+    steps = steps_of(code)
+    return any(
+        step.opcode in dis.hasconst
+        and isinstance(step.value, frozenset)
+        and len(step.value) > 1
+        and following.operation != "CONTAINS_OP"
+        for step, following in pairwise(steps)
+    )
 
 
 def _is_torchs(code: CodeType) -> bool:
@@ -196,7 +214,7 @@ def _refuse(objects: Objects, value: Any, inlined: Set[int]) -> None:
         return
     if not objects.covers(value):
         raise Untold(f"a {type(value).__qualname__} is not told by any fact")
-    if id(value) in objects.unordered and type(value) is not frozenset:
+    if id(value) in objects.unordered:
         raise Untold("it may depend on the order of a set, which differs between processes")
     gate.check(value, inlined)
 
@@ -238,7 +256,7 @@ def _places(
             yield found
         else:
             raise Untold(f"a {type(value).__qualname__} (in a {kind}) cannot be found again")
-        if id(value) in objects.unordered and type(value) is not frozenset:
+        if id(value) in objects.unordered:
             raise Untold("it may depend on the order of a set, which differs between processes")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections import OrderedDict
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
+from nbcache.torch_bridge.traces.gate import is_users
 
 __all__ = ["Seen", "watching"]
 
@@ -26,6 +28,8 @@ _NOT_HELD: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of what only walks through something else."""
+_MADE = ("<eval_with_key", "<lambdify", "<string>")
+"""Where code is that torch and `dataclasses` make."""
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
 _AS_IT_IS = 3
 """The depth from which on a container counts by itself."""
@@ -39,6 +43,8 @@ class Seen:
         """Dynamo's values, in the order in which they were made; those of attempts that failed as well."""
         self.sourceless: list[Any] = []
         """What Dynamo came to by no way that it could guard."""
+        self.ran: set[types.CodeType] = set()
+        """Code of the user's that Python has run, and Dynamo has not walked through."""
         self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
         """By ids: code that was walked through, with its globals."""
 
@@ -84,7 +90,7 @@ class Seen:
 def _real(value: Any, depth: int = 0) -> Iterator[Any]:
     """Return what of a value is an object of the process, and not of Dynamo's own or a constant."""
     kind = type(value)
-    if is_plain(value) or issubclass(kind, _NOT_HELD) or kind.__module__.startswith(_OF_DYNAMO):
+    if is_plain(value) or issubclass(kind, _NOT_HELD) or _is_of_dynamo(kind):
         return
     if kind.__name__ in ("ImplicitRealizingVariableTrackerMeta", "VariableTrackerMeta"):
         return
@@ -100,7 +106,11 @@ def _real(value: Any, depth: int = 0) -> Iterator[Any]:
 def _is_dynamos(container: Any) -> bool:
     """Tell whether a container holds values of Dynamo's own, or nothing."""
     held = container.values() if isinstance(container, dict) else container
-    return all(type(each).__module__.startswith(_OF_DYNAMO) for each in held)
+    return all(_is_of_dynamo(type(each)) for each in held)
+
+
+def _is_of_dynamo(kind: type) -> bool:
+    return str(vars(kind).get("__module__", kind.__module__)).startswith(_OF_DYNAMO)
 
 
 def _is_scope(value: dict[Any, Any]) -> bool:
@@ -116,6 +126,7 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
 
     Dynamo traces on one thread at a time.
     """
+    from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTrackerMeta
     from torch._dynamo.variables.builder import SourcelessBuilder
@@ -123,6 +134,20 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
+    compiler, profiler = OutputGraph.call_user_compiler, sys.getprofile()
+    ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
+
+    def called(frame: types.FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and is_users(code) and not code.co_filename.startswith((ours, *_MADE)):
+            seen.ran.add(code)
+
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        sys.setprofile(profiler)
+        try:
+            return compiler(*args, **kwargs)
+        finally:
+            sys.setprofile(called)
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = type.__call__(cls, *args, **kwargs)
@@ -143,9 +168,13 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     meta.__call__ = make
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)
+    OutputGraph.call_user_compiler = compile
+    sys.setprofile(called)
     try:
         yield
     finally:
+        sys.setprofile(profiler)
+        OutputGraph.call_user_compiler = compiler
         SourcelessBuilder.create = staticmethod(create)
         walker.__init__ = begin
         del meta.__call__
