@@ -1579,6 +1579,12 @@ SUBJECTS: dict[str, Subject] = {
         ],
         [edit("CHOSEN", "USED")],
     ),
+    "what functions of torch's call": subject(
+        """\
+        results = infer(lambda x: torch.einsum("ij,jk->ik", x, x) + 1, X)
+        """,
+        [edit("results =", "torch.functional._VF.einsum = lambda e, o, path=None: o[0] * 3\nresults =")],
+    ),
     "what was taken back": subject(
         """
         lib = torch.library.Library("aten", "IMPL")

@@ -122,11 +122,14 @@ class Objects:
         values: tuple[type, ...] = (),
         *,
         annotations: bool = False,
+        most: int = _MOST_OBJECTS,
     ) -> None:
         """`rules` come before everything else; attributes that are `ignored` don't count.
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
+        Of more than `most` objects there is no digest.
         """
+        self._most = most
         self._annotations = annotations
         self._rules = tuple(rules)
         self._values = values
@@ -191,7 +194,7 @@ class Objects:
             return found
         if key in self._begun:
             return f"within {len(self._begun) - self._begun.index(key)}"
-        if len(self._found) >= _MOST_OBJECTS:
+        if len(self._found) >= self._most:
             raise Unknown("more objects than nbcache looks at")
         self._alive.append(value)
         self._begun.append(key)

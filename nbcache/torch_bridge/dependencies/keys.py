@@ -84,6 +84,8 @@ class Dependencies:
         self._ours = os.path.join(ours, "")
         self._read: list[Any] = [torch.Tensor, *namespaces(torch)]
         """Classes and modules of torch's that it reads while it traces a graph."""
+        self._behind = torch.functional._VF
+        """The module that functions in `torch.functional` call, where any attribute that is set is read."""
         self._given: Any = None
         """The decompositions that AOTAutograd was given last."""
         self._generators: list[type] = []
@@ -113,7 +115,7 @@ class Dependencies:
     def follow_attributes(self, torch: ModuleType, session: Session, patches: Patches) -> None:
         """Note what torch's classes and modules hold whose attributes code may read."""
         modules = {torch.nn.Module, *subclasses(torch.nn.Module)}
-        for owner in (*self._read, torch.autograd.Function, *filter(self._known.has, modules)):
+        for owner in (*self._read, self._behind, torch.autograd.Function, *filter(self._known.has, modules)):
             self._originals.note(owner, late=self._late)
 
     def follow_devices(self, common: ModuleType, session: Session, patches: Patches) -> None:
@@ -368,7 +370,7 @@ class Dependencies:
 
     def _add_replaced(self, state: Fingerprint) -> None:
         """Add what others have put in place of attributes of torch's that any graph may run into."""
-        for owner in (*self._read, *self._generators):
+        for owner in (*self._read, self._behind, *self._generators):
             for name, value, replaced in self._originals.changes(owner):
                 if name not in UNREACHED and (replaced or owner not in self._read or is_special(name)):
                     self._add_attribute(state, owner, name, value)
