@@ -15,6 +15,7 @@ from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
     Values,
+    builtins_of,
     fact_of,
     found_at,
     is_whole,
@@ -133,8 +134,7 @@ def _given(trace: Trace, frame: Frame) -> Iterator[dict[str, Any]]:
         scope[name] = sys.modules[module]
     for name, kind, place in trace.installed:
         if kind == "builtins":
-            builtins = scope["__builtins__"]
-            scope[name] = builtins if isinstance(builtins, dict) else builtins.__dict__
+            scope[name] = builtins_of(scope)
         elif kind == "module":
             scope[name] = sys.modules.get(place)
         elif kind == "object":
@@ -248,8 +248,7 @@ def _value(
     if kind == "graph":
         return load(trace.autograd_key, inputs)
     if kind == "builtins":
-        builtins = frame.scope["__builtins__"]
-        return builtins if isinstance(builtins, dict) else builtins.__dict__
+        return builtins_of(frame.scope)
     if kind == "module" and place in sys.modules:
         return sys.modules[place]
     if kind == "object":
