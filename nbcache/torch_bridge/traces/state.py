@@ -21,8 +21,13 @@ _CONFIGS = (
     *("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"),
     *("torch.compiler.config", "torch.fx.experimental._config"),
 )
-_WITHOUT_EFFECT = frozenset({"job_id", "cache_key_tag"})
-"""Settings that say where a profile is kept, and what torch's own keys hold already."""
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("cache_key_tag", "compile_threads", "cuda.cutlass_dir", "cutlass.cutlass_dir", "job_id"),
+        *("worker_start_method", "xpu.cutlass_dir"),
+    }
+)
+"""Settings that differ between folders and machines, and do not count in torch's own keys, or do there."""
 _RULES = (
     *("BUILTIN_INLINE_WHEN_CALLED", "FORCE_SKIP_FILES", "LEGACY_MOD_INLINELIST", "MOD_INLINELIST"),
     *("MOD_SKIPLIST", "SKIP_DIRS"),
