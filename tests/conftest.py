@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -136,14 +137,25 @@ def start_kernel(tmp_path: Path, isolated: dict[str, str]) -> Iterator[Callable[
 
 
 @pytest.fixture(scope="session")
-def cold(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nbformat.NotebookNode]:
-    """Return a folder in which one cold kernel has compiled the sample, and its notebook."""
-    folder = tmp_path_factory.mktemp("cold")
-    with pytest.MonkeyPatch.context() as patch:
-        environ = environ_below(folder)
-        give_to_client(environ, patch)
-        notebook = execute([LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, folder, forked=False)
-    return folder, notebook
+def cold(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> tuple[Path, nbformat.NotebookNode]:
+    """Return a folder in which one cold kernel has compiled the sample, and its notebook.
+
+    All workers share it: the first that asks makes it.
+    """
+    import nbformat  # it takes long
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "cold"
+    done = folder / "executed.ipynb"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            with pytest.MonkeyPatch.context() as patch:
+                environ = environ_below(folder)
+                give_to_client(environ, patch)
+                notebook = execute([LOAD, SET_UP, DEFINE, CALL, REPORTS], environ, folder, forked=False)
+            nbformat.write(notebook, done)
+    return folder, nbformat.read(done, as_version=4)
 
 
 @pytest.fixture

@@ -744,8 +744,14 @@ def test_an_interrupted_compile_says_so_and_the_function_can_be_run_again(
     define = """\
 import os, psutil, signal, threading, time
 
+def compiles():
+    try:
+        return any("cc1plus" in each.name() for each in psutil.Process().children(recursive=True))
+    except psutil.NoSuchProcess:  # one has just ended
+        return False
+
 def strike():  # as a notebook's interrupt does: the compilers that run get the signal, too
-    while not any("cc1plus" in each.name() for each in psutil.Process().children(recursive=True)):
+    while not compiles():
         time.sleep(0.01)
     os.killpg(0, signal.SIGINT)
 

@@ -1,6 +1,6 @@
 """Run programs in kernels that are forked from one process: as fresh as after a restart, without its imports.
 
-As a script it reads a task a line: folders, and a program of `subjects`. It answers each with a line.
+As a script it reads a task a line: a folder, and a program of `subjects`. It answers each with a line.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import IO, Any
+
+from support.forked_interpreters import command
 
 CELL = "# %%\n"
 """What begins another cell of a program."""
@@ -35,17 +39,32 @@ _EAGER = "found = results(lambda f, **options: f)"
 
 
 class Restarts:
-    """The process that kernels are forked from; it imports torch once."""
+    """The process that kernels are forked from; it has torch imported."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
-        command = [sys.executable, "-W", "ignore", __file__]
+    def __init__(self, environ: Mapping[str, str], *, hash_seed: int | None = None) -> None:
+        """Without a seed of its own for hashes of texts, it is forked itself, and starts at once."""
+        python, more = command("torch"), {}
+        if hash_seed is not None:
+            python, more = [sys.executable, "-W", "ignore"], {"PYTHONHASHSEED": str(hash_seed)}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+            [*python, "-m", "soundness.restarts"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environ, **more},
+            cwd=Path(__file__).parents[1],
         )
+        self._settings: dict[str, str] = {}
+
+    def having(self, **settings: str) -> Restarts:
+        """Return the same, whose kernels have these environment variables."""
+        found = copy(self)
+        found._settings = settings
+        return found
 
     def run(self, source: str, folder: Path, *, eager: bool = False) -> dict[str, Any]:
         """Run a program in a kernel whose folders are below `folder`; return what came out of it."""
-        task = {"source": source, "folder": str(folder), "eager": eager}
+        task = {"source": source, "folder": str(folder), "eager": eager, "settings": self._settings}
         self._input.write(json.dumps(task) + "\n")
         self._input.flush()
         answer: dict[str, Any] = json.loads(self._output.readline())
@@ -70,15 +89,15 @@ class Restarts:
 
 def _serve() -> None:
     import torch
-    import torch._inductor.compile_fx
+    import torch._inductor.config
     from IPython.core.interactiveshell import InteractiveShell
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from support.imports import import_what
 
-    del sys.path[0]
+    del sys.path[0]  # the tests
+    torch._inductor.config.compile_threads = 1
     with tempfile.TemporaryDirectory() as scratch:
-        task = {"source": _ANY, "folder": scratch, "eager": False}
+        task = {"source": _ANY, "folder": scratch, "eager": False, "settings": {}}
         import_what(lambda: _run(InteractiveShell, torch, task))
     for line in sys.stdin:
         print(json.dumps(_forked(InteractiveShell, torch, json.loads(line))), flush=True)
@@ -111,6 +130,7 @@ def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
         os.environ[name] = str(folder / name.lower())
         (folder / name.lower()).mkdir(parents=True, exist_ok=True)
     os.environ |= {"NBCACHE_PREWARM": "off", "NBCACHE_REPORT": "never", "NBCACHE_LIVE": "off"}
+    os.environ |= task["settings"]
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch has set it when it was imported
     tempfile.tempdir = None
     shell = shell_class.instance()

@@ -125,12 +125,6 @@ SUBJECTS: dict[str, Subject] = {
             edit("ROWS = 4", "ROWS = 2"),
             edit(
                 "(x * k)[:ROWS]",
-                "(x * k)[:ROWS].double()",
-                "new_empty(rows, 4)",
-                "new_empty(rows, 4, dtype=torch.float64)",
-            ),
-            edit(
-                "(x * k)[:ROWS]",
                 "(x * k)[:ROWS].t().contiguous().t()",
                 "new_empty(rows, 4)",
                 "new_empty(4, rows).t()",
@@ -174,6 +168,12 @@ SUBJECTS: dict[str, Subject] = {
         ],
         alike=[
             edit(
+                "(x * k)[:ROWS]",
+                "(x * k)[:ROWS].double()",
+                "new_empty(rows, 4)",
+                "new_empty(rows, 4, dtype=torch.float64)",
+            ),
+            edit(
                 "(x * k)[:ROWS]", "(x * k)[:ROWS].half()", "new_empty(rows, 4)", "new_empty(rows, 4).half()"
             ),
             edit("(x * k)[:ROWS]", "(x * k)[:3].clone()", "empty(x, ROWS)", "empty(x, 3)"),
@@ -210,8 +210,6 @@ SUBJECTS: dict[str, Subject] = {
         [
             edit("GAIN = 2.0", "GAIN = 3.0"),
             edit("return g * by", "return g * by * 2"),
-            edit("make(1.0)", "make(4.0)"),
-            edit("* ctx.extra", "/ ctx.extra"),
             edit("ctx.save_for_backward(x)", "ctx.save_for_backward(x * 5)", "+ x * 0", "+ x"),
             edit("ctx.extra = GAIN", "ctx.extra = GAIN * x.shape[0]"),
             edit(
@@ -235,6 +233,8 @@ SUBJECTS: dict[str, Subject] = {
             edit("def helper(g, by):", "\n# the rule\ndef helper(g, by):"),
         ],
         alike=[
+            edit("make(1.0)", "make(4.0)"),
+            edit("* ctx.extra", "/ ctx.extra"),
             edit("GAIN = 2.0", "GAIN = 2.5\nGAIN += 1"),
             edit("return g * by", "return g * by + 1"),
             edit("return g * by", "return g / (by + 1)"),
@@ -279,8 +279,6 @@ SUBJECTS: dict[str, Subject] = {
             edit("return g * 2", "return g * 3"),
             edit("lambda x: Scaled.apply(x)", "lambda x: Scaled.apply(x) * 1.5", "def f(", COLD + "def f("),
             edit("return x.mm(x)", "return x.mm(x.t())"),
-            edit("return inner(x) + x", "return inner(x) - x"),
-            edit('impl("composite", composite,', 'impl("composite", inner,'),
             edit('impl("composite", composite,', 'impl("composite", functools.partial(torch.mul, 3.0),'),
             edit(
                 "lambda x: x * 2",
@@ -306,6 +304,8 @@ SUBJECTS: dict[str, Subject] = {
             edit("lambda x: x * 2", "lambda y: y * 2"),
         ],
         alike=[
+            edit("return inner(x) + x", "return inner(x) - x"),
+            edit('impl("composite", composite,', 'impl("composite", inner,'),
             edit("return g * 2", "return g * 2 + 1"),
             edit("return g * 2", "return g.sin()"),
             edit("lambda x: Scaled.apply(x)", "lambda x: Scaled.apply(-x)"),
@@ -1038,13 +1038,10 @@ SUBJECTS: dict[str, Subject] = {
         results = train(f, X, W)
         """,
         [
-            edit("gain: float = 2.0", "gain: float = 3.0"),
             edit("kind: Kind = Kind.SUM", "kind: Kind = Kind.DIFFERENCE"),
             edit("[1.0, 2.0]", "[1.0, 3.0]"),
-            edit("self.gain * sum", "self.gain + sum"),
             edit("OPTIONS = Options()", "OPTIONS = Options(); OPTIONS.gain = 9.0"),
             edit('"plus": 1.0', '"plus": 4.0'),
-            edit("return TABLE[name]", "return -TABLE[name]"),
             edit("factor(*arguments) * 2", "factor(*arguments) * 5"),
             edit("scale = 0.5", "scale = 0.25"),
             edit("Rule())", "types.SimpleNamespace(backward=lambda ctx, g: g * 8.0).backward)"),
@@ -1066,6 +1063,9 @@ SUBJECTS: dict[str, Subject] = {
             edit("OPTIONS = Options()", "OPTIONS = Options(gain=2.0)"),
         ],
         alike=[
+            edit("self.gain * sum", "self.gain + sum"),
+            edit("return TABLE[name]", "return -TABLE[name]"),
+            edit("gain: float = 2.0", "gain: float = 3.0"),
             edit("OPTIONS = Options()", "OPTIONS = Options(gain=7.0)"),
             edit("* self.scale", "+ self.scale"),
         ],
@@ -1107,11 +1107,9 @@ SUBJECTS: dict[str, Subject] = {
         """,
         [
             edit("BY = 2", "BY = 3"),
-            edit("self * BY", "self + BY"),
             edit("Tensor.SCALE = 2.0", "Tensor.SCALE = 3.0"),
             edit("Linear.SCALE = 1.0", "Linear.SCALE = 3.0"),
             edit("mine = lambda x: x", "mine = lambda x: x * 3"),
-            edit("lambda self, x: x", "lambda self, x: x * 3"),
             edit("g.scaled()", "getattr(g, NAME)()"),
             edit("g.scaled()", "getattr(g, NAME)()", "BY = 2", "BY = 4"),
             edit("g.scaled()", "CALL(g)"),
@@ -1122,6 +1120,10 @@ SUBJECTS: dict[str, Subject] = {
             ),
         ],
         [edit("BY", "FACTOR"), edit("Tensor.SCALE = 2.0", "Tensor.SCALE = 2.0; Tensor.unread = 3.0")],
+        alike=[
+            edit("self * BY", "self + BY"),
+            edit("lambda self, x: x", "lambda self, x: x * 3"),
+        ],
     ),
     "methods of torch's in any graph": subject(
         """
@@ -1545,21 +1547,23 @@ SUBJECTS: dict[str, Subject] = {
         """,
         [
             edit("world_size=2", "world_size=4"),
-            edit("rank=0", "rank=1"),
             edit("manual_seed(3)", "manual_seed(4)"),
             edit('"cpu", torch.bfloat16)', '"cpu", torch.float16)'),
             edit("ONES._scale = 2.0", "ONES._scale = 3.0"),
             edit("output * HOOKED", "output * HOOKED * 2"),
             edit("output * BY", "output * BY * 2"),
-            edit("torch.tensor(KL)", "torch.tensor(KL * 2)"),
             edit("Kind", "Sort", '"Sort.SUM"', '"Kind.SUM"'),
-            edit("Row", "Line", '"Line()"', '"Row()"'),
             edit("def kind", "def sort", "Row(), kind", "Row(), sort"),
             edit("box.by = 4.0", "box.by = 5.0"),
             edit("collections.abc.Sized.register(Box)", ""),
             edit('"ignore", message', '"error", message'),
         ],
         [edit("CHOICE", "CHOSEN"), edit("def told():", "def told():\n    # all of it\n")],
+        alike=[
+            edit("rank=0", "rank=1"),
+            edit("Row", "Line", '"Line()"', '"Row()"'),
+            edit("torch.tensor(KL)", "torch.tensor(KL * 2)"),
+        ],
     ),
     "flags by which torch chooses operators": subject(
         """

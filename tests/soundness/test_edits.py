@@ -11,17 +11,7 @@ import pytest
 from soundness.restarts import CELL, Restarts
 from soundness.subjects import COLD, COMPILED, RARE, SUBJECTS, Edit, Subject
 
-from support.front_door import environ_below
-
 pytestmark = pytest.mark.compile
-
-
-@pytest.fixture(scope="module")
-def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
-    environ = environ_below(tmp_path_factory.mktemp("restarts"))
-    process = Restarts({**environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"})
-    yield process
-    process.close()
 
 
 def rows() -> Iterator[Any]:

@@ -459,6 +459,9 @@ class FrontEnd(NotebookClient):
         return super().process_message(message, cell, cell_index)
 
 
+OF_ONE_KERNEL = pytest.mark.xdist_group("live line")
+
+
 @pytest.fixture(scope="module")
 def executed():
     cells = [nbformat.v4.new_code_cell(source) for source in (SETUP, *CELLS.values(), "print('next')")]
@@ -478,6 +481,7 @@ def outputs(cell):
     return seen
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_the_line_stands_above_what_is_printed_and_the_report_below(executed):
     cell = executed["slow"]
@@ -491,6 +495,7 @@ def test_in_a_kernel_the_line_stands_above_what_is_printed_and_the_report_below(
     assert last == ("display_data", "report")
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_print_loop_and_a_bar_stay_in_one_piece_above_the_report(executed):
     assert outputs(executed["loop"]) == ["0\n1\n2\n3\n", "report"]
@@ -503,6 +508,7 @@ def test_in_a_kernel_a_print_loop_and_a_bar_stay_in_one_piece_above_the_report(e
     assert outputs(executed["result"]) == ["", "'a value'", "report"]
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_a_notebook_with_an_emptied_line_is_valid_and_makes_a_page(executed):
     from nbconvert import HTMLExporter
@@ -513,32 +519,38 @@ def test_a_notebook_with_an_emptied_line_is_valid_and_makes_a_page(executed):
     assert "and after" in page and "<b>report</b>" in page and "compiling step" not in page
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_quick_cell_gets_its_report_last(executed):
     assert outputs(executed["quick"]) == ["quick\n", "report"]
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_cell_that_compiles_nothing_is_left_alone(executed):
     assert outputs(executed["silent"]) == ["silent\n"]
     assert outputs(executed["next"]) == ["next\n"]
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_cell_that_raises_still_gets_its_report(executed):
     assert outputs(executed["fails"]) == ["", "ZeroDivisionError", "report"]
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_cell_that_awaits_gets_its_own_line(executed):
     assert outputs(executed["async"]) == ["", "awaited\n", "report"]
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_report_survives_clear_output(executed):
     assert outputs(executed["clears"]) == ["cleared\n", "report"]
 
 
+@OF_ONE_KERNEL
 @pytest.mark.compile
 def test_in_a_kernel_a_captured_cell_shows_its_report(executed):
     assert outputs(executed["captured"]) == ["", "report"]
