@@ -41,7 +41,7 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 
 test-fast: $(VENV)/installed
-	$(BIN)/python $(PYTEST) -m "not compile and not faults and not gpu"
+	$(BIN)/python $(PYTEST) -m "not (compile or faults or proof or gpu)"
 
 test-compile: $(VENV)/installed
 	$(BIN)/python $(PYTEST) -m "(compile or faults) and not (proof or gpu)" --durations=10
