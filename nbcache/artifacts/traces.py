@@ -95,12 +95,15 @@ class Trace:
     operators: int
     has_outputs: int
     """1 where the graph has any, else 0."""
+    seconds: float = 0.0
+    """What tracing took; 0 where that is not known."""
 
 
 def to_bytes(trace: Trace) -> bytes:
     """Return a trace as bytes; FormatError where it holds what these cannot hold."""
     try:
-        return to_json(_FORMAT, {each.name: getattr(trace, each.name) for each in fields(trace)})
+        told = {each.name: getattr(trace, each.name) for each in fields(trace)}
+        return to_json(_FORMAT, {name: each for name, each in told.items() if name != "seconds" or each})
     except (TypeError, ValueError) as error:
         raise FormatError(f"a trace cannot be written: {error}") from error
 
@@ -134,6 +137,7 @@ def from_bytes(content: bytes) -> Trace:
         replayed=_texts(read.array("replayed")),
         operators=read.integer("operators"),
         has_outputs=read.integer("has_outputs"),
+        seconds=read.seconds("seconds") if read.has("seconds") else 0.0,
     )
     if len(trace.same) != len(sources):
         raise corrupt("a trace does not tell of each source whether it is another one")

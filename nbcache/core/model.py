@@ -345,6 +345,8 @@ class GraphRecord:
     """Why the graph ended before its function did."""
     threads: int = 0
     """torch's number of threads when the graph was looked up; 0 where it is not known."""
+    trace: str | None = None
+    """What became of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -374,6 +376,7 @@ class GraphRecord:
             "kernels": self.kernels,
             "kernels_compiled": self.kernels_compiled,
             "bytes": dict(self.bytes),
+            "trace": self.trace,
             "recompile_reason": self.recompile_reason,
             "graph_break_reason": self.graph_break_reason,
             "threads": self.threads or None,

@@ -61,6 +61,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\s*\d{1,9}\s*", text, re.ASCII):
+        raise ValueError("a whole number is needed")
+    return int(text)
+
+
 @dataclass(frozen=True)
 class _OneOf:
     """Reads one of a few values."""
@@ -81,6 +87,7 @@ _ALLOWED: Mapping[Callable[[str], Any], str] = {
     _folder: "a folder",
     _size: "a size, such as 500MB or 5GB, of at least 1MB",
     _seconds: "seconds, from 0.01 to 600",
+    _count: "a whole number",
     str: "text",
 }
 
@@ -117,9 +124,13 @@ class Settings:
     prewarm: bool = _setting(
         True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
     )
-    trace: bool = _setting(
-        False, _switch, "keep traces, so that a restored function is not traced again (an experiment)"
+    trace: str = _setting(
+        "off",
+        _OneOf(("off", "on", "audit")),
+        "keep traces, so that a restored function is not traced again (on, an experiment); "
+        "trace it all the same, and compare (audit)",
     )
+    audit: int = _setting(20, _count, "with trace=on, one of this many kernels audits; 0 for none")
     report: str = _setting(
         "always",
         _OneOf(("always", "magic", "never")),

@@ -21,6 +21,7 @@ __all__ = [
     "SpanEnded",
     "SpanStarted",
     "TraceAdopted",
+    "TraceAudited",
 ]
 
 
@@ -135,10 +136,19 @@ class TraceAdopted(Event):
 
     guards: int
     facts: int
+    once_seconds: float
+    """What tracing took once."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameTraced(Event):
-    """A frame is traced although there is a trace of it: `reason` is the first thing that differs."""
+    """A frame is traced although there is a trace of it: `reason` is a fact that does not hold."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceAudited(Event):
+    """A frame was traced although a stored trace fits it; `differs` names what is another, if anything."""
+
+    differs: str

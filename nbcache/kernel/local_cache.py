@@ -101,7 +101,7 @@ class LocalLevel:
     def forget(self, environment: Environment, type: str, key: str) -> None:
         """Drop what is stored under torch's `key`."""
         forget = partial(self.artifacts.forget, environment.digest, type, key)
-        self._access("write", "dropping an incomplete graph", forget)
+        self._access("write", "dropping what is of no use", forget)
 
     def _bound(self, written: int) -> None:
         """Count bytes that were written, and keep the store within its bound."""

@@ -87,7 +87,7 @@ class NotebookCache:
         self._worker = Worker(partial(kernel.failed, "storing what was compiled"))
         self._lock = threading.Lock()
         self._origins: dict[tuple[str, str], Source] = {}
-        self._incomplete: set[str] = set()
+        self._given_up: set[tuple[str, str]] = set()
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder = ManifestBuilder()
         self._pid = os.getpid()
@@ -120,7 +120,7 @@ class NotebookCache:
         with self._lock:
             self._forget_read()
             self._prefetcher.begin(None)
-            self._incomplete.clear()
+            self._given_up.clear()
 
     # --- what is there --------------------------------------------------------------------------
 
@@ -189,19 +189,19 @@ class NotebookCache:
 
     def is_given_up(self, type: str, key: str) -> bool:
         """Tell whether what is stored under `key` was found to be of no use."""
-        return type == "inductor" and key in self._incomplete
+        return (type, key) in self._given_up
 
-    def discard_incomplete(self, key: str) -> None:
-        """Give up a stored graph that cannot be used, since a kernel that it needs is not there.
+    def give_up(self, type: str, key: str, why: str) -> None:
+        """Use what is stored under `key` no more, and drop it here; `why` is a clause.
 
-        Else it would lie beside the one that is compiled now, and torch might try it first for good.
+        Else it would lie beside what is made now, and might be tried first for good.
         """
         environment = self.environment
-        if environment is None or key in self._incomplete:
+        if environment is None or self.is_given_up(type, key):
             return
-        self._incomplete.add(key)
-        logger.debug("inductor %s is given up: a kernel of it is not there", key)
-        self.submit(partial(self._local.forget, environment, "inductor", key))
+        self._given_up.add((type, key))
+        logger.debug("%s %s is given up: %s", type, key, why)
+        self.submit(partial(self._local.forget, environment, type, key))
 
     # --- what is read ahead ---------------------------------------------------------------------
 

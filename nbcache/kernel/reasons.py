@@ -7,9 +7,11 @@ from typing import Protocol
 
 from nbcache.core.model import ArtifactRef, Direction, GraphRecord, GraphSummary
 
-__all__ = ["FIRST_TIME", "names_changed", "why_missed"]
+__all__ = ["FIRST_TIME", "NOT_STORED", "names_changed", "why_missed"]
 
 FIRST_TIME = "compiled for the first time in this notebook"
+NOT_STORED = "not stored: "
+"""How a reason begins that a trace can tell better."""
 
 
 class _Known(Protocol):
@@ -54,10 +56,10 @@ def why_missed(
     if any(graph.key == key for graph in before):
         return "it was stored, and is not there any more: evicted, or removed"
     if not before:
-        return "not stored: what this kernel has compiled of this name had other code, inputs or settings"
+        return f"{NOT_STORED}what this kernel has compiled of this name had other code, inputs or settings"
     if cell and any(graph.cell == cell for graph in before):
-        return "not stored: this cell is unchanged, so inputs, settings or code outside it differ"
-    return "not stored: what is stored of a function of this name has other code, inputs or settings"
+        return f"{NOT_STORED}this cell is unchanged, so inputs, settings or code outside it differ"
+    return f"{NOT_STORED}what is stored of a function of this name has other code, inputs or settings"
 
 
 def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbcache.core.model import Activity, Cell, Direction, GraphRecord, Level, Outcome
+from nbcache.core.model import Activity, Cell, Direction, GraphRecord, Outcome
 from nbcache.core.threads import renew_in_children
+from nbcache.kernel.compiles import Compile, Graph, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
@@ -29,6 +30,7 @@ from nbcache.kernel.events import (
     SpanEnded,
     SpanStarted,
     TraceAdopted,
+    TraceAudited,
 )
 
 __all__ = ["Tracker"]
@@ -57,64 +59,6 @@ _PHASES = {
 _LOOKUP = "nbcache.lookup"
 
 
-class _Graph:
-    """A graph in the making."""
-
-    def __init__(self, backward: bool) -> None:
-        self.backward = backward
-        self.key: str | None = None
-        self.outcome: Outcome | None = None
-        self.reason: str | None = None
-        self.level: Level | None = None
-        self.source: str | None = None
-        self.saved: float | None = None
-        self.threads = 0
-        self.phases: dict[str, float] = {}
-        self.bytes: dict[str, int] = {}
-        self.kernels: list[bool | None] = []
-        self.names: set[str] = set()
-
-
-class _Compile:
-    """One outermost span: a frame, or a lazy backward of one."""
-
-    def __init__(self, compile_id: str, function: str, began: float, cell: Cell | None) -> None:
-        self.compile_id = compile_id
-        self.function = function
-        self.began = began
-        self.cell = cell
-        self.graphs: list[_Graph] = []
-        self.open: _Graph | None = None
-        self.phases: dict[str, float] = {}
-        self.bytes: dict[str, int] = {}
-        self.autograd: AutogradLookup | None = None
-        self.frame: FrameCompiled | None = None
-        self.trace: TraceAdopted | FrameTraced | None = None
-        self.inference = False
-
-    def graph(self, backward: bool) -> _Graph:
-        """Open a graph, or return the one that is open already."""
-        if self.open is None:
-            self.open = _Graph(backward)
-            self.graphs.append(self.open)
-        return self.open
-
-    def discard_hits(self) -> None:
-        """Forget the graphs that were loaded: none of them runs."""
-        for graph in [each for each in self.graphs if each.outcome is Outcome.HIT]:
-            self.graphs.remove(graph)
-            for phase, seconds in graph.phases.items():
-                self.phases[phase] = self.phases.get(phase, 0.0) + seconds
-
-    def take_over(self, graph: _Graph) -> None:
-        """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
-        for earlier in [each for each in self.graphs if each is not graph]:
-            if (earlier.key, earlier.backward) == (graph.key, graph.backward):
-                self.graphs.remove(earlier)
-                for phase, seconds in earlier.phases.items():
-                    graph.phases[phase] = graph.phases.get(phase, 0.0) + seconds
-
-
 @dataclass(slots=True)
 class _Span:
     name: str
@@ -128,7 +72,7 @@ class _Thread:
 
     def __init__(self) -> None:
         self.stack: list[_Span] = []
-        self.compile: _Compile | None = None
+        self.compile: Compile | None = None
         self.charged_until = 0.0
 
 
@@ -226,7 +170,7 @@ class Tracker:
         if not thread.stack:
             if event.compile_id is None:  # a worker's own span: the thread that waits for it is charged
                 return
-            thread.compile = _Compile(event.compile_id, event.function, event.time, self._cell)
+            thread.compile = Compile(event.compile_id, event.function, event.time, self._cell)
             thread.charged_until = event.time
             if not event.function and (frame := self._frames.get(event.compile_id)):
                 thread.compile.function = frame.function
@@ -277,7 +221,7 @@ class Tracker:
             thread.compile.open = None
 
     @staticmethod
-    def _inductor_ended(compile: _Compile, attributes: Mapping[str, Any]) -> None:
+    def _inductor_ended(compile: Compile, attributes: Mapping[str, Any]) -> None:
         graph = compile.open
         state = attributes.get("cache_state")
         if graph is None or state is None:  # no state: it raised
@@ -291,7 +235,7 @@ class Tracker:
             graph.outcome = Outcome(state)
         graph.key = graph.key or attributes.get("key")
 
-    def _fact(self, thread: _Thread, compile: _Compile, event: Event) -> None:
+    def _fact(self, thread: _Thread, compile: Compile, event: Event) -> None:
         if isinstance(event, LookupStarted):
             opened = compile.open is None
             graph = compile.graph(event.backward)
@@ -325,7 +269,7 @@ class Tracker:
             sizes[event.type] = sizes.get(event.type, 0) + event.size
         elif isinstance(event, FrameCompiled):
             compile.frame = event
-        elif isinstance(event, (TraceAdopted, FrameTraced)):
+        elif isinstance(event, (TraceAdopted, TraceAudited, FrameTraced)):
             compile.trace = event
 
     def _kernel_tuned(self, event: KernelTuned) -> None:
@@ -339,7 +283,7 @@ class Tracker:
         note = f"re-tuned: {again} benchmarked again"
         self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
-    def _finish(self, compile: _Compile) -> None:
+    def _finish(self, compile: Compile) -> None:
         frame = compile.frame
         if frame is not None:
             self._frames[compile.compile_id] = frame
@@ -349,7 +293,7 @@ class Tracker:
             return  # torch could not go on with a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
-            graphs = [_Graph(backward=False)]
+            graphs = [Graph(backward=False)]
             graphs[0].outcome = Outcome.BYPASS
             graphs[0].reason = "this backend does not use torch's caches"
         if graphs:
@@ -363,7 +307,7 @@ class Tracker:
             )
             self._records.append(self._record(compile, frame, graph))
 
-    def _has_other_names(self, graph: _Graph, compile: _Compile) -> bool:
+    def _has_other_names(self, graph: Graph, compile: Compile) -> bool:
         """Tell whether a graph was known to AOTAutograd, in this kernel or before, under other names."""
         if graph.key is None or compile.autograd is None or compile.autograd.key is None:
             return False
@@ -372,7 +316,7 @@ class Tracker:
         known.add(compile.autograd.key)
         return before or self._renamed(graph.key, compile.autograd.key)
 
-    def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
+    def _record(self, compile: Compile, frame: FrameCompiled | None, graph: Graph) -> GraphRecord:
         assert graph.outcome is not None
         if graph.backward:
             direction = Direction.BACKWARD
@@ -394,10 +338,10 @@ class Tracker:
             location=frame.location if frame else "",
             level=graph.level,
             source=graph.source,
-            reason=_reason(compile, graph, compiled, self._has_other_names(graph, compile)),
+            reason=reason_of(compile, graph, compiled, self._has_other_names(graph, compile)),
             key=graph.key,
             seconds=seconds,
-            saved_seconds=_saved_seconds(compile, graph, seconds),
+            saved_seconds=saved_seconds_of(compile, graph, seconds),
             operators=forward.operators if forward else None,
             kernels=len(graph.kernels),
             kernels_compiled=compiled,
@@ -405,45 +349,5 @@ class Tracker:
             recompile_reason=forward.recompile_reason if forward else None,
             graph_break_reason=forward.graph_break_reason if forward else None,
             threads=graph.threads,
+            trace=None if graph.backward else trace_of(compile),
         )
-
-
-def _reason(compile: _Compile, graph: _Graph, compiled: int, renamed: bool) -> str | None:
-    """Return why a graph did not hit, or what a hit had to do all the same."""
-    if graph.outcome is not Outcome.HIT:
-        if compile.frame and compile.frame.failure:
-            return f"not compiled: {compile.frame.failure}"
-        return graph.reason
-    notes = []
-    if compiled:
-        notes.append(f"{compiled} of {len(graph.kernels)} kernels compiled again")
-    if compile.autograd and compile.autograd.outvoted:
-        notes.append("traced again: another process of this distributed program has no such graph")
-    elif compile.autograd and compile.autograd.outcome is Outcome.MISS:
-        if renamed:
-            notes.append("traced again: names of arguments or variables have changed since it was stored")
-        else:
-            notes.append("traced again: AOTAutograd's entry is not there, or does not fit these inputs")
-    elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
-        notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
-    elif isinstance(compile.trace, FrameTraced):
-        notes.append(f"traced again: {compile.trace.reason}")
-    elif compile.trace and not graph.backward:
-        notes.append(f"not traced: {compile.trace.guards:,} guards and {compile.trace.facts:,} facts hold")
-    return "; ".join(notes) or None
-
-
-def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
-    """Return what compiling took once less what it took now; tracing by Dynamo counts in neither."""
-    if graph.outcome is not Outcome.HIT:
-        return None
-    once = graph.saved
-    if compile.autograd and compile.autograd.outcome is Outcome.HIT:
-        whole = compile.autograd
-        once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once
-    if once is None:
-        return None
-    return max(
-        0.0,
-        once - sum(spent for phase, spent in seconds.items() if phase not in ("trace", "dynamo", "total")),
-    )

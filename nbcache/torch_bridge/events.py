@@ -42,6 +42,7 @@ __all__ = [
     "must_be_stored",
     "restoring_only",
     "stamp",
+    "with_cells",
 ]
 
 being_looked_up = threading.local()
@@ -277,7 +278,7 @@ def _frame(
         location=f"{where}:{line}" if where else "",
         function_cell=session.report_log.code_cell(file),
         operators=metadata.get("graph_op_count"),
-        recompile_reason=_with_cells(session, getattr(metrics, "recompile_reason", None)),
+        recompile_reason=with_cells(session, getattr(metrics, "recompile_reason", None)),
         graph_break_reason=_graph_break(utils, session) if broke else None,
         failure=_failure(metadata),
     )
@@ -291,7 +292,7 @@ def _failure(metadata: Mapping[str, Any]) -> str | None:
     return _first_line(metadata.get("fail_reason")) or (None if error is None else type(error).__name__)
 
 
-def _with_cells(session: Session, text: str | None) -> str | None:
+def with_cells(session: Session, text: str | None) -> str | None:
     """Return `text` with cells named as people do, `In[3]`: torch names their files, often cut short."""
     return text and _CELL_FILE.sub(lambda match: _place(session, match[0]), text)
 

@@ -85,7 +85,7 @@ def test_a_forked_child_compiles_while_a_thread_of_its_parent_holds_a_lock(
             bridge.compile("new")
             failing.error = StoreUnavailable("gone")
             bridge.compile("newer")  # the store's failure is a notice
-            session.cache.discard_incomplete("known")
+            session.cache.give_up("inductor", "known", "it is of no use")
             report = session.end_cell()
             session.notebook(timeout=SECONDS)
             return [graph.outcome for graph in report.graphs] == [Outcome.HIT, Outcome.MISS, Outcome.MISS]

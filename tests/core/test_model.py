@@ -102,6 +102,7 @@ def test_a_records_json_has_its_stable_names() -> None:
         "kernels": 0,
         "kernels_compiled": 0,
         "bytes": {"inductor": 100},
+        "trace": None,
         "recompile_reason": None,
         "graph_break_reason": None,
         "threads": None,

@@ -17,6 +17,7 @@ from support.front_door import environ_below
 pytestmark = pytest.mark.compile
 
 ADOPTED = "not traced: "
+AGREES = "traced again: its trace was audited, and agrees"
 COMMON = ("closures", "inputs", "redefined class", "sets")
 
 
@@ -24,7 +25,8 @@ COMMON = ("closures", "inputs", "redefined class", "sets")
 def both(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, Restarts]]:
     """Return two machines whose kernels keep traces, each with an order of its own for sets of texts."""
     other = Restarts(environ_below(tmp_path_factory.mktemp("restarts")), hash_seed=2)
-    yield restarts.having(NBCACHE_TRACE="on"), other.having(NBCACHE_TRACE="on")
+    settings = {"NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
+    yield restarts.having(**settings), other.having(**settings)
     other.close()
 
 
@@ -62,6 +64,90 @@ def test_a_function_is_not_traced_again_unless_its_answer_may_be_another(
         elif number >= len(subject.changes) and not all(each.startswith(ADOPTED) for each in reasons(found)):
             problems.append((edit, "traced again", found["graphs"]))
     assert not problems
+
+
+@pytest.mark.parametrize("name", [proof_unless_common(name) for name in TRACED])
+def test_what_is_stored_is_what_another_process_traces(
+    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    before = first.run(TRACED[name].source, tmp_path / "kernels")
+
+    audited = second.having(NBCACHE_TRACE="audit").run(TRACED[name].source, tmp_path / "kernels")
+
+    assert [*map(str, reasons(audited))] == [AGREES] * len(reasons(before))
+
+
+def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    doctored = """
+import dataclasses
+import nbcache.torch_bridge.traces.lane as lane
+original = lane.from_bytes
+def with_fewer_guards(content):
+    trace = original(content)
+    return dataclasses.replace(trace, guards=trace.guards[:-1])
+lane.from_bytes = with_fewer_guards
+# %%
+"""
+    first, second = both
+    expected = first.run(FUNCTION, tmp_path / "kernels")
+
+    found = second.having(NBCACHE_TRACE="audit").run(doctored + FUNCTION, tmp_path / "kernels")
+
+    assert not difference(found, expected)
+    assert reasons({**found, "notices": []}) == [
+        "traced again: its trace was audited, and differs: its guards"
+    ]
+    (notice,) = found["notices"]
+    assert "the stored trace of f() is not what torch traces now: its guards differ" in notice
+    assert not any(each.startswith(ADOPTED) for each in reasons(second.run(FUNCTION, tmp_path / "kernels")))
+    assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
+
+
+def test_one_kernel_of_so_many_audits(both: tuple[Restarts, Restarts], tmp_path: Path) -> None:
+    first, second = both
+    first.run(FUNCTION, tmp_path / "kernels")
+    each = second.having(NBCACHE_TRACE="on", NBCACHE_AUDIT="1")
+    assert reasons(each.run(FUNCTION, tmp_path / "kernels")) == [AGREES]
+
+
+EDITS_IN_WORDS = [
+    ("K = 2.0", "K = 3.0", "the global K: 2.0 before, 3.0 now"),
+    ("return x + 1", "return x - 1", "helper(), In[1]:3, has changed"),
+    ("self.gain = 0.5", "self.gain = 0.25", "the global net.gain: 0.5 before, 0.25 now"),
+    ("self.gain = 0.5", "self.gain = torch.tensor(0.5)", "the global net.gain has changed"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "told"), EDITS_IN_WORDS)
+def test_what_differs_is_told_in_words(
+    old: str, new: str, told: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    program = """
+import torch
+K = 2.0
+def helper(x):
+    return x + 1
+class Net:
+    def __init__(self):
+        self.gain = 0.5
+net = Net()
+# %%
+def f(x):
+    return helper(x) * K + net.gain
+def results(compile):
+    with torch.no_grad():
+        return [compile(f)(torch.ones(3))]
+"""
+    first, _ = both
+    first.run(program, tmp_path / "kernels")
+
+    found = first.run(program.replace(old, new), tmp_path / "kernels")
+
+    (reason,) = reasons(found)
+    assert reason == f"not stored: {told}"
 
 
 @pytest.mark.parametrize("name", [proof_unless_common(name) for name in (*PARTLY, *UNTRACED, *ATTACKS)])

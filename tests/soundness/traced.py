@@ -496,6 +496,17 @@ TRACED: dict[str, Subject] = {
             edit("append(2.0)", "extend([2.0, 3.0])"),
         ],
     ),
+    "hooks": subject(
+        """\
+        m = torch.nn.Linear(4, 4)
+        other = torch.nn.Linear(4, 4)
+        m.register_forward_hook(lambda module, given, found: found * 2.0)
+        def f(x): return m(x)
+        results = infer(f, X)
+        """,
+        [edit("found * 2.0", "found * 3.0"), edit("results =", "m._forward_hooks.clear()\nresults =")],
+        [edit("results =", "other.register_forward_pre_hook(print)\nresults =")],
+    ),
 }
 """Programs that are not traced again after a restart."""
 
@@ -575,6 +586,15 @@ PARTLY: dict[str, Subject] = {
 """Programs with functions that have no trace, and others that torch makes of what is left of them."""
 
 UNTRACED: dict[str, Subject] = {
+    "how many hooks there are": subject(
+        """\
+        from torch.utils.hooks import RemovableHandle
+        other = torch.nn.Linear(4, 4)
+        def f(x): return x * (RemovableHandle.next_id + 1)
+        results = infer(f, X)
+        """,
+        [edit("def f", "other.register_forward_pre_hook(print)\ndef f")],
+    ),
     "context managers": subject(
         """\
         import contextlib

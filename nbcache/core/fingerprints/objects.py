@@ -122,15 +122,17 @@ class Objects:
         values: tuple[type, ...] = (),
         *,
         annotations: bool = False,
+        counters: Mapping[type, frozenset[str]] = {},
         most: int = _MOST_OBJECTS,
     ) -> None:
         """`rules` come before everything else; attributes that are `ignored` don't count.
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
-        Of more than `most` objects there is no digest.
+        `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
         """
         self._most = most
         self._annotations = annotations
+        self._counters = counters
         self._rules = tuple(rules)
         self._values = values
         self._ignored = ignored
@@ -280,10 +282,11 @@ class Objects:
         name = f"class {cls.__module__}.{cls.__qualname__}"
         if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             return name
+        ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
         if isinstance(cls, ABCMeta):
             parts += sorted({f"{each.__module__}.{each.__qualname__}" for each in _registered(cls)})
-        return self._join(name, cls.__name__, *parts, *self._named(vars(cls), _OF_CLASSES))
+        return self._join(name, cls.__name__, *parts, *self._named(vars(cls), ignored))
 
     def _descriptor(self, value: Any) -> str:
         owner = getattr(value, "__objclass__", None)

@@ -214,7 +214,7 @@ class _Kernels:
         return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
 
     def _give_up(self, graph: str) -> None:
-        self._session.cache.discard_incomplete(graph)
+        self._session.cache.give_up("inductor", graph, "a kernel of it is not there")
         shutil.rmtree(self._codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
 
 

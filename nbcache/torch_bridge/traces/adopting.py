@@ -1,4 +1,4 @@
-"""Adopts a trace: asks for its facts again, has torch build its guards, and loads the graph."""
+"""Adopts a trace that fits: has torch build its guards, and loads the graph."""
 
 from __future__ import annotations
 
@@ -12,134 +12,17 @@ from typing import Any
 from nbcache.artifacts.traces import Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.instructions import steps_of
+from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
-    Values,
     builtins_of,
-    fact_of,
     found_at,
-    is_whole,
-    names_of,
-    same_objects,
-    scope_of,
 )
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import made_guard, read_sources
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, Untold, objects_for
+from nbcache.torch_bridge.traces.values import Untold
 
-__all__ = ["Adopted", "adopted", "checked"]
-
-
-class Checked:
-    """A trace all of whose facts hold, with what its sources stand for here."""
-
-    def __init__(self, trace: Trace, sources: Sequence[Any], values: Sequence[Any]) -> None:
-        self.trace = trace
-        self.sources = sources
-        self.values = values
-
-
-def checked(torch: ModuleType, trace: Trace, frame: Frame) -> Checked:
-    """Return a trace whose facts hold for this frame; Untold names the first one that does not.
-
-    Nothing is imported, nothing is set, and no code of the trace runs.
-    """
-    import torch._dynamo.guards as guards
-    import torch._dynamo.source as source_module
-
-    for name, module in trace.imports.items():
-        found = sys.modules.get(module)
-        if found is None:
-            raise Untold(f"the module {module} is not imported yet")
-        if frame.scope.get(name, found) is not found:
-            raise Untold(f"the global {name} is another thing now")
-    sources = read_sources(trace.sources, source_module)
-    state = torch._C._dynamo.guards.GlobalStateGuard()
-    state.__setstate__(trace.state)
-    if not state.check():
-        raise Untold(f"torch's global state is another one: {state.reason()}")
-    facts = dict(trace.facts)
-    identity = facts.pop(IDENTITY, None)
-    objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
-    values = []
-    with _given(trace, frame) as scope:
-        here = Values(frame.values, scope, guards._get_closure_vars())
-        for index, source in enumerate(sources):
-            values.append(here.of(source))  # what it is read from is known to be as it was
-            if (digest := facts.pop(index, None)) is None:
-                continue
-            now = fact_of(objects, values[-1], frame.scope, whole=is_whole(digest))
-            if now != digest:
-                raise Untold(_difference(_words(source), digest, now))
-    for place, digest in facts.items():
-        if place.startswith("$"):
-            if (now := objects.digest(os.environ.get(place[1:]))) != digest:
-                raise Untold(_difference(f"the environment variable {place[1:]}", digest, now))
-        else:
-            module, _, name = place.partition(" ")
-            if objects.digest(found_at(module, name)) != digest:
-                raise Untold(f"{name} of {module} has changed")
-    if objects.identity != identity:
-        raise Untold("some objects are the very same that were not, or the other way round")
-    for number, first in enumerate(same_objects(values)):
-        if trace.same[number] != first:
-            raise Untold(
-                f"{_words(sources[number])} is another object than before, or the same as another one"
-            )
-    _check_names(objects, trace, frame)
-    return Checked(trace, sources, values)
-
-
-def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
-    """Raise Untold of a name that means something else to the code than when it was traced."""
-    by_module: dict[str, list[list[str]]] = {}
-    for module, *row in trace.names:
-        by_module.setdefault(module, []).append(row)
-    for module, rows in by_module.items():
-        scope = scope_of(module, frame.scope)
-        if scope is None:
-            raise Untold(f"the module {module} is not imported yet")
-        for (name, then), (_, now) in zip(
-            rows, names_of(objects, scope, [row[0] for row in rows]), strict=True
-        ):
-            if then != now:
-                raise Untold(_difference(f"the name {name}" + (f" of {module}" if module else ""), then, now))
-    for module, lacks, has in trace.attributes:
-        held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
-        if there := sorted(held.keys() & {*lacks.split()}):
-            raise Untold(f"{there[0]} of the module {module} was not there before")
-        if gone := sorted({*has.split()} - held.keys()):
-            raise Untold(f"{gone[0]} of the module {module} is not there any more")
-
-
-def _words(source: Any) -> str:
-    """Return what a person calls the value of a source: `self.blocks[0]`, `the global K`."""
-    return str(source.name).replace("L['", "").replace("G['", "the global ").replace("']", "", 1)
-
-
-def _difference(what: str, then: str, now: str) -> str:
-    kinds = ("bool ", "int ", "float ", "str ", "NoneType ")
-    if then.startswith(kinds) and now.startswith(kinds):
-        return f"{what}: {then.partition(' ')[2]} before, {now.partition(' ')[2]} now"
-    if "absent" in (then, now):
-        return f"{what} was {'not there' if then == 'absent' else 'there'} before"
-    return f"{what} has changed"
-
-
-@contextmanager
-def _given(trace: Trace, frame: Frame) -> Iterator[dict[str, Any]]:
-    """Give the function's globals with what the code of the trace would find there."""
-    scope = dict(frame.scope)
-    for name, module in trace.imports.items():
-        scope[name] = sys.modules[module]
-    for name, kind, place in trace.installed:
-        if kind == "builtins":
-            scope[name] = builtins_of(scope)
-        elif kind == "module":
-            scope[name] = sys.modules.get(place)
-        elif kind == "object":
-            scope[name] = found_at(*place.split(" ", 1))
-    yield scope
+__all__ = ["Adopted", "adopted"]
 
 
 class Adopted:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.artifacts.traces import from_bytes, to_bytes
+from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
-from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted
-from nbcache.torch_bridge.events import is_restoring_only, stamp
+from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
+from nbcache.torch_bridge.events import is_restoring_only, stamp, with_cells
 from nbcache.torch_bridge.recording import count_and_record
-from nbcache.torch_bridge.traces.adopting import Adopted, adopted, checked
+from nbcache.torch_bridge.traces.adopting import Adopted, adopted
+from nbcache.torch_bridge.traces.audit import difference
+from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.recording import Frame, recorded
 from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
 from nbcache.torch_bridge.traces.values import Untold
@@ -55,6 +60,10 @@ class _Call:
         """The name of the graph that is being compiled."""
         self.inputs: list[Any] = []
         """The sources of its inputs."""
+        self.backend_seconds = 0.0
+        """What was spent on compiling graphs, while it was traced."""
+        self.audited: Trace | None = None
+        """A trace that fits, to be compared with what is traced."""
 
 
 class Traces:
@@ -71,6 +80,8 @@ class Traces:
         self._here = threading.local()
         self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
+        self._drawn: float | None = None
+        """A random number from 0 to 1, by which this kernel audits or does not."""
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -111,7 +122,8 @@ class Traces:
             key = self._key(frame, backend, one_graph)
             if not key:
                 return original(*args, **kwargs)
-            if (found := self._adopt(call, key, frame, options_of(self._torch, backend))) is not None:
+            options = options_of(self._torch, backend)
+            if (found := self._adopt(call, key, frame, options, audits=self._audits())) is not None:
                 return found
             if is_restoring_only():
                 return original(*args, **kwargs)
@@ -132,10 +144,12 @@ class Traces:
                 return original(graph, module, *args, **kwargs)
             call.graph = str(module.meta.get("backend_id", ""))
             call.inputs = [each.source for each in graph.graphargs]
+            began = time.perf_counter()
             try:
                 return original(graph, module, *args, **kwargs)
             finally:
                 call.graph = ""
+                call.backend_seconds += time.perf_counter() - began
 
         takes = "self gm example_inputs"
         patches.hook(output_graph.OutputGraph, "_call_user_compiler", call_user_compiler, takes=takes)
@@ -163,7 +177,16 @@ class Traces:
         return found
 
     def _is_on(self) -> bool:
-        return not self._off and self._session.settings.trace and self._serving()
+        return not self._off and self._session.settings.trace != "off" and self._serving()
+
+    def _audits(self) -> bool:
+        """Tell whether this kernel traces what it could adopt, and compares."""
+        settings = self._session.settings
+        if settings.trace == "audit":
+            return True
+        if self._drawn is None:
+            self._drawn = int.from_bytes(os.urandom(8)) / 2**64
+        return self._drawn * settings.audit < 1 <= settings.audit
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:
@@ -176,15 +199,18 @@ class Traces:
             self._fail("finding the key of a trace", error)
         return ""
 
-    def _adopt(self, call: _Call, key: str, frame: Frame, options: Mapping[str, Any]) -> Any:
-        """Return what stands in for Dynamo's output; None where no trace fits."""
+    def _adopt(self, call: _Call, key: str, frame: Frame, options: Mapping[str, Any], *, audits: bool) -> Any:
+        """Return what stands in for Dynamo's output; None where no trace fits, or it is to be audited."""
         self._session.emit(SpanStarted(**stamp(), name=_SPAN))
         reasons = []
         try:
-            for artifact in self._session.find(_TYPE, key)[:_MOST_CANDIDATES]:
+            for number, artifact in enumerate(self._session.find(_TYPE, key)[:_MOST_CANDIDATES]):
                 try:
                     trace = from_bytes(artifact.content)
-                    fitting = checked(self._torch, trace, frame)
+                    fitting = checked(self._torch, trace, frame, thorough=number == 0)
+                    if audits:
+                        call.audited = trace
+                        return None
                     call.adopted = adopted(
                         self._torch,
                         fitting,
@@ -201,8 +227,9 @@ class Traces:
                     continue
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
+                facts = len(trace.facts) + len(trace.names)
                 told = TraceAdopted(
-                    **stamp(), guards=len(trace.guards), facts=len(trace.facts) + len(trace.names)
+                    **stamp(), guards=len(trace.guards), facts=facts, once_seconds=trace.seconds
                 )
                 self._session.emit(told)
                 return call.adopted.output
@@ -215,31 +242,38 @@ class Traces:
             self._session.emit(SpanEnded(**stamp(), name=_SPAN))
         if reasons:
             logger.debug("traced again: %s", "; ".join(reasons))
-            self._session.emit(FrameTraced(**stamp(), reason=reasons[0]))
+            reason = with_cells(self._session, reasons[0]) or ""
+            self._session.emit(FrameTraced(**stamp(), reason=reason))
         return None
 
     def _trace(self, call: _Call, key: str, frame: Frame, trace: Callable[[], Any]) -> Any:
         """Have Dynamo trace, and record it once it has built its guards."""
         call.seen = seen = Seen()
         here = threading.get_ident()
+        began = time.perf_counter()
         with watching(seen, lambda: threading.get_ident() == here):
             output = trace()
+        seconds = time.perf_counter() - began - call.backend_seconds
         call.seen = None
         build = output.build_guards
 
         def build_guards(*args: Any, **kwargs: Any) -> Any:
             built = build(*args, **kwargs)
-            self._record(key, frame, output, call, seen)
+            self._record(key, frame, output, call, seen, seconds)
             return built
 
         output.__dict__["build_guards"] = build_guards
         return output
 
-    def _record(self, key: str, frame: Frame, output: Any, call: _Call, seen: Seen) -> None:
+    def _record(self, key: str, frame: Frame, output: Any, call: _Call, seen: Seen, seconds: float) -> None:
         try:
             if not all(call.graphs.values()):
                 raise Untold("its graph depends on more than torch's keys hold")
             trace = recorded(self._torch, frame, output, seen, call.graphs, call.inputs)
+            if call.audited is not None:
+                self._compare(key, call.audited, trace)
+                return
+            trace = replace(trace, seconds=round(seconds, 3))
             count_and_record(self._session, Artifact(_TYPE, key, to_bytes(trace)), made=True)
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
@@ -288,6 +322,23 @@ class Traces:
 
         run_only: Callable[..., Any] = dynamo.disable(forward, reason="do not trace Dynamo-compiled graph")
         return run_only
+
+    def _compare(self, key: str, stored: Trace, traced: Trace) -> None:
+        """Say how a stored trace that fits compares with what torch traces; where it differs, give all up."""
+        differs = difference(stored, traced)
+        self._session.emit(TraceAudited(**stamp(), differs=differs))
+        name = f"{stored.function}()"
+        if not differs:
+            logger.info("%s was traced to audit its trace, which agrees", name)
+            return
+        self._off = True
+        self._session.cache.give_up(_TYPE, key, f"{differs} differ")
+        logger.info("the trace of %s differs: %s; stored: %s; traced: %s", name, differs, stored, traced)
+        self._session.notice(
+            f"the stored trace of {name} is not what torch traces now: {differs} differ. It was removed from "
+            "the local store, and no trace is used in this kernel any more. Take snapshots anew, keep "
+            "`trace=off`, and please report it"
+        )
 
     # --- what goes wrong ------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
 )
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, Untold, objects_for
+from nbcache.torch_bridge.traces.values import ANNOTATIONS, COUNTERS, IDENTITY, Untold, objects_for
 from nbcache.torch_bridge.traces.watch import Seen
 
 __all__ = ["Frame", "recorded"]
@@ -174,8 +174,12 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
 def _reads_annotations(seen: Seen) -> bool:
     """Tell whether `inspect` reads annotations of functions; Untold of code that reads what no fact tells."""
     found = False
+    if COUNTERS & {*seen.texts()}:
+        raise Untold("it reads how many hooks there are")
     for code, _ in seen.codes.values():
         for each in _within(code):
+            if COUNTERS & {*each.co_names}:
+                raise Untold(f"{code.co_qualname}() reads how many hooks there are")
             read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
             if code.co_filename == inspect.__file__:
                 found |= bool(read)

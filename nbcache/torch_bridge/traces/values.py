@@ -9,10 +9,12 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
-__all__ = ["ANNOTATIONS", "IDENTITY", "IGNORED", "Untold", "objects_for"]
+__all__ = ["ANNOTATIONS", "COUNTERS", "IDENTITY", "IGNORED", "Untold", "objects_for"]
 
 IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
 """Attributes by which Dynamo finds what it has compiled."""
+COUNTERS = frozenset({"next_id"})
+"""Attributes of torch's classes that number things, and that no fact tells."""
 _TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors that it has met."""
 _TRACING_RULES = (
@@ -38,7 +40,8 @@ class Untold(Exception):
 def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     """Return the digests of one recording, or of one check."""
     values = (ContextVar, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
-    return Objects([_rule(torch)], IGNORED, values, annotations=annotations)
+    counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
+    return Objects([_rule(torch)], IGNORED, values, annotations=annotations, counters=counters)
 
 
 def _rule(torch: ModuleType) -> Rule:

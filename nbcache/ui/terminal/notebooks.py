@@ -1,4 +1,4 @@
-"""Commands on notebooks: attach, detach, extract, warm, run."""
+"""Commands on notebooks: attach, detach, extract, warm, run, and `verify --traces`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nbcache.ui.locate import opened_by
 from nbcache.ui.terminal import headless
 from nbcache.ui.terminal.shown import Shown, is_snapshot, say
 
-__all__ = ["attach", "detach", "extract", "run", "warm"]
+__all__ = ["attach", "detach", "extract", "run", "verify_traces", "warm"]
 
 
 _LONGEST_NOTICE = 600
@@ -126,6 +126,28 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
         "notices": done.notices,
     }
     return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
+
+
+def verify_traces(notebook: Path, settings: Settings) -> Shown:
+    """Run a notebook without a person, and audit its traces; without any that agrees, it is a failure."""
+    audited = settings.with_value("trace", "audit", origin="--traces")
+    done = headless.run(notebook, audited.to_env(), say=say)
+    graphs = [graph for graph in done.graphs if graph["direction"] != "backward"]
+    agree, differ = ([graph for graph in graphs if graph["trace"] == each] for each in ("agrees", "differs"))
+    count = len(agree) + len(differ)
+    lines = [f"{notebook}: {len(agree)} of {counted(count, 'trace')} agree with what torch traces now"]
+    lines += [f"  {graph['function']} {graph['compile_id']}: {graph['reason']}" for graph in differ]
+    if not count and done.error is None:
+        lines.append(
+            "  none was stored that fits. Next: run this again, as functions that can have one have it now"
+        )
+    lines += _warned(done)
+    if done.error is not None:
+        lines.append(done.error)
+    data = {"agree": len(agree), "differ": len(differ), "error": done.error, "graphs": done.graphs}
+    return Shown(
+        lines, {**data, "notices": done.notices}, ok=done.error is None and bool(agree) and not differ
+    )
 
 
 def _warned(done: headless.Run) -> list[str]:

@@ -85,9 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     verify = verb(
         "verify",
         "check a snapshot whole: its manifest, every artifact, signature and signer",
-        lambda commands, given, settings: commands.snapshots.verify(given.source, settings),
+        lambda commands, given, settings: (
+            commands.notebooks.verify_traces(Path(given.source), settings)
+            if given.traces
+            else commands.snapshots.verify(given.source, settings)
+        ),
     )
     verify.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    verify.add_argument(
+        "--traces",
+        action="store_true",
+        help="run the notebook SOURCE, and compare its stored traces with what torch traces now",
+    )
     snapshot = verb(
         "snapshot",
         "write what is stored here of a notebook into a file, or under a name into a store",
