@@ -89,6 +89,8 @@ def reason_of(compile: Compile, graph: Graph, compiled: int, renamed: bool) -> s
             notes.append("traced again: AOTAutograd's entry is not there, or does not fit these inputs")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
         notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
+    elif graph.backward:
+        pass  # it is not traced on its own
     elif isinstance(compile.trace, TraceAudited):
         differs = compile.trace.differs
         notes.append(
@@ -96,7 +98,7 @@ def reason_of(compile: Compile, graph: Graph, compiled: int, renamed: bool) -> s
         )
     elif isinstance(compile.trace, FrameTraced):
         notes.append(f"traced again: {compile.trace.reason}")
-    elif compile.trace and not graph.backward:
+    elif compile.trace:
         notes.append(f"not traced: {compile.trace.guards:,} guards and {compile.trace.facts:,} facts hold")
     return "; ".join(notes) or None
 

@@ -496,6 +496,102 @@ TRACED: dict[str, Subject] = {
             edit("append(2.0)", "extend([2.0, 3.0])"),
         ],
     ),
+    "a print between two graphs": subject(
+        """\
+        K = 3.0
+        def f(x):
+            y = x * 2.0
+            print("between")
+            return y.sin() + K
+        results = infer(f, X)
+        """,
+        [
+            edit("K = 3.0", "K = 4.0"),
+            edit("x * 2.0", "x * 3.0"),
+            edit("y.sin()", "y.cos()"),
+            edit('    print("between")\n', ""),
+            edit('print("between")', "y = str(y) and y + 1"),
+        ],
+        [edit("def f", "# a comment\n\ndef f")],
+    ),
+    "a branch on data": subject(
+        """\
+        LIMIT = 100
+        def f(x):
+            y = x * 2.0
+            if y.sum() > LIMIT:
+                y = y + 1
+            else:
+                y = y - 5
+            return y.sin()
+        def results(compile):
+            g = compile(f)
+            with torch.no_grad():
+                return [g(X), g(X + 100.0)]
+        """,
+        [
+            edit("LIMIT = 100", "LIMIT = -1000"),
+            edit("y + 1", "y + 2"),
+            edit("y - 5", "y - 6"),
+            edit("y.sin()", "y.cos()"),
+            edit("X + 100.0", "X - 100.0"),
+        ],
+    ),
+    "a graph break in a closure": subject(
+        """\
+        def make(k, by):
+            def f(x):
+                y = x * k
+                print("between")
+                by.append(k)
+                return y + k * len(by)
+            return f
+        COUNTS = []
+        results = infer(make(2.0, COUNTS), X)
+        """,
+        [
+            edit("make(2.0", "make(3.0"),
+            edit("y + k", "y - k"),
+            edit("COUNTS = []", "COUNTS = [1.0]"),
+            edit('print("between")', "by.append(3.0)"),
+        ],
+    ),
+    "graph breaks in a module that trains": subject(
+        """\
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+                self.gain = 2.0
+            def forward(self, x):
+                y = self.a(x)
+                print("first")
+                with torch.no_grad():
+                    scale = y.detach().abs().mean()
+                    print("second")
+                    scale = scale * self.gain
+                return self.b(y).relu() * scale
+        torch.manual_seed(0)
+        net = Net()
+        def results(compile):
+            found = compile(net)(X)
+            found.square().sum().backward()
+            return [found.detach(), *(each.grad for each in net.parameters())]
+        """,
+        [
+            edit("relu()", "tanh()"),
+            edit("gain = 2.0", "gain = 3.0"),
+            edit("with torch.no_grad():", "with torch.enable_grad():", "y.detach()", "y"),
+            edit("self.a(x)", "self.a(x) + 1"),
+            edit("abs().mean()", "abs().sum()"),
+            edit(
+                "net = Net()",
+                "net = Net()\nnet.b.bias.requires_grad_(False)",
+                "net.parameters()",
+                "[net.a.weight]",
+            ),
+        ],
+    ),
     "hooks": subject(
         """\
         m = torch.nn.Linear(4, 4)

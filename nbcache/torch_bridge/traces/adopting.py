@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, code_from, value_from
@@ -71,7 +72,10 @@ def adopted(
         for name in added:
             frame.scope[name] = sys.modules[trace.imports[name]]
         for name, kind, place in trace.installed:
-            value = _value(kind, place, frame, trace, inputs, load)
+            if kind.startswith("rest"):
+                value: Any = _rest(kind, place, frame, trace, names)
+            else:
+                value = _value(kind, place, frame, trace, inputs, load)
             cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
         sources = _renamed(trace, names)
         graph = _output_graph(torch, found, frame, sources, names)
@@ -137,6 +141,25 @@ def _value(
     if kind == "object":
         return found_at(*place.split(" ", 1))
     raise corrupt("a trace sets a global of no known kind")
+
+
+def _rest(kind: str, place: str, frame: Frame, trace: Trace, names: dict[str, str]) -> Any:
+    """Return the function that goes on after a graph break, or what makes it with its closure."""
+    try:
+        stored = code_from(json.loads(place))
+    except ValueError as error:
+        raise corrupt("the rest of a function is no code") from error
+    moved = stored.co_firstlineno - int(trace.code["co_firstlineno"])
+    code = _with_names(stored, names, frame.code).replace(
+        co_firstlineno=max(0, frame.code.co_firstlineno + moved)
+    )
+    if kind == "rest":
+        return FunctionType(code, frame.scope, code.co_name)
+
+    def made(closure: tuple[CellType, ...]) -> FunctionType:
+        return FunctionType(code, frame.scope, code.co_name, None, closure)
+
+    return made
 
 
 def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:

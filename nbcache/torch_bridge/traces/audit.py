@@ -35,7 +35,10 @@ def _told(trace: Trace) -> Iterator[tuple[str, Any]]:
         row = [kind, None if base is None else sources[base], _without(fields, names, sources)]
         sources.append(sha256(_text(row).encode("utf-8", "surrogatepass")))
     yield "its code", _text(_without(trace.code, names))
-    yield "the globals that its code reads", [row[1:] for row in trace.installed]
+    yield (
+        "the globals that its code reads",
+        [[kind, _place(kind, place)] for _, kind, place in trace.installed],
+    )
     yield "the modules that its code reads", trace.imports
     yield "its graph", trace.autograd_key
     yield "the inputs of its graph", [sources[index] for index in trace.inputs]
@@ -62,6 +65,11 @@ def _without(value: Any, names: Mapping[str, str], sources: Sequence[str] = ()) 
             return ["source", sources[value[1]]]
         return [_without(each, names, sources) for each in value]
     return names.get(value, value) if isinstance(value, str) else value
+
+
+def _place(kind: str, place: str) -> Any:
+    """Return what a global is: of code that goes on after a graph break, without where it stands."""
+    return _without(json.loads(place), {}) if kind.startswith("rest") else place
 
 
 def _text(value: Any) -> str:

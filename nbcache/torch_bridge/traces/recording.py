@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import json
 import os
 import sys
 import types
@@ -126,7 +127,8 @@ def recorded(
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
-    installed = [*_installed(graph, graphs)]
+    installed = [*_installed(graph, graphs, frame)]
+    installed += _of_attempts(sources, values, frame, {name for name, _, _ in installed})
     for place in {place: None for _, kind, place in installed if kind == "object"}:
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
@@ -319,19 +321,53 @@ def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
         yield [module.__name__, " ".join(sorted(asked - held)), " ".join(sorted(held))]
 
 
-def _installed(graph: Any, graphs: Mapping[str, str]) -> Iterator[list[str]]:
-    """Return the globals that Dynamo has set for its code: their names, and what they are."""
+def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
+    """Return the globals that Dynamo has set for its code: their names, and what they are.
+
+    A function that goes on after a graph break is its code, as JSON.
+    """
     for cleanup in graph.cleanups:
         name, value = cleanup.name, cleanup.scope[cleanup.name]
         if name in graphs:
             yield [name, "graph", ""]
         elif name == graph.name_of_builtins_dict_key_in_fglobals:
             yield [name, "builtins", ""]
+        elif (rest := _rest_of(value, frame)) is not None:
+            yield [name, "rest in closure" if rest.co_freevars else "rest", json.dumps(code_to(rest))]
         elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             yield [name, "module", value.__name__]
         elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
             yield [name, "object", " ".join(place)]
-        elif "resume" in name:
-            raise Untold("it has a graph break")
         else:
             raise Untold(f"its code reads a {type(value).__qualname__} that Dynamo has set as a global")
+
+
+def _of_attempts(
+    sources: Sources, values: Sequence[Any], frame: Frame, known: Set[str]
+) -> Iterator[list[str]]:
+    """Return the globals for built-in names that earlier attempts to trace had set, and sources name."""
+    builtin = builtins_of(frame.scope)
+    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
+        name = fields.get("global_name")
+        if kind == "GlobalSource" and value is builtin and name not in known:
+            yield [name, "builtins", ""]
+
+
+def _rest_of(value: Any, frame: Frame) -> CodeType | None:
+    """Return the code of a function that goes on after a graph break, or of what makes it with a closure."""
+    if not isinstance(value, types.FunctionType):
+        return None
+    code, scope = value.__code__, value.__globals__
+    if code.co_name == "_make_fn" and code.co_filename == _file_of_output_graph():
+        held = inspect.getclosurevars(value).nonlocals
+        code, scope = held["code"], held["f_globals"]
+    if not code.co_name.startswith("torch_dynamo_resume_in_"):
+        return None
+    if scope is not frame.scope:
+        raise Untold("it has a graph break in a function of another module")
+    return code
+
+
+def _file_of_output_graph() -> str:
+    """Return the file of the module of torch's that sets these globals."""
+    return str(sys.modules["torch._dynamo.output_graph"].__file__)
