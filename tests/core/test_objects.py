@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import types
+from abc import ABCMeta, abstractmethod
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
@@ -221,3 +222,30 @@ def test_a_rule_comes_before_everything_else() -> None:
     objects = Objects([rule])
     held = bytearray(b"1")
     assert objects.digest(held).startswith("opaque ") and not objects.covers(held)
+
+
+def test_which_of_the_classes_that_were_met_are_registered_for_which_counts_by_itself() -> None:
+    class Shape(metaclass=ABCMeta):
+        @abstractmethod
+        def area(self) -> float: ...
+
+    class Round(Shape):
+        pass
+
+    class Met:
+        pass
+
+    class Unmet:
+        pass
+
+    def told() -> tuple[str, str]:
+        objects = Objects()
+        digests = " ".join(map(objects.digest, (Shape, Met)))
+        return digests, objects.registrations
+
+    first = told()
+    Shape.register(Unmet)
+    assert told() == first
+    Round.register(Met)
+    digests, registrations = told()
+    assert digests == first[0] and registrations != first[1]

@@ -165,6 +165,22 @@ class Objects:
         """The digest of which of the objects so far were the very same."""
         return self._met.hexdigest()
 
+    @property
+    def registrations(self) -> str:
+        """The digest of which of the classes so far are registered for which abstract ones of them.
+
+        Classes that were not come to don't count: whoever imports others registers more of them.
+        """
+        classes = {id(each): each for each in self.classes()}
+        pairs = {
+            f"{_full_name(each)} {_full_name(abstract)}"
+            for abstract in classes.values()
+            if issubclass(type(abstract), ABCMeta)
+            for each in _registered(abstract)
+            if id(each) in classes
+        }
+        return _hash(sorted(pairs))
+
     def _meet(self, value: Any) -> None:
         """Note that an object is come to: where it is met again, it is the same."""
         if id(value) not in self._numbers:
@@ -284,8 +300,6 @@ class Objects:
             return name
         ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
-        if isinstance(cls, ABCMeta):
-            parts += sorted({f"{each.__module__}.{each.__qualname__}" for each in _registered(cls)})
         return self._join(name, cls.__name__, *parts, *self._named(vars(cls), ignored))
 
     def _descriptor(self, value: Any) -> str:
@@ -338,6 +352,10 @@ class Objects:
         if native is types.SimpleNamespace or (native is object and of_python):
             return self._join("instance", self.digest(kind), *self._held(value))
         return self.opaque(value)
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _registered(cls: type) -> Iterator[type]:

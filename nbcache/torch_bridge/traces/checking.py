@@ -23,7 +23,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import read_sources
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, Untold, objects_for
+from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, REGISTRATIONS, Untold, objects_for
 
 __all__ = ["Checked", "checked"]
 
@@ -61,7 +61,7 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     if not state.check():
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
-    identity = facts.pop(IDENTITY, None)
+    identity, registrations = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
     changed: list[_Changed] = []
@@ -89,6 +89,8 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 raise Untold(_Changed(f"{name} of {module}", value, digest, now).words())
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
+    if objects.registrations != registrations:
+        raise Untold("other classes are registered for abstract ones than before")
     for number, first in enumerate(same_objects(values)):
         if trace.same[number] != first:
             raise Untold(

@@ -6,14 +6,14 @@ import builtins
 import os
 import sys
 import types
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 from nbcache.torch_bridge.traces.values import Untold
 
-__all__ = ["check", "check_classes", "check_environment", "check_module", "is_users"]
+__all__ = ["check", "check_classes", "check_environment", "check_module", "is_of_environment", "is_users"]
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.FunctionType, types.MethodType)
@@ -107,6 +107,15 @@ def is_users(code: types.CodeType) -> bool:
     return not (
         file.startswith((_STDLIB, "<frozen ")) or "/site-packages/" in file or "/dist-packages/" in file
     )
+
+
+def is_of_environment(value_of: Callable[[Any], Any], source: Any) -> bool:
+    """Tell whether a source reads one of the environment's variables; those that code reads are facts."""
+    environment = (os.environ, getattr(os.environ, "_data", None))
+    while (source := getattr(source, "base", None)) is not None:
+        if any(value_of(source) is each for each in environment):
+            return True
+    return False
 
 
 def check_environment(source: Any, value: Any) -> None:

@@ -32,7 +32,14 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
 )
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, COUNTERS, IDENTITY, Untold, objects_for
+from nbcache.torch_bridge.traces.values import (
+    ANNOTATIONS,
+    COUNTERS,
+    IDENTITY,
+    REGISTRATIONS,
+    Untold,
+    objects_for,
+)
 from nbcache.torch_bridge.traces.watch import Seen
 
 __all__ = ["Frame", "recorded"]
@@ -103,11 +110,11 @@ def recorded(
     ]
     given = [sources.index(each) for each in inputs]
     told = len(sources.rows)
+    here = Values(frame.values, frame.scope, guards_module._get_closure_vars())
     for source in seen.sources(lazy=True):
-        if type(source).__name__ not in _EPHEMERAL and readable(source):
+        told_apart = type(source).__name__ in _EPHEMERAL or gate.is_of_environment(here.of, source)
+        if readable(source) and not told_apart:
             sources.index(source)
-    env = guards_module._get_closure_vars()
-    here = Values(frame.values, frame.scope, env)
     values = [here.of(each) for each in sources.all]
     objects = objects_for(torch, annotations=annotations)
     inlined = {id(code) for code, _ in seen.codes.values()}
@@ -134,6 +141,7 @@ def recorded(
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     gate.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
+    facts.append([REGISTRATIONS, objects.registrations])
     return Trace(
         function=frame.code.co_qualname,
         code=code_to(output.bytecode),

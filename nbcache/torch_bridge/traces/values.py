@@ -9,7 +9,15 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
-__all__ = ["ANNOTATIONS", "COUNTERS", "IDENTITY", "IGNORED", "Untold", "objects_for"]
+__all__ = [
+    "ANNOTATIONS",
+    "COUNTERS",
+    "IDENTITY",
+    "IGNORED",
+    "REGISTRATIONS",
+    "Untold",
+    "objects_for",
+]
 
 IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
 """Attributes by which Dynamo finds what it has compiled."""
@@ -29,6 +37,8 @@ _TRACING_RULES = (
 
 IDENTITY = "="
 """The place of the fact that says which objects were the very same."""
+REGISTRATIONS = "<"
+"""The place of the fact that says which classes were registered for which abstract ones."""
 ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
 
