@@ -73,7 +73,7 @@ class Trace:
     names: list[list[str]]
     """Names that code reads: [module (empty: the function's own), name, what it means there]."""
     attributes: list[list[str]]
-    """Names that code may have asked a module for: [module, those that it lacks, those that it has]."""
+    """Names that code may have asked a module for: [module, JSON of those that it lacks, of those it has]."""
     guards: list[list[Any]]
     """What torch guards: the index of a source, the kind, and arguments."""
     key_order: list[int]

@@ -839,4 +839,141 @@ ATTACKS: dict[str, Subject] = {
             edit("results =", "plug.dyn = 9.0\nresults ="),
         ],
     ),
+    "order of an ordered dict": subject(
+        """\
+        from collections import OrderedDict
+        OD = OrderedDict(a=2.0, b=3.0)
+        m = torch.nn.Linear(4, 4)
+        m.register_forward_hook(lambda m, i, o: o * 2.0)
+        m.register_forward_hook(lambda m, i, o: o + 5.0)
+        def f(x):
+            for k, v in OD.items(): x = x * 2 + v
+            return m(x)
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", 'OD.move_to_end("a")\nresults ='),
+            edit("o + 5.0)", "o + 5.0, prepend=True)"),
+        ],
+    ),
+    "order of a set of ints": subject(
+        """\
+        S = set([0, 8])
+        FS = frozenset([1, 9])
+        def f(x):
+            for v in S: x = x * 2 + v
+            for v in FS: x = x * 2 + v
+            return x
+        results = infer(f, X)
+        """,
+        [edit("[0, 8]", "[8, 0]"), edit("[1, 9]", "[9, 1]")],
+    ),
+    "variables with names that are computed": subject(
+        """\
+        import os
+        def f(x): return x * 2 if os.environ.get("nbx".upper()) is None else x * 3
+        results = infer(f, X)
+        """,
+        [edit("results =", 'os.environ["NBX"] = "1"\nresults =')],
+    ),
+    "who else is a Proto": subject(
+        """\
+        import abc
+        class Proto(abc.ABC): pass
+        class Th: pass
+        Proto.register(Th)
+        th, other = Th(), [1]
+        def f(x):
+            x = x * 2 if isinstance(th, Proto) else x * 3
+            return x + 1 if isinstance(other, Proto) else x
+        results = infer(f, X)
+        """,
+        [
+            edit("th, other", "Old = Th\nclass Th: pass\nth, other"),
+            edit(
+                "results =",
+                "class S(Proto):\n    @classmethod\n    def __subclasshook__(cls, o): return True\nresults =",
+            ),
+        ],
+    ),
+    "tables of the standard library": subject(
+        """\
+        import logging, calendar
+        logging.addLevelName(15, "FOO")
+        def f(x): return x * len(logging.getLevelName(15)) + calendar.mdays[2]
+        results = infer(f, X)
+        """,
+        [edit('"FOO"', '"FOOBAR"'), edit("results =", "calendar.mdays[2] = 40\nresults =")],
+    ),
+    "attributes whose names are no identifiers": subject(
+        """\
+        plug = types.ModuleType("nbcache_test_plug")
+        sys.modules["nbcache_test_plug"] = plug
+        def f(x):
+            y = x * 3 if hasattr(plug, "a-b") else x
+            return y + getattr(plug, "0x", 2.0)
+        results = infer(f, X)
+        """,
+        [
+            edit("results =", 'setattr(plug, "a-b", 3.0)\nresults ='),
+            edit("results =", 'setattr(plug, "0x", 3.0)\nresults ='),
+        ],
+    ),
+    "code that was made of a text, and answers that are kept": subject(
+        """\
+        import enum
+        NAMES = {"A": "x"}
+        class E(enum.Enum):
+            A = 1
+        class K(enum.Enum):
+            A = 1
+            @functools.lru_cache
+            def __str__(s): return NAMES[s.name]
+        exec("def fmt(s, spec): return NAMES[s.name]")
+        E.__format__ = fmt
+        str(K.A)
+        TAB = {"k_x": 2.0, "k_y": 3.0}
+        def f(x): return x * TAB[f"k_{E.A}"]
+        def g(x): return x * TAB["k_" + str(K.A)]
+        def results(compile):
+            with torch.no_grad(): return [compile(each)(X) for each in (f, g)]
+        """,
+        [edit('"A": "x"', '"A": "y"')],
+    ),
+    "lines, and names that are held": subject(
+        """\
+        NAME = "__annotations__"
+        def g(x: int): return x
+        def f(x):
+            try: raise ValueError
+            except ValueError as e: return x * e.__traceback__.tb_lineno
+        def h(x): return g(x) * len(getattr(g, NAME))
+        def results(compile):
+            with torch.no_grad(): return [compile(each)(X) for each in (f, h)]
+        """,
+        [edit("def f", "\n\n\ndef f"), edit("g(x: int)", "g(x: int) -> int")],
+    ),
+    "the very same number": subject(
+        """\
+        A = float("2.5")
+        B = float("2.5")
+        def f(x): return x * 2 if A is B else x * 3
+        results = infer(f, X)
+        """,
+        [edit('B = float("2.5")', "B = A")],
+    ),
+    "an object's address": subject(
+        """\
+        class O: pass
+        o = O()
+        told = []
+        def f(x):
+            told.append(repr(o))
+            return x * 2
+        def results(compile):
+            with torch.no_grad(): found = compile(f)(X)
+            return [found, torch.tensor(told[0] == repr(o))]
+        """,
+        [edit("x * 2", "x * 3")],
+    ),
 }

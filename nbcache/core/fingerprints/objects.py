@@ -21,7 +21,7 @@ import sys
 import types
 import weakref
 from _abc import _get_dump  # type: ignore[import-not-found]
-from abc import ABCMeta
+from abc import ABC, ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -31,7 +31,7 @@ from nbcache.core.fingerprints.instances import has_dictionary, has_python, held
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 
-__all__ = ["Objects", "Rule", "code_digest", "is_plain"]
+__all__ = ["Objects", "Rule", "code_digest", "deciding", "is_plain"]
 
 Rule = Callable[["Objects", Any], str | None]
 """Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
@@ -169,17 +169,20 @@ class Objects:
     def registrations(self) -> str:
         """The digest of which of the classes so far are registered for which abstract ones of them.
 
-        Classes that were not come to don't count: whoever imports others registers more of them.
+        Classes that were not come to don't count: whoever imports others registers more of them. Those
+        do that are below an abstract one and decide themselves what is an instance of theirs.
         """
         classes = {id(each): each for each in self.classes()}
-        pairs = {
-            f"{_full_name(each)} {_full_name(abstract)}"
-            for abstract in classes.values()
-            if issubclass(type(abstract), ABCMeta)
-            for each in _registered(abstract)
-            if id(each) in classes
-        }
-        return _hash(sorted(pairs))
+        told = set()
+        for abstract in classes.values():
+            if issubclass(type(abstract), ABCMeta):
+                told |= {
+                    f"{_full_name(each)} {_full_name(abstract)}"
+                    for each in _registered(abstract)
+                    if id(each) in classes
+                }
+                told |= {f"{_full_name(each)} decides" for each in deciding(abstract)}
+        return _hash(sorted(told))
 
     def _meet(self, value: Any) -> None:
         """Note that an object is come to: where it is met again, it is the same."""
@@ -326,13 +329,15 @@ class Objects:
             names = {id(each): _name(each) for each in elements}
             if None in names.values():
                 return self.opaque(value)
-            elements.sort(key=lambda each: str(names[id(each)]))
-            if len(elements) > 1 and not all(type(each) in (int, bool) for each in elements):
-                self.unordered.add(id(value))
+            if not all(type(each) in (int, bool) for each in elements):  # else the order is told as it is
+                elements.sort(key=lambda each: str(names[id(each)]))
+                if len(elements) > 1:
+                    self.unordered.add(id(value))
         return self._join(f"{base.__name__} {len(elements)}", *parts, *map(self.digest, elements))
 
     def _items(self, value: dict[Any, Any]) -> list[str]:
-        return [self.digest(each) for item in dict.items(value) for each in item]
+        items = OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
+        return [self.digest(each) for item in items for each in item]  # in its own order
 
     def _held(self, value: Any) -> list[str]:
         self._held_by_instance = True
@@ -352,6 +357,18 @@ class Objects:
         if native is types.SimpleNamespace or (native is object and of_python):
             return self._join("instance", self.digest(kind), *self._held(value))
         return self.opaque(value)
+
+
+def deciding(abstract: type) -> Iterator[type]:
+    """Return the classes below an abstract one that have code of their own for what counts as an instance.
+
+    Of `ABC` itself nothing is an instance.
+    """
+    below: type
+    for below in type.__subclasses__(abstract) if abstract is not ABC else ():
+        if "__subclasshook__" in vars(below) or type(below) is not type(abstract):
+            yield below
+        yield from deciding(below)
 
 
 def _full_name(cls: type) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace
+from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.facts import (
     Values,
     builtins_of,
@@ -18,12 +20,20 @@ from nbcache.torch_bridge.traces.facts import (
     found_at,
     is_whole,
     names_of,
+    same_constants,
     same_objects,
     scope_of,
 )
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import read_sources
-from nbcache.torch_bridge.traces.values import ANNOTATIONS, IDENTITY, REGISTRATIONS, Untold, objects_for
+from nbcache.torch_bridge.traces.values import (
+    ANNOTATIONS,
+    CONSTANTS,
+    IDENTITY,
+    REGISTRATIONS,
+    Untold,
+    objects_for,
+)
 
 __all__ = ["Checked", "checked"]
 
@@ -61,6 +71,7 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     if not state.check():
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
+    constants = facts.pop(CONSTANTS, None)
     identity, registrations = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
@@ -89,6 +100,8 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 raise Untold(_Changed(f"{name} of {module}", value, digest, now).words())
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
+    if constants is not None and same_constants(values) != constants:
+        raise Untold("other numbers or texts are the very same than before")
     if objects.registrations != registrations:
         raise Untold("other classes are registered for abstract ones than before")
     for number, first in enumerate(same_objects(values)):
@@ -117,10 +130,17 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
                 raise Untold(_Changed(what, None, then, now).words())
     for module, lacks, has in trace.attributes:
         held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
-        if there := sorted(held.keys() & {*lacks.split()}):
+        if there := sorted(held.keys() & _names_in(lacks)):
             raise Untold(f"{there[0]} of the module {module} was not there before")
-        if gone := sorted({*has.split()} - held.keys()):
+        if gone := sorted(_names_in(has) - held.keys()):
             raise Untold(f"{gone[0]} of the module {module} is not there any more")
+
+
+def _names_in(text: str) -> set[str]:
+    try:
+        return set(map(str, json.loads(text)))
+    except (TypeError, ValueError) as error:
+        raise corrupt("the attributes of a trace are no names") from error
 
 
 def _words(source: Any) -> str:

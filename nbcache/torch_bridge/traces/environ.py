@@ -13,6 +13,7 @@ from nbcache.torch_bridge.traces.values import Untold
 __all__ = ["variables"]
 
 _NAMES = frozenset({"environ", "environb", "getenv"})
+_LOADS_VALUE = frozenset({"LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME"})
 _OF_NO_EFFECT = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
 
 
@@ -48,7 +49,7 @@ def _constant(following: list[Step]) -> str | None:
     if not following or following[0].operation != "LOAD_CONST" or not isinstance(following[0].value, str):
         return None
     after = [step.operation for step in following[1:3]]
-    with_default = len(after) == 2 and after[0].startswith("LOAD_") and after[1] == "CALL"
+    with_default = len(after) == 2 and after[0] in _LOADS_VALUE and after[1] == "CALL"
     return following[0].value if after[:1] in (["CALL"], ["BINARY_SUBSCR"]) or with_default else None
 
 

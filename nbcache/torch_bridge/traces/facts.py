@@ -19,6 +19,7 @@ __all__ = [
     "is_whole",
     "names_of",
     "place_of",
+    "same_constants",
     "same_objects",
     "scope_of",
 ]
@@ -76,6 +77,16 @@ def same_objects(values: Sequence[Any]) -> list[int]:
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]
+
+
+def same_constants(values: Sequence[Any]) -> str:
+    """Return which of the numbers and texts among values are the very same object."""
+    first: dict[int, int] = {}
+    return " ".join(
+        str(first.setdefault(id(value), index))
+        for index, value in enumerate(values)
+        if type(value) in (bytes, complex, float, int, str)
+    )
 
 
 def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:

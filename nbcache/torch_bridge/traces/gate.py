@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 import sys
 import types
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
+from nbcache.core.fingerprints.objects import deciding
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 from nbcache.torch_bridge.traces.values import Untold
 
@@ -20,6 +23,8 @@ _CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.Funct
 _RUN_OF_METACLASSES = frozenset({"__instancecheck__", "__subclasscheck__"})
 _RUN_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
 """Methods that `isinstance`, `issubclass` and enumerations call, which Dynamo has Python do."""
+_KEEPS_ANSWERS = (type(functools.lru_cache(maxsize=1)(len)), functools.partial, functools.partialmethod)
+"""Types of what Python calls in place of a method, and runs code of nobody's, or unseen."""
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _READ_MORE = frozenset(
     {
@@ -88,6 +93,17 @@ def check_classes(classes: Iterable[type]) -> None:
                     code = getattr(getattr(found, "__func__", found), "__code__", None)
                     if code is not None and is_users(code):
                         raise Untold(f"it may call {base.__qualname__}.{name}(), which is not traced")
+        for each in deciding(cls) if isinstance(cls, ABCMeta) else ():
+            hook = vars(each).get("__subclasshook__")
+            asked = [getattr(hook, "__func__", hook)]
+            asked += (getattr(type(each), name, None) for name in _RUN_OF_METACLASSES)
+            codes = (getattr(found, "__code__", None) for found in asked)
+            if any(code is not None and is_users(code) for code in codes):
+                raise Untold(f"{each.__qualname__} may decide what is an instance, which is not traced")
+        for name, found in vars(cls).items():
+            held = getattr(found, "__func__", found)
+            if isinstance(held, _KEEPS_ANSWERS) and (name.startswith("__") or name in _RUN_OF_CLASSES):
+                raise Untold(f"it may call {cls.__qualname__}.{name}(), which keeps its answers")
 
 
 def check_module(module: types.ModuleType) -> None:

@@ -11,7 +11,8 @@ import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import chain, pairwise
+from logging import Logger
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -29,11 +30,13 @@ from nbcache.torch_bridge.traces.facts import (
     found_at,
     names_of,
     place_of,
+    same_constants,
     same_objects,
 )
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
+    CONSTANTS,
     COUNTERS,
     IDENTITY,
     REGISTRATIONS,
@@ -56,7 +59,8 @@ _UNTOLD = frozenset(
             "co_lines",
             "f_back",
         ),
-        *("f_globals", "f_locals", "get_annotations", "get_type_hints", "getsource"),
+        *("__traceback__", "co_positions", "exc_info", "f_code", "f_globals", "f_lineno", "f_locals"),
+        *("get_annotations", "get_type_hints", "getsource", "tb_frame", "tb_lasti", "tb_lineno", "tb_next"),
     }
 )
 """Attributes that tell what no fact does."""
@@ -116,21 +120,23 @@ def recorded(
         if readable(source) and not told_apart:
             sources.index(source)
     values = [here.of(each) for each in sources.all]
-    objects = objects_for(torch, annotations=annotations)
+    objects, unguarded = objects_for(torch, annotations=annotations), seen.unguarded()
     inlined = {id(code) for code, _ in seen.codes.values()}
     for harmless in (id, sys.getrecursionlimit):  # `inspect.unwrap` asks whether it runs in a circle
         naming = [code for code, _ in seen.codes.values() if harmless.__name__ in code.co_names]
         if all(code.co_filename == inspect.__file__ for code in naming):
             inlined.add(id(harmless))
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
+    if _asks_for_identity(seen):
+        facts.append([CONSTANTS, same_constants(values)])
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
         facts.append([index, fact_of(objects, value, frame.scope, whole=index < told)])
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
-            _refuse(objects, value, inlined)
-    for module, name in _places(torch, objects, seen, values, inlined):
+            _refuse(objects, value, inlined, ordered=sources.all[index] in unguarded)
+    for module, name in chain(_of_packages(seen), _places(torch, objects, seen, values, inlined)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
@@ -184,8 +190,11 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
 def _reads_annotations(seen: Seen) -> bool:
     """Tell whether `inspect` reads annotations of functions; Untold of code that reads what no fact tells."""
     found = False
-    if COUNTERS & {*seen.texts()}:
+    texts = {*seen.texts()}
+    if COUNTERS & texts:
         raise Untold("it reads how many hooks there are")
+    if any(" at 0x" in text for text in texts):
+        raise Untold("it reads the address of an object")
     for code, _ in seen.codes.values():
         for each in _within(code):
             if COUNTERS & {*each.co_names}:
@@ -196,8 +205,22 @@ def _reads_annotations(seen: Seen) -> bool:
             elif read and not _is_torchs(code):
                 raise Untold(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
             if _goes_through_set(each):
-                raise Untold("it may depend on the order of a set, which differs between processes")
+                raise Untold(f"{code.co_qualname}() may depend on the order of a set, which varies")
+            if not gate.is_users(code):
+                texts -= {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
+    if named := _UNTOLD & texts - {"__traceback__"}:  # which Dynamo itself names where it raises
+        raise Untold(f"it reads {', '.join(sorted(named))} by name")
     return found
+
+
+def _asks_for_identity(seen: Seen) -> bool:
+    """Tell whether code of the user's may ask whether two numbers or texts are the very same."""
+    return any(
+        step.operation == "IS_OP" and before.operation != "LOAD_CONST"
+        for code, _ in seen.codes.values()
+        for each in (_within(code) if gate.is_users(code) else ())
+        for before, step in pairwise(steps_of(each))
+    )
 
 
 def _goes_through_set(code: CodeType) -> bool:
@@ -222,13 +245,16 @@ def _numbers(values: Any) -> Any:
     return None if values is None else tuple(values)
 
 
-def _refuse(objects: Objects, value: Any, inlined: Set[int]) -> None:
-    """Raise Untold of a value that Dynamo has held, and no fact tells of."""
+def _refuse(objects: Objects, value: Any, inlined: Set[int], *, ordered: bool) -> None:
+    """Raise Untold of a value that Dynamo has held, and no fact tells of.
+
+    Of what is `ordered`, sets too, the standard library alone knows: it goes through none of them.
+    """
     if value is ABSENT or is_plain(value):
         return
     if not objects.covers(value):
         raise Untold(f"a {type(value).__qualname__} is not told by any fact")
-    if id(value) in objects.unordered:
+    if id(value) in objects.unordered and not ordered:
         raise Untold("it may depend on the order of a set, which differs between processes")
     gate.check(value, inlined)
 
@@ -274,6 +300,23 @@ def _places(
             raise Untold("it may depend on the order of a set, which differs between processes")
 
 
+def _of_packages(seen: Seen) -> Iterator[tuple[str, str]]:
+    """Return where functions of installed packages are that Python has run, and globals that they read."""
+    found: dict[tuple[str, str], None] = {}
+    for code, scope in seen.ran_of_packages.items():
+        module = str(scope.get("__name__"))
+        function = found_at(module, code.co_qualname)
+        if getattr(function, "__code__", None) is not code:
+            raise Untold(f"Python runs {code.co_qualname}() of {module}, which cannot be found again")
+        found[module, code.co_qualname] = None
+        for each in _within(code):
+            names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
+            for name in sorted(names & scope.keys()):
+                if not isinstance(scope[name], (ModuleType, Logger)):  # a logger remembers what it is asked
+                    found[module, name] = None
+    yield from found
+
+
 def _is_polyfill(value: Any) -> bool:
     """Tell whether it is what torch has written in place of a function of Python's."""
     import torch._dynamo.polyfills as polyfills
@@ -316,7 +359,7 @@ def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
     """Return the names that modules lack and have, of all by which code may have asked them for something."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
     modules |= {id(value): value for value, _ in seen.held() if isinstance(value, ModuleType)}
-    asked = {text for text in seen.texts() if text.isidentifier()}
+    asked = {*seen.texts()}
     for code, _ in seen.codes.values():
         for each in () if _is_torchs(code) else _within(code):
             asked.update(each.co_names)
@@ -326,7 +369,7 @@ def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
             raise Untold(f"the module {module.__name__} cannot be found again")
         gate.check_module(module)
         held = asked & module.__dict__.keys()
-        yield [module.__name__, " ".join(sorted(asked - held)), " ".join(sorted(held))]
+        yield [module.__name__, json.dumps(sorted(asked - held)), json.dumps(sorted(held))]
 
 
 def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:

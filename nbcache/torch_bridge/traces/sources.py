@@ -12,7 +12,7 @@ from nbcache.artifacts.traces import value_from, value_to
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.values import Untold
 
-__all__ = ["GLOBAL_STATE", "Sources", "guard_row", "made_guard", "read_sources", "readable"]
+__all__ = ["GLOBAL_STATE", "Sources", "guard_row", "guarded", "made_guard", "read_sources", "readable"]
 
 _ROOTS = frozenset({"GlobalSource", "GlobalStateSource", "LocalSource", "ShapeEnvSource"})
 _CHAINED = frozenset(
@@ -48,6 +48,17 @@ def readable(source: Any) -> bool:
     while type(source).__name__ in _CHAINED:
         source = source.base
     return type(source).__name__ in _ROOTS
+
+
+def guarded(source: Any) -> Any:
+    """Return a source as it would be if Dynamo guarded all of it: it reads some things and guards nothing."""
+    base = getattr(source, "base", None)
+    if base is None:
+        return source
+    found = guarded(base)
+    if type(source).__name__ == "SkipGuardSource":
+        return found
+    return source if found is base else dataclasses.replace(source, base=found)
 
 
 class Sources:

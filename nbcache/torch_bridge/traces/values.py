@@ -11,6 +11,7 @@ from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
 __all__ = [
     "ANNOTATIONS",
+    "CONSTANTS",
     "COUNTERS",
     "IDENTITY",
     "IGNORED",
@@ -37,6 +38,8 @@ _TRACING_RULES = (
 
 IDENTITY = "="
 """The place of the fact that says which objects were the very same."""
+CONSTANTS = "!"
+"""The place of the fact that says which numbers and texts were the very same, where that may count."""
 REGISTRATIONS = "<"
 """The place of the fact that says which classes were registered for which abstract ones."""
 ANNOTATIONS = "%"

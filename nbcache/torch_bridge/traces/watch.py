@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import types
 from collections import OrderedDict
@@ -12,6 +13,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.traces.gate import is_users
+from nbcache.torch_bridge.traces.sources import guarded
 
 __all__ = ["Seen", "watching"]
 
@@ -28,8 +30,17 @@ _NOT_HELD: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of what only walks through something else."""
-_MADE = ("<eval_with_key", "<lambdify", "<string>")
-"""Where code is that torch and `dataclasses` make."""
+_MADE = ("<eval_with_key", "<lambdify")
+"""Where code is that torch makes."""
+_INSTALLED = re.compile("/(?:dist|site)-packages/([^/.]+)")
+_TORCHS = frozenset(
+    {
+        *("IPython", "comm", "filelock", "fsspec", "functorch", "ipykernel", "jinja2", "jupyter_client"),
+        *("markupsafe", "mpmath", "networkx", "numpy", "optree", "psutil", "sympy", "tornado", "torch"),
+        *("torchgen", "traitlets", "triton", "typing_extensions", "zmq"),
+    }
+)
+"""Packages that torch and a kernel run of their own accord."""
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
 _AS_IT_IS = 3
 """The depth from which on a container counts by itself."""
@@ -45,6 +56,8 @@ class Seen:
         """What Dynamo came to by no way that it could guard."""
         self.ran: set[types.CodeType] = set()
         """Code of the user's that Python has run, and Dynamo has not walked through."""
+        self.ran_of_packages: dict[types.CodeType, dict[str, Any]] = {}
+        """Code of installed packages that Python has run, with its globals."""
         self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
         """By ids: code that was walked through, with its globals."""
 
@@ -58,9 +71,14 @@ class Seen:
         """
         for tracker in self.trackers:
             if (type(tracker).__name__ in _LAZY) is lazy:
-                source = object.__getattribute__(tracker, "__dict__").get("source")
-                if source is not None:
-                    yield source
+                given = object.__getattribute__(tracker, "__dict__")
+                if (source := given.get("source")) is not None:
+                    yield guarded(source)
+
+    def unguarded(self) -> set[Any]:
+        """Return the sources that Dynamo reads and does not guard: globals of the standard library's."""
+        given = (object.__getattribute__(each, "__dict__").get("source") for each in self.trackers)
+        return {guarded(each) for each in given if each is not None and guarded(each) is not each}
 
     def texts(self) -> Iterator[str]:
         """Return the texts that Dynamo has held: each may have been the name of an attribute."""
@@ -120,6 +138,18 @@ def _is_scope(value: dict[Any, Any]) -> bool:
     return module is not None and module.__dict__ is value
 
 
+def _is_users(frame: types.FrameType) -> bool:
+    """Tell whether Python runs code of the user's: of a text, too, unless that makes or is a part of a class.
+
+    Whoever runs a text as a whole counts himself.
+    """
+    code, module = frame.f_code, str(frame.f_globals.get("__name__"))
+    if code.co_filename != "<string>":
+        return is_users(code)
+    of_class = code.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
+    return not (code.co_name == "<module>" or of_class or module.partition(".")[0] in _TORCHS)
+
+
 @contextmanager
 def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     """Note into `seen` what Dynamo makes in here, on the threads where `is_here`.
@@ -139,7 +169,13 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
 
     def called(frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and is_users(code) and not code.co_filename.startswith((ours, *_MADE)):
+        if event != "call" or code.co_filename.startswith((ours, *_MADE)):
+            return
+        package = _INSTALLED.search(code.co_filename)
+        if package is not None and package[1] not in _TORCHS:
+            seen.note_code(code, frame.f_globals)
+            seen.ran_of_packages[code] = frame.f_globals
+        elif package is None and _is_users(frame):
             seen.ran.add(code)
 
     def compile(*args: Any, **kwargs: Any) -> Any:
