@@ -16,15 +16,29 @@ from __future__ import annotations
 import base64
 import binascii
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import quote, unquote
 
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import CorruptEntry, FormatError
 
-__all__ = ["Trace", "code_from", "code_to", "from_bytes", "to_bytes", "value_from", "value_to"]
+__all__ = [
+    "REST",
+    "Trace",
+    "code_from",
+    "code_to",
+    "from_bytes",
+    "names_from",
+    "names_to",
+    "to_bytes",
+    "value_from",
+    "value_to",
+]
 
+REST = ("rest", "rest in closure")
+"""Kinds of globals: the function that goes on after a graph break, and what makes one with its closure."""
 _FORMAT = "trace"
 _CODE = {
     "co_argcount": int,
@@ -73,7 +87,7 @@ class Trace:
     names: list[list[str]]
     """Names that code reads: [module (empty: the function's own), name, what it means there]."""
     attributes: list[list[str]]
-    """Names that code may have asked a module for: [module, JSON of those that it lacks, of those it has]."""
+    """Names that code may have asked a module for: [module, those that it lacks, those that it has]."""
     guards: list[list[Any]]
     """What torch guards: the index of a source, the kind, and arguments."""
     key_order: list[int]
@@ -83,7 +97,7 @@ class Trace:
     inputs: list[int]
     """Sources of the graph's inputs, in order."""
     installed: list[list[str]]
-    """Globals that the code reads: [name, kind, what it is]."""
+    """Globals that the code reads: [name, kind, what it is]; of the kinds `REST`, code as JSON."""
     imports: Mapping[str, str]
     """Modules that the code reads as globals, by those names."""
     autograd_key: str
@@ -172,6 +186,16 @@ def _texts(row: object, length: int | None = None) -> list[str]:
     if not all(isinstance(each, str) for each in found):
         raise corrupt("a row of a trace holds something else than texts")
     return found
+
+
+def names_to(names: Iterable[str]) -> str:
+    """Return any texts as one, sorted: with spaces between them, and with what is in them percent-encoded."""
+    return " ".join(quote(name, errors="surrogatepass") or "%" for name in sorted(names))
+
+
+def names_from(text: str) -> set[str]:
+    """Return the texts that `names_to` was given."""
+    return {"" if name == "%" else unquote(name, errors="surrogatepass") for name in text.split()}
 
 
 # --- values and code -----------------------------------------------------------------------------------

@@ -149,6 +149,6 @@ class FrameTraced(Event):
 
 @dataclass(frozen=True, slots=True)
 class TraceAudited(Event):
-    """A frame was traced although a stored trace fits it; `differs` names what is another, if anything."""
+    """A frame was traced although a stored trace fits it; `differs` names what differs, or is empty."""
 
     differs: str

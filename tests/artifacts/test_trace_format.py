@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from nbcache.artifacts.traces import code_from, code_to, from_bytes, to_bytes, value_from, value_to
+from nbcache.artifacts.traces import (
+    code_from,
+    code_to,
+    from_bytes,
+    names_from,
+    names_to,
+    to_bytes,
+    value_from,
+    value_to,
+)
 from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
 
 GOLDEN = (Path(__file__).parents[1] / "golden" / "trace-1.json").read_bytes()
@@ -150,3 +159,11 @@ def test_a_trace_that_was_cut_short_is_corrupt(length: int) -> None:
 def test_a_later_version_is_not_read() -> None:
     with pytest.raises(UnsupportedVersion):
         from_bytes(changed(version=2))
+
+
+def test_any_texts_are_names_and_identifiers_are_as_they_are() -> None:
+    assert names_from(from_bytes(GOLDEN).attributes[0][1]) == {"NEW", "fast"}
+    assert names_to(["sin", "K_1"]) == "K_1 sin"
+    odd = {"", "%", "%00", "\0", "a b", "a-b", "0x", "\n", "größe", "\ud800", "a%20b"}
+    assert names_from(names_to(odd)) == odd
+    assert names_from(names_to([])) == set()

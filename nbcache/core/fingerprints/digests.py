@@ -34,7 +34,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.code import add_code
 from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
-from nbcache.core.fingerprints.known_code import DESCRIPTORS, Known, contents
+from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, Known, contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
 __all__ = ["Fingerprint", "Rule", "Unknown"]
@@ -58,8 +58,7 @@ _EMPTY: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Functions that keep their answers and had none when they were seen, with the digests that they had then."""
 _protocol_attributes: Callable[[type], Any] = getattr(typing, "_get_protocol_attrs", vars)
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
-_CACHED = type(functools.lru_cache(maxsize=1)(len))
-_WRAPPERS = (functools.partial, staticmethod, classmethod, property, _CACHED, weakref.ref)
+_WRAPPERS = (functools.partial, staticmethod, classmethod, property, CACHED, weakref.ref)
 _OF_NO_EFFECT = frozenset(
     {
         *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
@@ -211,7 +210,7 @@ class Fingerprint:
             self._parts("partial", value.func, value.args, value.keywords)
         elif issubclass(kind, property):
             self._parts("property", value.fget, value.fset, value.fdel)
-        elif issubclass(kind, _CACHED):
+        elif issubclass(kind, CACHED):
             self._cached(value)
             return
         elif issubclass(kind, weakref.ref):

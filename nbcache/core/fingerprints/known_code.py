@@ -12,8 +12,10 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["DESCRIPTORS", "Known", "contents"]
+__all__ = ["CACHED", "DESCRIPTORS", "Known", "contents"]
 
+CACHED = type(functools.lru_cache(maxsize=1)(len))
+"""The type of what `functools.lru_cache` returns."""
 DESCRIPTORS = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,

@@ -29,7 +29,7 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
 from nbcache.core.fingerprints.instructions import steps_of
-from nbcache.core.fingerprints.known_code import DESCRIPTORS
+from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
 __all__ = ["Objects", "Rule", "code_digest", "deciding", "is_plain"]
 
@@ -48,7 +48,6 @@ _VALUES = (frozenset, range, slice, tuple, types.CodeType, types.MethodType, typ
 """Types of which it does not matter whether two are the very same object."""
 _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
-_CACHED = type(functools.lru_cache(maxsize=1)(len))
 _FIELD: type = type(vars(namedtuple("_", "a"))["a"])
 """Of the attributes of named tuples."""
 _OF_CLASSES = frozenset(
@@ -169,8 +168,8 @@ class Objects:
     def registrations(self) -> str:
         """The digest of which of the classes so far are registered for which abstract ones of them.
 
-        Classes that were not come to don't count: whoever imports others registers more of them. Those
-        do that are below an abstract one and decide themselves what is an instance of theirs.
+        Others don't count, as imports register more of them, but for classes that inherit from an abstract
+        one and decide themselves what is an instance of theirs.
         """
         classes = {id(each): each for each in self.classes()}
         told = set()
@@ -271,7 +270,7 @@ class Objects:
         if issubclass(kind, functools.partial):
             parts = (value.func, value.args, value.keywords)
             return self._join("partial", self.digest(kind), *map(self.digest, parts), *self._held(value))
-        if issubclass(kind, _CACHED):
+        if issubclass(kind, CACHED):
             return self._join("cached", self.digest(value.__wrapped__), *self._held(value))
         return self._container(value) if issubclass(kind, (*_LISTS, *_DICTS)) else self._instance(value)
 
@@ -298,7 +297,7 @@ class Objects:
             return ["empty"]
 
     def _class(self, cls: type) -> str:
-        name = f"class {cls.__module__}.{cls.__qualname__}"
+        name = f"class {_full_name(cls)}"
         if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             return name
         ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
@@ -401,7 +400,7 @@ def _is_instance(value: Any) -> bool:
         classmethod,
         property,
         functools.partial,
-        _CACHED,
+        CACHED,
         range,
         slice,
         weakref.ref,

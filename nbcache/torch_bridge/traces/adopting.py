@@ -10,15 +10,11 @@ from contextlib import contextmanager
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import Trace, code_from, value_from
+from nbcache.artifacts.traces import REST, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.checking import Checked
-from nbcache.torch_bridge.traces.facts import (
-    ABSENT,
-    builtins_of,
-    found_at,
-)
+from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import made_guard, read_sources
 from nbcache.torch_bridge.traces.values import Untold
@@ -61,7 +57,7 @@ def adopted(
     import torch._dynamo.guards as guards
     import torch._dynamo.utils as utils
 
-    trace = found.trace
+    trace, code = found.trace, code_from(found.trace.code)
     names = {name: _unique(name) for name, _, _ in trace.installed}
     inputs = [found.values[index] for index in trace.inputs]
     _refuse_overlap(torch, inputs)
@@ -72,8 +68,8 @@ def adopted(
         for name in added:
             frame.scope[name] = sys.modules[trace.imports[name]]
         for name, kind, place in trace.installed:
-            if kind.startswith("rest"):
-                value: Any = _rest(kind, place, frame, trace, names)
+            if kind in REST:
+                value: Any = _rest(kind, place, code, frame, names)
             else:
                 value = _value(kind, place, frame, trace, inputs, load)
             cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
@@ -93,7 +89,7 @@ def adopted(
             raise Untold("torch's guards do not hold")
         output = convert_frame.DynamoOutput(
             tracer_output=_Tracer(graph, frame.scope),
-            bytecode=_with_names(code_from(trace.code), names, frame.code),
+            bytecode=_with_names(code, names, frame.code),
             pycode=[],
             last_attempt_start_time=None,
         )
@@ -143,17 +139,15 @@ def _value(
     raise corrupt("a trace sets a global of no known kind")
 
 
-def _rest(kind: str, place: str, frame: Frame, trace: Trace, names: dict[str, str]) -> Any:
-    """Return the function that goes on after a graph break, or what makes it with its closure."""
+def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: dict[str, str]) -> Any:
+    """Return the function that goes on after a graph break in `before`, or what makes it with its closure."""
     try:
         stored = code_from(json.loads(place))
     except ValueError as error:
         raise corrupt("the rest of a function is no code") from error
-    moved = stored.co_firstlineno - int(trace.code["co_firstlineno"])
-    code = _with_names(stored, names, frame.code).replace(
-        co_firstlineno=max(0, frame.code.co_firstlineno + moved)
-    )
-    if kind == "rest":
+    line = frame.code.co_firstlineno + stored.co_firstlineno - before.co_firstlineno
+    code = _with_names(stored, names, frame.code).replace(co_firstlineno=max(0, line))
+    if kind == REST[0]:
         return FunctionType(code, frame.scope, code.co_name)
 
     def made(closure: tuple[CellType, ...]) -> FunctionType:

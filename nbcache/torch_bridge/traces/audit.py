@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nbcache.artifacts.traces import Trace
+from nbcache.artifacts.traces import REST, Trace
 from nbcache.core.key import sha256
 
 __all__ = ["difference"]
 
 _PLACES = frozenset({"co_filename", "co_firstlineno", "co_linetable"})
-"""Fields of code objects that say where it stands."""
+"""Fields of code that say where it stands."""
 
 
 def difference(stored: Trace, now: Trace) -> str:
-    """Return in a few words what differs between two traces of a function; nothing where they do the same.
+    """Return what differs between two traces of a function, as a plural; nothing where they do the same.
 
     Names that Dynamo makes up for globals, places in files, and the order of guards do not count, nor do
     facts: those of `stored` hold.
@@ -34,13 +34,13 @@ def _told(trace: Trace) -> Iterator[tuple[str, Any]]:
     for kind, base, fields in trace.sources:
         row = [kind, None if base is None else sources[base], _without(fields, names, sources)]
         sources.append(sha256(_text(row).encode("utf-8", "surrogatepass")))
-    yield "its code", _text(_without(trace.code, names))
+    yield "its instructions", _text(_without(trace.code, names))
     yield (
         "the globals that its code reads",
         [[kind, _place(kind, place)] for _, kind, place in trace.installed],
     )
     yield "the modules that its code reads", trace.imports
-    yield "its graph", trace.autograd_key
+    yield "the keys of its graph", trace.autograd_key
     yield "the inputs of its graph", [sources[index] for index in trace.inputs]
     yield (
         "its guards",
@@ -50,10 +50,10 @@ def _told(trace: Trace) -> Iterator[tuple[str, Any]]:
         ),
     )
     yield "the sizes that it guards", sorted(_text([sources[index], *row]) for index, *row in trace.shapes)
-    yield "the order of keys that it guards", sorted(sources[index] for index in trace.key_order)
-    yield "what it writes to", trace.replayed
-    yield "torch's global state", trace.state
-    yield "whether it has outputs", trace.has_outputs
+    yield "the keys that it guards in order", sorted(sources[index] for index in trace.key_order)
+    yield "its side effects", trace.replayed
+    yield "torch's global settings", trace.state
+    yield "its outputs", trace.has_outputs
 
 
 def _without(value: Any, names: Mapping[str, str], sources: Sequence[str] = ()) -> Any:
@@ -69,7 +69,7 @@ def _without(value: Any, names: Mapping[str, str], sources: Sequence[str] = ()) 
 
 def _place(kind: str, place: str) -> Any:
     """Return what a global is: of code that goes on after a graph break, without where it stands."""
-    return _without(json.loads(place), {}) if kind.startswith("rest") else place
+    return _without(json.loads(place), {}) if kind in REST else place
 
 
 def _text(value: Any) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import Trace
-from nbcache.core.canonical_json import corrupt
+from nbcache.artifacts.traces import Trace, names_from
 from nbcache.torch_bridge.traces.facts import (
     Values,
     builtins_of,
@@ -76,17 +73,16 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
     changed: list[_Changed] = []
-    with _given(trace, frame) as scope:
-        here = Values(frame.values, scope, guards._get_closure_vars())
-        for index, source in enumerate(sources):
-            values.append(here.of(source))  # what it is read from is known to be as it was
-            if (digest := facts.pop(index, None)) is None:
-                continue
-            now = fact_of(objects, values[-1], frame.scope, whole=is_whole(digest))
-            if now != digest:
-                changed.append(_Changed(_words(source), values[-1], digest, now))
-                if not thorough:
-                    break
+    here = Values(frame.values, _scope(trace, frame), guards._get_closure_vars())
+    for index, source in enumerate(sources):
+        values.append(here.of(source))  # what it is read from is known to be as it was
+        if (digest := facts.pop(index, None)) is None:
+            continue
+        now = fact_of(objects, values[-1], frame.scope, whole=is_whole(digest))
+        if now != digest:
+            changed.append(_Changed(_words(source), values[-1], digest, now))
+            if not thorough:
+                break
     if changed:
         raise Untold(max(changed, key=_Changed.tells).words())
     for place, digest in facts.items():
@@ -130,17 +126,10 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
                 raise Untold(_Changed(what, None, then, now).words())
     for module, lacks, has in trace.attributes:
         held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
-        if there := sorted(held.keys() & _names_in(lacks)):
+        if there := sorted(held.keys() & names_from(lacks)):
             raise Untold(f"{there[0]} of the module {module} was not there before")
-        if gone := sorted(_names_in(has) - held.keys()):
+        if gone := sorted(names_from(has) - held.keys()):
             raise Untold(f"{gone[0]} of the module {module} is not there any more")
-
-
-def _names_in(text: str) -> set[str]:
-    try:
-        return set(map(str, json.loads(text)))
-    except (TypeError, ValueError) as error:
-        raise corrupt("the attributes of a trace are no names") from error
 
 
 def _words(source: Any) -> str:
@@ -159,7 +148,7 @@ class _Changed:
     now: str
 
     def tells(self) -> tuple[bool, bool, int]:
-        """Return how much it tells: values that are seen most, then functions, then what is deep inside."""
+        """Return how much it tells: a value that is shown most, then a function, then what is deep inside."""
         return self._is_plain(), isinstance(self.value, FunctionType), self.what.count(".")
 
     def words(self) -> str:
@@ -178,9 +167,8 @@ class _Changed:
         return self.then.startswith(_SHOWN) and self.now.startswith(_SHOWN)
 
 
-@contextmanager
-def _given(trace: Trace, frame: Frame) -> Iterator[dict[str, Any]]:
-    """Give the function's globals with what the code of the trace would find there."""
+def _scope(trace: Trace, frame: Frame) -> dict[str, Any]:
+    """Return the function's globals with what the code of the trace would find there."""
     scope = dict(frame.scope)
     for name, module in trace.imports.items():
         scope[name] = sys.modules[module]
@@ -191,4 +179,4 @@ def _given(trace: Trace, frame: Frame) -> Iterator[dict[str, Any]]:
             scope[name] = sys.modules.get(place)
         elif kind == "object":
             scope[name] = found_at(*place.split(" ", 1))
-    yield scope
+    return scope

@@ -11,10 +11,10 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
-from nbcache.core.fingerprints.known_code import DESCRIPTORS
+from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 from nbcache.core.fingerprints.objects import deciding
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.values import Untold, environment
 
 __all__ = ["check", "check_classes", "check_environment", "check_module", "is_of_environment", "is_users"]
 
@@ -23,8 +23,8 @@ _CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.Funct
 _RUN_OF_METACLASSES = frozenset({"__instancecheck__", "__subclasscheck__"})
 _RUN_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
 """Methods that `isinstance`, `issubclass` and enumerations call, which Dynamo has Python do."""
-_KEEPS_ANSWERS = (type(functools.lru_cache(maxsize=1)(len)), functools.partial, functools.partialmethod)
-"""Types of what Python calls in place of a method, and runs code of nobody's, or unseen."""
+_UNSEEN = (CACHED, functools.partial, functools.partialmethod)
+"""Types of what may stand in place of a method, and which Python calls without running its code anew."""
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _READ_MORE = frozenset(
     {
@@ -102,8 +102,8 @@ def check_classes(classes: Iterable[type]) -> None:
                 raise Untold(f"{each.__qualname__} may decide what is an instance, which is not traced")
         for name, found in vars(cls).items():
             held = getattr(found, "__func__", found)
-            if isinstance(held, _KEEPS_ANSWERS) and (name.startswith("__") or name in _RUN_OF_CLASSES):
-                raise Untold(f"it may call {cls.__qualname__}.{name}(), which keeps its answers")
+            if isinstance(held, _UNSEEN) and (name.startswith("__") or name in _RUN_OF_CLASSES):
+                raise Untold(f"it may call {cls.__qualname__}.{name}(), which is a {type(held).__qualname__}")
 
 
 def check_module(module: types.ModuleType) -> None:
@@ -127,9 +127,9 @@ def is_users(code: types.CodeType) -> bool:
 
 def is_of_environment(value_of: Callable[[Any], Any], source: Any) -> bool:
     """Tell whether a source reads one of the environment's variables; those that code reads are facts."""
-    environment = (os.environ, getattr(os.environ, "_data", None))
+    variables = environment()
     while (source := getattr(source, "base", None)) is not None:
-        if any(value_of(source) is each for each in environment):
+        if any(value_of(source) is each for each in variables):
             return True
     return False
 
@@ -137,13 +137,13 @@ def is_of_environment(value_of: Callable[[Any], Any], source: Any) -> bool:
 def check_environment(source: Any, value: Any) -> None:
     """Raise Untold of the environment where code has it by another name than its own, or as a global."""
     bound = value.__self__ if isinstance(value, types.MethodType) else value
-    environment = (os.environ, getattr(os.environ, "_data", None), os.getenv)
-    if not any(bound is each for each in environment):
+    variables = (*environment(), os.getenv)
+    if not any(bound is each for each in variables):
         return
     while source is not None:
         if getattr(source, "member", "") in ("environ", "getenv"):
             return
-        if type(source).__name__ == "GlobalSource" and bound is value and bound is not environment[1]:
+        if type(source).__name__ == "GlobalSource" and bound is value and bound is not variables[1]:
             return
         source = getattr(source, "base", None)
     raise Untold("it reads the environment by another name")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,8 +80,8 @@ class Traces:
         self._here = threading.local()
         self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
-        self._drawn: float | None = None
-        """A random number from 0 to 1, by which this kernel audits or does not."""
+        self._drawn = random.SystemRandom().random()  # not from the user's stream
+        """By this number, from 0 to 1, the kernel audits or does not."""
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -182,11 +182,7 @@ class Traces:
     def _audits(self) -> bool:
         """Tell whether this kernel traces what it could adopt, and compares."""
         settings = self._session.settings
-        if settings.trace == "audit":
-            return True
-        if self._drawn is None:
-            self._drawn = int.from_bytes(os.urandom(8)) / 2**64
-        return self._drawn * settings.audit < 1 <= settings.audit
+        return settings.trace == "audit" or (settings.audit > 0 and self._drawn < 1 / settings.audit)
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:

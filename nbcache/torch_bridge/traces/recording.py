@@ -16,7 +16,7 @@ from logging import Logger
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import Trace, code_to, value_to
+from nbcache.artifacts.traces import REST, Trace, code_to, names_to, value_to
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
@@ -101,7 +101,7 @@ def recorded(
     _refuse_what_varies(graph, graphs)
     for code in seen.ran:
         raise Untold(f"Python runs {code.co_qualname}() while it is traced")
-    annotations = _reads_annotations(seen)
+    annotations = _check_code(seen)
     sources = Sources()
     guards = [guard_row(each, sources) for each in graph.guards]
     for source in seen.sources():
@@ -135,7 +135,7 @@ def recorded(
         facts.append([index, fact_of(objects, value, frame.scope, whole=index < told)])
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
-            _refuse(objects, value, inlined, ordered=sources.all[index] in unguarded)
+            _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
     for module, name in chain(_of_packages(seen), _places(torch, objects, seen, values, inlined)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
@@ -187,8 +187,8 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
         raise Untold("AOTAutograd has added guards")
 
 
-def _reads_annotations(seen: Seen) -> bool:
-    """Tell whether `inspect` reads annotations of functions; Untold of code that reads what no fact tells."""
+def _check_code(seen: Seen) -> bool:
+    """Raise Untold of code that reads what no fact tells; tell whether `inspect` reads annotations."""
     found = False
     texts = {*seen.texts()}
     if COUNTERS & texts:
@@ -245,16 +245,16 @@ def _numbers(values: Any) -> Any:
     return None if values is None else tuple(values)
 
 
-def _refuse(objects: Objects, value: Any, inlined: Set[int], *, ordered: bool) -> None:
+def _refuse(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) -> None:
     """Raise Untold of a value that Dynamo has held, and no fact tells of.
 
-    Of what is `ordered`, sets too, the standard library alone knows: it goes through none of them.
+    `in_order` says whether code may go through a set in its order.
     """
     if value is ABSENT or is_plain(value):
         return
     if not objects.covers(value):
         raise Untold(f"a {type(value).__qualname__} is not told by any fact")
-    if id(value) in objects.unordered and not ordered:
+    if id(value) in objects.unordered and in_order:
         raise Untold("it may depend on the order of a set, which differs between processes")
     gate.check(value, inlined)
 
@@ -369,7 +369,7 @@ def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
             raise Untold(f"the module {module.__name__} cannot be found again")
         gate.check_module(module)
         held = asked & module.__dict__.keys()
-        yield [module.__name__, json.dumps(sorted(asked - held)), json.dumps(sorted(held))]
+        yield [module.__name__, names_to(asked - held), names_to(held)]
 
 
 def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
@@ -384,7 +384,7 @@ def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[
         elif name == graph.name_of_builtins_dict_key_in_fglobals:
             yield [name, "builtins", ""]
         elif (rest := _rest_of(value, frame)) is not None:
-            yield [name, "rest in closure" if rest.co_freevars else "rest", json.dumps(code_to(rest))]
+            yield [name, REST[bool(rest.co_freevars)], json.dumps(code_to(rest))]
         elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             yield [name, "module", value.__name__]
         elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:

@@ -51,7 +51,7 @@ def readable(source: Any) -> bool:
 
 
 def guarded(source: Any) -> Any:
-    """Return a source as it would be if Dynamo guarded all of it: it reads some things and guards nothing."""
+    """Return a source without the parts that tell Dynamo to make no guards."""
     base = getattr(source, "base", None)
     if base is None:
         return source

@@ -17,6 +17,7 @@ __all__ = [
     "IGNORED",
     "REGISTRATIONS",
     "Untold",
+    "environment",
     "objects_for",
 ]
 
@@ -50,6 +51,11 @@ class Untold(Exception):
     """A function has no trace, or a trace does not fit; the message, a clause, says why."""
 
 
+def environment() -> tuple[Any, Any]:
+    """Return the variables of the process's environment, and the dictionary that holds them."""
+    return os.environ, getattr(os.environ, "_data", None)
+
+
 def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     """Return the digests of one recording, or of one check."""
     values = (ContextVar, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -64,17 +70,17 @@ def _rule(torch: ModuleType) -> Rule:
     rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
 
     dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
-    environment = (os.environ, getattr(os.environ, "_data", None))
+    variables = environment()
 
     def rule(objects: Objects, value: Any) -> str | None:
         kind = type(value)
-        if any(value is each for each in environment):
+        if any(value is each for each in variables):
             return "environment"  # each variable that code reads counts by itself
         if issubclass(kind, torch.Tensor):
             return _tensor(torch, objects, value)
         if kind is ContextVar:
-            now = value.get(environment)  # what nobody can have set
-            return f"context variable {value.name} {'unset' if now is environment else objects.digest(now)}"
+            now = value.get(variables)  # what nobody can have set
+            return f"context variable {value.name} {'unset' if now is variables else objects.digest(now)}"
         if issubclass(kind, plain):
             return f"{kind.__name__} {value}"
         if issubclass(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -32,7 +33,6 @@ _NOT_HELD: tuple[type, ...] = (
 """Types of what only walks through something else."""
 _MADE = ("<eval_with_key", "<lambdify")
 """Where code is that torch makes."""
-_INSTALLED = re.compile("/(?:dist|site)-packages/([^/.]+)")
 _TORCHS = frozenset(
     {
         *("IPython", "comm", "filelock", "fsspec", "functorch", "ipykernel", "jinja2", "jupyter_client"),
@@ -69,16 +69,18 @@ class Seen:
 
         With `lazy`, return those of which Dynamo may know the types alone.
         """
-        for tracker in self.trackers:
-            if (type(tracker).__name__ in _LAZY) is lazy:
-                given = object.__getattribute__(tracker, "__dict__")
-                if (source := given.get("source")) is not None:
-                    yield guarded(source)
+        return (guarded(source) for tracker, source in self._given() if _is_lazy(tracker) is lazy)
 
     def unguarded(self) -> set[Any]:
-        """Return the sources that Dynamo reads and does not guard: globals of the standard library's."""
-        given = (object.__getattribute__(each, "__dict__").get("source") for each in self.trackers)
-        return {guarded(each) for each in given if each is not None and guarded(each) is not each}
+        """Return the sources that Dynamo does not guard: globals that code of the standard library reads."""
+        return {found for _, source in self._given() if (found := guarded(source)) is not source}
+
+    def _given(self) -> Iterator[tuple[Any, Any]]:
+        """Return the values that have a source, each with the source that Dynamo gave it."""
+        for tracker in self.trackers:
+            source = object.__getattribute__(tracker, "__dict__").get("source")
+            if source is not None:
+                yield tracker, source
 
     def texts(self) -> Iterator[str]:
         """Return the texts that Dynamo has held: each may have been the name of an attribute."""
@@ -94,7 +96,7 @@ class Seen:
                 yield from ((each, "SourcelessBuilder") for each in _real(value, _AS_IT_IS))
         for tracker in self.trackers:
             kind = type(tracker).__name__
-            if kind in _LAZY:
+            if _is_lazy(tracker):
                 continue
             given: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
             is_new = "New" in type(given.get("mutation_type")).__name__  # made by the traced code
@@ -131,6 +133,10 @@ def _is_of_dynamo(kind: type) -> bool:
     return str(vars(kind).get("__module__", kind.__module__)).startswith(_OF_DYNAMO)
 
 
+def _is_lazy(tracker: Any) -> bool:
+    return type(tracker).__name__ in _LAZY
+
+
 def _is_scope(value: dict[Any, Any]) -> bool:
     """Tell whether it is the globals of a module: those that are read are values of their own."""
     name = value.get("__name__")
@@ -138,10 +144,18 @@ def _is_scope(value: dict[Any, Any]) -> bool:
     return module is not None and module.__dict__ is value
 
 
-def _is_users(frame: types.FrameType) -> bool:
-    """Tell whether Python runs code of the user's: of a text, too, unless that makes or is a part of a class.
+@functools.cache
+def _package_of(file: str) -> str:
+    """Return the installed package that a file belongs to; empty for any other file."""
+    found = re.search("/(?:dist|site)-packages/([^/.]+)", file)
+    return found[1] if found else ""
 
-    Whoever runs a text as a whole counts himself.
+
+def _is_users(frame: types.FrameType) -> bool:
+    """Tell whether Python runs code of the user's, which may have been made of a text.
+
+    Methods that `dataclass` and `namedtuple` make are not; nor is a text that is run as a whole, since the
+    code that runs it counts.
     """
     code, module = frame.f_code, str(frame.f_globals.get("__name__"))
     if code.co_filename != "<string>":
@@ -166,16 +180,18 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     begin, create = walker.__init__, SourcelessBuilder.create
     compiler, profiler = OutputGraph.call_user_compiler, sys.getprofile()
     ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
+    apart = (ours, *_MADE)
 
     def called(frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or code.co_filename.startswith((ours, *_MADE)):
+        if event != "call" or (package := _package_of(code.co_filename)) in _TORCHS:
             return
-        package = _INSTALLED.search(code.co_filename)
-        if package is not None and package[1] not in _TORCHS:
+        if code.co_filename.startswith(apart):
+            return
+        if package:
             seen.note_code(code, frame.f_globals)
             seen.ran_of_packages[code] = frame.f_globals
-        elif package is None and _is_users(frame):
+        elif _is_users(frame):
             seen.ran.add(code)
 
     def compile(*args: Any, **kwargs: Any) -> Any:

@@ -116,16 +116,8 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
             f"  {where}{graph['function']} {graph['compile_id']} {graph['direction']}: "
             f"{graph['outcome']}, {one_line(graph['reason'] or NOTHING)}"
         )
-    lines += _warned(done)
-    if done.error is not None:
-        lines.append(done.error)
-    data = {
-        "hits": len(done.graphs) - len(missed),
-        "error": done.error,
-        "graphs": done.graphs,
-        "notices": done.notices,
-    }
-    return Shown(lines, data, ok=done.error is None and not (require_hit and missed))
+    data = {"hits": len(done.graphs) - len(missed)}
+    return _shown(done, lines, data, ok=not (require_hit and missed))
 
 
 def verify_traces(notebook: Path, settings: Settings) -> Shown:
@@ -141,13 +133,15 @@ def verify_traces(notebook: Path, settings: Settings) -> Shown:
         lines.append(
             "  none was stored that fits. Next: run this again, as functions that can have one have it now"
         )
-    lines += _warned(done)
-    if done.error is not None:
-        lines.append(done.error)
-    data = {"agree": len(agree), "differ": len(differ), "error": done.error, "graphs": done.graphs}
-    return Shown(
-        lines, {**data, "notices": done.notices}, ok=done.error is None and bool(agree) and not differ
-    )
+    data = {"agree": len(agree), "differ": len(differ)}
+    return _shown(done, lines, data, ok=bool(agree) and not differ)
+
+
+def _shown(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
+    """Return what a run is shown as: with what its kernel warned of, and the cell that failed."""
+    lines = [*lines, *_warned(done), *([] if done.error is None else [done.error])]
+    data = {**data, "error": done.error, "graphs": done.graphs, "notices": done.notices}
+    return Shown(lines, data, ok=ok and done.error is None)
 
 
 def _warned(done: headless.Run) -> list[str]:
