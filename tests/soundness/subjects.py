@@ -2071,9 +2071,13 @@ SUBJECTS: dict[str, Subject] = {
 
 RARE = {
     "a class that says it is the standard library's": "torch_dispatch",
+    "aten in Python": "aten",
     "autocast without a dtype": "under autocast",
+    "function as a pass": "pass",
     "leaves before": "leaves",
     "leaves beside shared memory": "leaves",
+    "passes of patterns": "pattern",
+    "placements of distributed tensors": "how distributed tensors shard",
     "shared memory before": "shared memory",
 }
 """Subjects that `make test-all` alone runs, each with the one that stands for it otherwise."""

@@ -14,11 +14,11 @@ from soundness.traced import PARTLY, TRACED, UNTRACED
 
 from support.front_door import environ_below
 
-pytestmark = pytest.mark.compile
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("traces")]  # for its fixtures
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
-COMMON = ("a print between two graphs", "closures", "inputs", "redefined class", "sets")
+COMMON = ("a print between two graphs", "closures", "redefined class", "sets")
 
 
 @pytest.fixture(scope="module")
