@@ -1,6 +1,7 @@
 """Traces: what Dynamo made of a function once, and on which facts, as bytes that hold no pickle.
 
-    trace   = canonical JSON of the format "trace"
+    trace   = canonical JSON of the format "trace", with a table for what its rows have in common:
+              `sources` are [base, common], `facts` [place, common], `guards` [source, common]
     value   = null | true | false | integer | text
             | ["float", hexadecimal text] | ["complex", hexadecimal text, hexadecimal text]
             | ["bytes", base64] | ["tuple", value…] | ["list", value…] | ["frozenset", value…]
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import struct
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import quote, unquote
@@ -40,6 +43,8 @@ __all__ = [
 REST = ("rest", "rest in closure")
 """Kinds of globals: the function that goes on after a graph break, and what makes one with its closure."""
 _FORMAT = "trace"
+_DIGITS = 16
+"""Hexadecimal digits of the bits of a number."""
 _CODE = {
     "co_argcount": int,
     "co_posonlyargcount": int,
@@ -86,8 +91,10 @@ class Trace:
     """What was looked at: an index, or a name in a module; and its digest."""
     names: list[list[str]]
     """Names that code reads: [module (empty: the function's own), name, what it means there]."""
+    asked: str
+    """Names that code may have asked modules for, as `names_to` writes them."""
     attributes: list[list[str]]
-    """Names that code may have asked a module for: [module, those that it lacks, those that it has]."""
+    """Which of them each module has: [module, names]; it lacks the others."""
     guards: list[list[Any]]
     """What torch guards: the index of a source, the kind, and arguments."""
     key_order: list[int]
@@ -117,6 +124,9 @@ def to_bytes(trace: Trace) -> bytes:
     """Return a trace as bytes; FormatError where it holds what these cannot hold."""
     try:
         told = {each.name: getattr(trace, each.name) for each in fields(trace)}
+        told["sources"] = _table(([base, [kind, given]] for kind, base, given in trace.sources))
+        told["facts"] = _table(trace.facts)
+        told["guards"] = _table([index, rest] for index, *rest in trace.guards)
         return to_json(_FORMAT, {name: each for name, each in told.items() if name != "seconds" or each})
     except (TypeError, ValueError) as error:
         raise FormatError(f"a trace cannot be written: {error}") from error
@@ -128,7 +138,7 @@ def from_bytes(content: bytes) -> Trace:
     imports = read.object("imports")
     if not all(isinstance(name, str) for name in imports.values()):
         raise corrupt("the imports of a trace are not names")
-    sources = [_row(row, 3) for row in read.array("sources")]
+    sources = [[kind, base, given] for base, (kind, given) in _rows(read, "sources", 2)]
     for number, (name, base, _) in enumerate(sources):
         if not isinstance(name, str) or not (base is None or _is_index(base, number)):
             raise corrupt("a source of a trace is read from a later one")
@@ -137,10 +147,11 @@ def from_bytes(content: bytes) -> Trace:
         code=read.object("code"),
         sources=sources,
         same=_indices(read, "same", len(sources)),
-        facts=[_row(row, 2) for row in read.array("facts")],
+        facts=[*_rows(read, "facts")],
         names=[_texts(row, 3) for row in read.array("names")],
-        attributes=[_texts(row, 3) for row in read.array("attributes")],
-        guards=[_row(row, 4) for row in read.array("guards")],
+        asked=read.text("asked"),
+        attributes=[_texts(row, 2) for row in read.array("attributes")],
+        guards=[[index, *rest] for index, rest in _rows(read, "guards", 3)],
         key_order=_indices(read, "key_order", len(sources)),
         shapes=[_row(row, 3) for row in read.array("shapes")],
         inputs=_indices(read, "inputs", len(sources)),
@@ -162,6 +173,31 @@ def from_bytes(content: bytes) -> Trace:
         if not (_is_index(place, len(sources)) or isinstance(place, str)) or not isinstance(digest, str):
             raise corrupt("a fact of a trace is of nothing")
     return trace
+
+
+def _table(rows: Iterable[list[Any]]) -> dict[str, Any]:
+    """Return rows of two as JSON: most of the second parts stand in many of them, and are written once."""
+    numbers: dict[str, int] = {}
+    common: list[Any] = []
+    found = []
+    for first, second in rows:
+        text = json.dumps(second, sort_keys=True)
+        if text not in numbers:
+            numbers[text] = len(common)
+            common.append(second)
+        found.append([first, numbers[text]])
+    return {"common": common, "rows": found}
+
+
+def _rows(read: Fields, field: str, length: int | None = None) -> Iterator[list[Any]]:
+    """Return the rows that `_table` has written; second parts are lists of a `length`, if it is given."""
+    table = Fields(read.object(field), field)
+    common = table.array("common")
+    for row in table.array("rows"):
+        first, number = _row(row, 2)
+        if not _is_index(number, len(common)):
+            raise corrupt(f"a row of the {field} of a trace has no second part")
+        yield [first, common[number] if length is None else _row(common[number], length)]
 
 
 def _is_index(value: object, below: int) -> bool:
@@ -207,9 +243,9 @@ def value_to(value: Any, other: Other = _refuse) -> Any:
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:
-        return ["float", value.hex()]
+        return ["float", _hex(value)]
     if kind is complex:
-        return ["complex", value.real.hex(), value.imag.hex()]
+        return ["complex", _hex(value.real), _hex(value.imag)]
     if kind is bytes:
         return ["bytes", base64.b64encode(value).decode()]
     if kind in (tuple, list):
@@ -221,7 +257,7 @@ def value_to(value: Any, other: Other = _refuse) -> Any:
     if value is Ellipsis:
         return ["ellipsis"]
     if kind is types.CodeType:
-        return ["code", code_to(value)]
+        return ["code", code_to(value, other)]
     return other(value)
 
 
@@ -234,15 +270,17 @@ def value_from(row: Any, other: Other = _refuse) -> Any:
     name, *rest = row
     try:
         if name == "float":
-            return float.fromhex(*rest)
+            (text,) = rest
+            return _from_hex(text)
         if name == "complex":
-            real, imaginary = map(float.fromhex, rest)
+            real, imaginary = map(_from_hex, rest)
             return complex(real, imaginary)
         if name == "bytes":
             (text,) = rest
             return base64.b64decode(text, validate=True)
         if name == "code":
-            return code_from(*rest)
+            (code,) = rest
+            return code_from(code, other)
         if name == "ellipsis":
             return Ellipsis
         if name in ("tuple", "list", "frozenset", "slice"):
@@ -254,18 +292,30 @@ def value_from(row: Any, other: Other = _refuse) -> Any:
         raise error if isinstance(error, CorruptEntry) else corrupt(f"a {name} of a trace is none") from error
 
 
-def code_to(code: types.CodeType) -> dict[str, Any]:
-    """Return a code object as JSON."""
-    return {name: value_to(getattr(code, name)) for name in _CODE}
+def _hex(value: float) -> str:
+    """Return a number in hexadecimal digits; of a NaN, the 16 of its bits."""
+    return value.hex() if value == value else struct.pack(">d", value).hex()
 
 
-def code_from(row: object) -> types.CodeType:
+def _from_hex(text: Any) -> float:
+    """Return the number that `_hex` was given; ValueError or TypeError for anything else."""
+    if isinstance(text, str) and len(text) == _DIGITS and "x" not in text:
+        return float(*struct.unpack(">d", bytes.fromhex(text)))
+    return float.fromhex(text)
+
+
+def code_to(code: types.CodeType, other: Other = _refuse) -> dict[str, Any]:
+    """Return a code object as JSON; constants that are not Python's own go to `other`."""
+    return {name: value_to(getattr(code, name), other) for name in _CODE}
+
+
+def code_from(row: object, other: Other = _refuse) -> types.CodeType:
     """Return the code object that JSON stands for; CorruptEntry where it stands for none."""
     if not isinstance(row, Mapping):
         raise corrupt("code of a trace is not a JSON object")
     arguments: list[Any] = []
     for name, kind in _CODE.items():
-        value = value_from(row.get(name))
+        value = value_from(row.get(name), other)
         if type(value) is not kind:
             raise corrupt(f"{name} of a code object of a trace is not of the type {kind.__name__}")
         arguments.append(value)

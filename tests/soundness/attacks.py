@@ -962,6 +962,25 @@ ATTACKS: dict[str, Subject] = {
         """,
         [edit('B = float("2.5")', "B = A")],
     ),
+    "the very same number, by a function": subject(
+        """\
+        import operator
+        A = float("2.5")
+        B = float("2.5")
+        def f(x): return x * 2 if operator.is_(A, B) else x * 3
+        results = infer(f, X)
+        """,
+        [edit('B = float("2.5")', "B = A")],
+    ),
+    "the sign of a NaN": subject(
+        """\
+        import math
+        K = float("nan")
+        def f(x): return x * math.copysign(2.0, K)
+        results = infer(f, X)
+        """,
+        [edit('float("nan")', '-float("nan")')],
+    ),
     "an object's address": subject(
         """\
         class O: pass

@@ -19,6 +19,7 @@ import copyreg
 import functools
 import hashlib
 import logging
+import struct
 import sys
 import threading
 import types
@@ -143,7 +144,7 @@ class Fingerprint:
         if kind in _PLAIN:
             if kind in (str, bytes) and len(value) > _MOST_BYTES:
                 raise self.unknown("a large text")
-            self.note(kind.__name__, repr(value))
+            self.note(kind.__name__, exact(value))
             if kind is str:
                 self.reads.text(value)
             elif kind is bytes:
@@ -402,6 +403,15 @@ class Fingerprint:
             add_code(self, function.__code__, function.__globals__, cells)
         self._parts("defaults", function.__defaults__, function.__kwdefaults__)
         self._attributes(vars(function))
+
+
+def exact(value: Any) -> str:
+    """Return a plain value as text, such that no two that differ have the same; of a NaN, its bits."""
+    if isinstance(value, float) and value != value:
+        return f"nan {struct.pack('>d', value).hex()}"
+    if isinstance(value, complex) and value != value:
+        return f"{exact(value.real)} {exact(value.imag)}"
+    return repr(value)
 
 
 def _name(value: Any) -> str:

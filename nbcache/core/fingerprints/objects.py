@@ -26,7 +26,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.fingerprints.digests import Unknown, exact
 from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
@@ -99,7 +99,7 @@ def _constant(value: Any) -> str:
         return f"({', '.join(map(_constant, value))})"
     if isinstance(value, frozenset):
         return f"{{{', '.join(sorted(map(_constant, value)))}}}"
-    return f"{type(value).__name__} {value!r}"
+    return f"{type(value).__name__} {exact(value)}"
 
 
 def _hash(parts: Iterable[str]) -> str:
@@ -193,7 +193,9 @@ class Objects:
     def digest(self, value: Any) -> str:
         """Return the digest of a value, a text of one line; Unknown where there is too much of it."""
         if type(value) in _PLAIN:
-            text = f"{type(value).__name__} {value!r}"
+            if value != value:
+                raise Unknown("a NaN, which equals itself only where it is the very same object")
+            text = f"{type(value).__name__} {exact(value)}"
             return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
         if type(value) not in _VALUES:
             self._meet(value)
@@ -412,7 +414,7 @@ def _is_instance(value: Any) -> bool:
 def _name(value: Any) -> str | None:
     """Return what tells an element of a set from others in each process; None where nothing does."""
     if is_plain(value):
-        return f"{type(value).__name__} {value!r}"
+        return f"{type(value).__name__} {exact(value)}"
     if issubclass(type(value), (type, types.FunctionType, *DESCRIPTORS)):
         return f"{getattr(value, '__module__', None)}.{value.__qualname__}"
     if type(value) in (tuple, frozenset):

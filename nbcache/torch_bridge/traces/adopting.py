@@ -17,7 +17,7 @@ from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
 from nbcache.torch_bridge.traces.recording import Frame
 from nbcache.torch_bridge.traces.sources import made_guard, read_sources
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 __all__ = ["Adopted", "adopted"]
 
@@ -57,7 +57,7 @@ def adopted(
     import torch._dynamo.guards as guards
     import torch._dynamo.utils as utils
 
-    trace, code = found.trace, code_from(found.trace.code)
+    trace, code = found.trace, code_from(found.trace.code, constant_from)
     names = {name: _unique(name) for name, _, _ in trace.installed}
     inputs = [found.values[index] for index in trace.inputs]
     _refuse_overlap(torch, inputs)
@@ -142,7 +142,7 @@ def _value(
 def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: dict[str, str]) -> Any:
     """Return the function that goes on after a graph break in `before`, or what makes it with its closure."""
     try:
-        stored = code_from(json.loads(place))
+        stored = code_from(json.loads(place), constant_from)
     except ValueError as error:
         raise corrupt("the rest of a function is no code") from error
     line = frame.code.co_firstlineno + stored.co_firstlineno - before.co_firstlineno

@@ -124,11 +124,13 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
             if then != now:
                 what = f"the name {name}" + (f" of {module}" if module else "")
                 raise Untold(_Changed(what, None, then, now).words())
-    for module, lacks, has in trace.attributes:
+    asked = names_from(trace.asked)
+    for module, names in trace.attributes:
         held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
-        if there := sorted(held.keys() & names_from(lacks)):
+        had, has = names_from(names), asked & held.keys()
+        if there := sorted(has - had):
             raise Untold(f"{there[0]} of the module {module} was not there before")
-        if gone := sorted(names_from(has) - held.keys()):
+        if gone := sorted(had - has):
             raise Untold(f"{gone[0]} of the module {module} is not there any more")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import json
+import operator
 import os
 import sys
 import types
@@ -33,7 +34,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_constants,
     same_objects,
 )
-from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, readable
+from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     CONSTANTS,
@@ -41,6 +42,7 @@ from nbcache.torch_bridge.traces.values import (
     IDENTITY,
     REGISTRATIONS,
     Untold,
+    constant_to,
     objects_for,
 )
 from nbcache.torch_bridge.traces.watch import Seen
@@ -107,7 +109,8 @@ def recorded(
     for source in seen.sources():
         if type(source).__name__ not in _EPHEMERAL and readable(source):
             sources.index(source)
-    order = [sources.index(each) for each in sorted(graph.guard_on_key_order, key=lambda each: each.name)]
+    ordered = sorted(graph.guard_on_key_order, key=lambda each: each.name)
+    order = [sources.index(each) for each in ordered if guarded(each) is each]
     shapes = [
         [sources.index(source), *(value_to(_numbers(info[name])) for name in ("size", "stride"))]
         for source, info in graph.input_source_to_sizes_strides.items()
@@ -127,7 +130,7 @@ def recorded(
         if all(code.co_filename == inspect.__file__ for code in naming):
             inlined.add(id(harmless))
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
-    if _asks_for_identity(seen):
+    if _asks_for_identity(seen, values):
         facts.append([CONSTANTS, same_constants(values)])
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
@@ -146,16 +149,18 @@ def recorded(
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     gate.check_classes(objects.classes())
+    asked = _asked(seen)
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, objects.registrations])
     return Trace(
         function=frame.code.co_qualname,
-        code=code_to(output.bytecode),
+        code=code_to(output.bytecode, constant_to),
         sources=sources.rows,
         same=same_objects(values),
         facts=facts,
         names=[*_names(objects, frame, seen)],
-        attributes=[*_attributes(seen, values)],
+        asked=names_to(asked),
+        attributes=[*_attributes(seen, values, asked)],
         guards=guards,
         key_order=order,
         shapes=shapes,
@@ -213,9 +218,10 @@ def _check_code(seen: Seen) -> bool:
     return found
 
 
-def _asks_for_identity(seen: Seen) -> bool:
+def _asks_for_identity(seen: Seen, values: Sequence[Any]) -> bool:
     """Tell whether code of the user's may ask whether two numbers or texts are the very same."""
-    return any(
+    held = chain(values, (value for value, _ in seen.held()))
+    return any(value is operator.is_ or value is operator.is_not for value in held) or any(
         step.operation == "IS_OP" and before.operation != "LOAD_CONST"
         for code, _ in seen.codes.values()
         for each in (_within(code) if gate.is_users(code) else ())
@@ -273,7 +279,10 @@ def _places(
     """Return where functions and classes are that Dynamo has held, and no source leads to."""
     met: set[int] = set()
     reached = {*map(id, values)}
-    kinds = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, *DESCRIPTORS)
+    kinds = (
+        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
+        *(torch.Size, *DESCRIPTORS),
+    )
     for value, kind in seen.held():
         if id(value) in met:
             continue
@@ -289,7 +298,7 @@ def _places(
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
             gate.check(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
-            found = place_of(value)
+            found = place_of(value) or _kept_by_dynamo(value)
             if found is None:
                 raise Untold(f"{value.__qualname__} cannot be found again")
             gate.check(value, inlined)
@@ -298,6 +307,12 @@ def _places(
             raise Untold(f"a {type(value).__qualname__} (in a {kind}) cannot be found again")
         if id(value) in objects.unordered:
             raise Untold("it may depend on the order of a set, which differs between processes")
+
+
+def _kept_by_dynamo(value: Any) -> tuple[str, str] | None:
+    """Return where Dynamo keeps the method of `nn.Module` that it has replaced; None of anything else."""
+    module, name = "torch._dynamo.mutation_guard", "unpatched_nn_module_init"
+    return (module, name) if vars(sys.modules[module]).get(name) is value else None
 
 
 def _of_packages(seen: Seen) -> Iterator[tuple[str, str]]:
@@ -355,21 +370,25 @@ def _within(code: CodeType) -> Iterator[CodeType]:
             yield from _within(constant)
 
 
-def _attributes(seen: Seen, values: list[Any]) -> Iterator[list[str]]:
-    """Return the names that modules lack and have, of all by which code may have asked them for something."""
-    modules = {id(value): value for value in values if isinstance(value, ModuleType)}
-    modules |= {id(value): value for value, _ in seen.held() if isinstance(value, ModuleType)}
+def _asked(seen: Seen) -> set[str]:
+    """Return the names by which code may have asked a module for something."""
     asked = {*seen.texts()}
     for code, _ in seen.codes.values():
         for each in () if _is_torchs(code) else _within(code):
             asked.update(each.co_names)
             asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
+    return asked
+
+
+def _attributes(seen: Seen, values: list[Any], asked: set[str]) -> Iterator[list[str]]:
+    """Return which of the names that are asked for each module has."""
+    modules = {id(value): value for value in values if isinstance(value, ModuleType)}
+    modules |= {id(value): value for value, _ in seen.held() if isinstance(value, ModuleType)}
     for module in sorted(modules.values(), key=lambda each: each.__name__):
         if sys.modules.get(module.__name__) is not module:
             raise Untold(f"the module {module.__name__} cannot be found again")
         gate.check_module(module)
-        held = asked & module.__dict__.keys()
-        yield [module.__name__, names_to(asked - held), names_to(held)]
+        yield [module.__name__, names_to(asked & module.__dict__.keys())]
 
 
 def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
@@ -384,7 +403,7 @@ def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[
         elif name == graph.name_of_builtins_dict_key_in_fglobals:
             yield [name, "builtins", ""]
         elif (rest := _rest_of(value, frame)) is not None:
-            yield [name, REST[bool(rest.co_freevars)], json.dumps(code_to(rest))]
+            yield [name, REST[bool(rest.co_freevars)], json.dumps(code_to(rest, constant_to))]
         elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             yield [name, "module", value.__name__]
         elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:

@@ -45,9 +45,14 @@ _GUARDS = frozenset(
 
 def readable(source: Any) -> bool:
     """Tell whether a source, with all that it is read from, is one that a trace can hold."""
+    return type(_first_unknown(source)).__name__ in _ROOTS
+
+
+def _first_unknown(source: Any) -> Any:
+    """Return what a source is read from, up to the first that is no known chain; a root where all are."""
     while type(source).__name__ in _CHAINED:
         source = source.base
-    return type(source).__name__ in _ROOTS
+    return source
 
 
 def guarded(source: Any) -> Any:
@@ -71,12 +76,14 @@ class Sources:
 
     def index(self, source: Any) -> int:
         """Return the index of a source, adding it and what it is read from; Untold where it is not known."""
+        source = guarded(source)
         found = self._indices.get(source)
         if found is not None:
             return found
         kind = type(source).__name__
         if not readable(source):
-            raise Untold(f"{source.name} is reached in a way that nbcache does not know ({kind})")
+            way = type(_first_unknown(source)).__name__
+            raise Untold(f"{source.name} is reached in a way that nbcache does not know ({way})")
         base = self.index(source.base) if kind in _CHAINED else None
         self.rows.append([kind, base, self._fields(source)])
         self.all.append(source)

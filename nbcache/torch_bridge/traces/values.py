@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from types import FunctionType, ModuleType
 from typing import Any
 
+from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "IGNORED",
     "REGISTRATIONS",
     "Untold",
+    "constant_from",
+    "constant_to",
     "environment",
     "objects_for",
 ]
@@ -56,6 +59,32 @@ def environment() -> tuple[Any, Any]:
     return os.environ, getattr(os.environ, "_data", None)
 
 
+def constant_to(value: Any) -> list[Any]:
+    """Return a constant of torch's in Dynamo's code as a row of a trace; Untold of any other value."""
+    import torch
+
+    if type(value) is torch.device:
+        return ["device", str(value)]
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format):
+        return [type(value).__name__, str(value).removeprefix("torch.")]
+    raise Untold(f"its code holds a {type(value).__qualname__}")
+
+
+def constant_from(row: Any) -> Any:
+    """Return the constant of torch's that a row stands for; CorruptEntry where it stands for none."""
+    import torch
+
+    kind, name = row if len(row) == 2 else ("", None)
+    if isinstance(name, str) and kind in ("device", "dtype", "layout", "memory_format"):
+        try:
+            found = torch.device(name) if kind == "device" else getattr(torch, name, None)
+        except RuntimeError as error:
+            raise corrupt(f"the device {name!r} of a trace is none") from error
+        if type(found) is getattr(torch, kind):
+            return found
+    raise corrupt("a constant of a trace is none")
+
+
 def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     """Return the digests of one recording, or of one check."""
     values = (ContextVar, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -66,7 +95,10 @@ def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
 def _rule(torch: ModuleType) -> Rule:
     import torch._dynamo.trace_rules as trace_rules
 
-    plain = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.Tag)
+    plain = (
+        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
+        *(torch.Size, torch.Tag),
+    )
     rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
 
     dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep

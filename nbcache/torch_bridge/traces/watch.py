@@ -101,7 +101,7 @@ class Seen:
             given: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
             is_new = "New" in type(given.get("mutation_type")).__name__  # made by the traced code
             for name, value in given.items():
-                if name == "source" or (is_new and name == "value"):
+                if name in ("f_globals", "source") or (is_new and name == "value"):
                     continue
                 for each in _real(value):
                     yield each, kind
