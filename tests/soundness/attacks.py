@@ -972,6 +972,32 @@ ATTACKS: dict[str, Subject] = {
         """,
         [edit('B = float("2.5")', "B = A")],
     ),
+    "a protocol's annotation": subject(
+        """\
+        from typing import Protocol, runtime_checkable
+        class Base(Protocol):
+            k: float
+        @runtime_checkable
+        class P(Base, Protocol):
+            def go(self): ...
+        class O:
+            k = 2.0
+            def go(self): return 2.0
+        o = O()
+        def f(x): return x * 2 if isinstance(o, P) else x * 3
+        results = infer(f, X)
+        """,
+        [edit("k: float", "z: float")],
+    ),
+    "which NaN it is": subject(
+        """\
+        NAN = float("nan")
+        L = [NAN, 1.0]
+        def f(x): return x * 2 if NAN in L else x * 3
+        results = infer(f, X)
+        """,
+        [edit("[NAN", '[float("nan")')],
+    ),
     "the sign of a NaN": subject(
         """\
         import math

@@ -23,7 +23,6 @@ import struct
 import sys
 import threading
 import types
-import typing
 import weakref
 from _abc import _get_dump  # type: ignore[import-not-found]
 from abc import ABCMeta
@@ -34,7 +33,13 @@ from pathlib import PurePath
 from typing import Any
 
 from nbcache.core.fingerprints.code import add_code
-from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
+from nbcache.core.fingerprints.instances import (
+    has_dictionary,
+    has_python,
+    held,
+    native_class,
+    protocol_attributes,
+)
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, Known, contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
@@ -57,7 +62,6 @@ _DICTIONARIES = (threading.local, types.SimpleNamespace)
 """They are written in C, and hold nothing but attributes."""
 _EMPTY: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Functions that keep their answers and had none when they were seen, with the digests that they had then."""
-_protocol_attributes: Callable[[type], Any] = getattr(typing, "_get_protocol_attrs", vars)
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _WRAPPERS = (functools.partial, staticmethod, classmethod, property, CACHED, weakref.ref)
 _OF_NO_EFFECT = frozenset(
@@ -367,7 +371,7 @@ class Fingerprint:
         self._parts("bases", *cls.__bases__)
         self._attributes(dict(vars(cls)))
         if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
-            self.note(*sorted(_protocol_attributes(cls)))
+            self.note(*sorted(protocol_attributes(cls)))
         self._registered(cls)
         for name, field in (vars(cls).get("__dataclass_fields__") or {}).items():
             self._parts(f"field {name}", dict(field.metadata))

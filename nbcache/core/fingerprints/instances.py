@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import types
+import typing
+from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["has_dictionary", "has_python", "held", "native_class"]
+__all__ = ["has_dictionary", "has_python", "held", "native_class", "protocol_attributes"]
 
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran, as all that are written in Python."""
+
+protocol_attributes: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs", vars)
+"""Returns the names that instances of a protocol have, of methods and of annotations."""
 
 
 def held(kind: type, value: Any) -> dict[str, Any]:

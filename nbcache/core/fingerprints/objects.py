@@ -27,7 +27,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Unknown, exact
-from nbcache.core.fingerprints.instances import has_dictionary, has_python, held, native_class
+from nbcache.core.fingerprints.instances import (
+    has_dictionary,
+    has_python,
+    held,
+    native_class,
+    protocol_attributes,
+)
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
@@ -304,6 +310,8 @@ class Objects:
             return name
         ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
+        if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
+            parts += sorted(protocol_attributes(cls))
         return self._join(name, cls.__name__, *parts, *self._named(vars(cls), ignored))
 
     def _descriptor(self, value: Any) -> str:
