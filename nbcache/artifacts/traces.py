@@ -1,7 +1,7 @@
 """Traces: what Dynamo made of a function once, and on which facts, as bytes that hold no pickle.
 
-    trace   = canonical JSON of the format "trace", with a table for what its rows have in common:
-              `sources` are [base, common], `facts` [place, common], `guards` [source, common]
+    trace   = canonical JSON of the format "trace"; its sources, facts and guards are tables
+    table   = {"common": [second parts, each once], "rows": [[first part, index of the second], …]}
     value   = null | true | false | integer | text
             | ["float", hexadecimal text] | ["complex", hexadecimal text, hexadecimal text]
             | ["bytes", base64] | ["tuple", value…] | ["list", value…] | ["frozenset", value…]
@@ -124,7 +124,7 @@ def to_bytes(trace: Trace) -> bytes:
     """Return a trace as bytes; FormatError where it holds what these cannot hold."""
     try:
         told = {each.name: getattr(trace, each.name) for each in fields(trace)}
-        told["sources"] = _table(([base, [kind, given]] for kind, base, given in trace.sources))
+        told["sources"] = _table([base, [kind, given]] for kind, base, given in trace.sources)
         told["facts"] = _table(trace.facts)
         told["guards"] = _table([index, rest] for index, *rest in trace.guards)
         return to_json(_FORMAT, {name: each for name, each in told.items() if name != "seconds" or each})
@@ -300,7 +300,8 @@ def _hex(value: float) -> str:
 def _from_hex(text: Any) -> float:
     """Return the number that `_hex` was given; ValueError or TypeError for anything else."""
     if isinstance(text, str) and len(text) == _DIGITS and "x" not in text:
-        return float(*struct.unpack(">d", bytes.fromhex(text)))
+        (value,) = struct.unpack(">d", bytes.fromhex(text))
+        return float(value)
     return float.fromhex(text)
 
 

@@ -184,6 +184,7 @@ HIDDEN = {
         ),
         *("k", "j"),
     ),
+    "sign of a NaN": ("K = {}\ndef target(x): return x * K", *("float('nan')", "-float('nan')")),
     "registry": (
         (
             "class B:\n  made = set()\n  def __init_subclass__(c): B.made.add(c)\nclass C(B): k = {}\n"

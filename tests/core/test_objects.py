@@ -185,6 +185,25 @@ def test_nothing_of_an_objects_own_runs() -> None:
     assert digest(Hostile()) == digest(Hostile())
 
 
+def test_a_nan_is_unknown_and_its_sign_counts_in_code() -> None:
+    for value in (float("nan"), [1.0, float("nan")], complex(float("nan"), 1.0)):
+        with pytest.raises(Unknown, match="NaN"):
+            digest(value)
+    made_of = (lambda: 0.5).__code__
+    codes = [made_of.replace(co_consts=(None, value)) for value in (float("nan"), -float("nan"))]
+    assert code_digest(codes[0]) != code_digest(codes[1])
+
+
+@pytest.mark.parametrize("name", ["k", "z"])
+def test_a_protocol_counts_by_what_it_has_annotations_of_alone(name: str) -> None:
+    source = """
+        from typing import Protocol
+        class made(Protocol):
+            k: float
+    """
+    assert (digest(made(source)) == digest(made(source.replace("k:", f"{name}:")))) is (name == "k")
+
+
 def test_too_much_is_unknown() -> None:
     with pytest.raises(Unknown, match="more objects"):
         Objects(most=100).digest([[number] for number in range(101)])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from soundness.restarts import Restarts
 from soundness.test_edits import difference
 from soundness.test_trace_edits import ADOPTED, reasons
-
-from support.front_door import environ_below
 
 pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("architectures")]
 
@@ -72,22 +69,11 @@ def results(compile):
 """
 
 
-@pytest.fixture(scope="module")
-def kernels(
-    restarts: Restarts, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Restarts, Restarts]]:
-    """Return two machines whose kernels keep traces, each with an order of its own for sets of texts."""
-    other = Restarts(environ_below(tmp_path_factory.mktemp("restarts")), hash_seed=3)
-    settings = {"NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
-    yield restarts.having(**settings), other.having(**settings)
-    other.close()
-
-
 @pytest.mark.parametrize("name", [*ADOPT, *REFUSED])
 def test_an_architecture_answers_the_same_and_has_a_trace_where_the_docs_say_so(
-    name: str, kernels: tuple[Restarts, Restarts], tmp_path: Path
+    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
-    first, second = kernels
+    first, second = both
     source = SOURCE.format(name=name)
 
     before = first.run(source, tmp_path / "kernels")

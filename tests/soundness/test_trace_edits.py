@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,11 @@ from soundness.restarts import Restarts
 from soundness.test_edits import difference, edited
 from soundness.traced import PARTLY, TRACED, UNTRACED
 
-from support.front_door import environ_below
-
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("traces")]  # for its fixtures
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
 COMMON = ("a print between two graphs", "closures", "redefined class", "sets")
-
-
-@pytest.fixture(scope="module")
-def both(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, Restarts]]:
-    """Return two machines whose kernels keep traces, each with an order of its own for sets of texts."""
-    other = Restarts(environ_below(tmp_path_factory.mktemp("restarts")), hash_seed=2)
-    settings = {"NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
-    yield restarts.having(**settings), other.having(**settings)
-    other.close()
 
 
 def proof_unless_common(name: str) -> Any:

@@ -43,7 +43,7 @@ from nbcache.core.fingerprints.instances import (
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, Known, contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
-__all__ = ["Fingerprint", "Rule", "Unknown"]
+__all__ = ["Fingerprint", "Rule", "Unknown", "exact"]
 
 Rule = Callable[["Fingerprint", Any], bool]
 """Adds a value of a type of its own to a fingerprint and returns True, or returns False."""

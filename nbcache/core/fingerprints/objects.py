@@ -197,11 +197,11 @@ class Objects:
         self._met.update(b"%d " % self._numbers[id(value)])
 
     def digest(self, value: Any) -> str:
-        """Return the digest of a value, a text of one line; Unknown where there is too much of it."""
+        """Return the digest of a value, a text of one line; Unknown of a NaN, and where there is too much."""
         if type(value) in _PLAIN:
             if value != value:
-                raise Unknown("a NaN, which equals itself only where it is the very same object")
-            text = f"{type(value).__name__} {exact(value)}"
+                raise Unknown("it holds a NaN, which lists find by its identity")
+            text = f"{type(value).__name__} {value!r}"
             return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
         if type(value) not in _VALUES:
             self._meet(value)
@@ -422,7 +422,7 @@ def _is_instance(value: Any) -> bool:
 def _name(value: Any) -> str | None:
     """Return what tells an element of a set from others in each process; None where nothing does."""
     if is_plain(value):
-        return f"{type(value).__name__} {exact(value)}"
+        return f"{type(value).__name__} {value!r}"
     if issubclass(type(value), (type, types.FunctionType, *DESCRIPTORS)):
         return f"{getattr(value, '__module__', None)}.{value.__qualname__}"
     if type(value) in (tuple, frozenset):

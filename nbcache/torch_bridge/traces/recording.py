@@ -44,6 +44,7 @@ from nbcache.torch_bridge.traces.values import (
     Untold,
     constant_to,
     objects_for,
+    value_types,
 )
 from nbcache.torch_bridge.traces.watch import Seen
 
@@ -130,7 +131,9 @@ def recorded(
         if all(code.co_filename == inspect.__file__ for code in naming):
             inlined.add(id(harmless))
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
-    if _asks_for_identity(seen, values):
+    held = [*seen.held()]
+    everything = [*values, *(value for value, _ in held)]
+    if _asks_for_identity(seen, everything):
         facts.append([CONSTANTS, same_constants(values)])
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
@@ -139,7 +142,7 @@ def recorded(
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    for module, name in chain(_of_packages(seen), _places(torch, objects, seen, values, inlined)):
+    for module, name in chain(_of_packages(seen), _places(torch, objects, held, values, inlined)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
@@ -149,9 +152,9 @@ def recorded(
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     gate.check_classes(objects.classes())
-    asked = _asked(seen)
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, objects.registrations])
+    asked = _asked(seen)
     return Trace(
         function=frame.code.co_qualname,
         code=code_to(output.bytecode, constant_to),
@@ -160,7 +163,7 @@ def recorded(
         facts=facts,
         names=[*_names(objects, frame, seen)],
         asked=names_to(asked),
-        attributes=[*_attributes(seen, values, asked)],
+        attributes=[*_attributes(everything, asked)],
         guards=guards,
         key_order=order,
         shapes=shapes,
@@ -219,9 +222,11 @@ def _check_code(seen: Seen) -> bool:
 
 
 def _asks_for_identity(seen: Seen, values: Sequence[Any]) -> bool:
-    """Tell whether code of the user's may ask whether two numbers or texts are the very same."""
-    held = chain(values, (value for value, _ in seen.held()))
-    return any(value is operator.is_ or value is operator.is_not for value in held) or any(
+    """Tell whether code of the user's may ask whether two numbers or texts are the very same.
+
+    `values` is all that Dynamo has made values of.
+    """
+    return any(value is operator.is_ or value is operator.is_not for value in values) or any(
         step.operation == "IS_OP" and before.operation != "LOAD_CONST"
         for code, _ in seen.codes.values()
         for each in (_within(code) if gate.is_users(code) else ())
@@ -274,16 +279,17 @@ def _variables(seen: Seen) -> set[str]:
 
 
 def _places(
-    torch: ModuleType, objects: Objects, seen: Seen, values: Sequence[Any], inlined: Set[int]
+    torch: ModuleType,
+    objects: Objects,
+    held: Sequence[tuple[Any, str]],
+    values: Sequence[Any],
+    inlined: Set[int],
 ) -> Iterator[tuple[str, str]]:
     """Return where functions and classes are that Dynamo has held, and no source leads to."""
     met: set[int] = set()
     reached = {*map(id, values)}
-    kinds = (
-        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
-        *(torch.Size, *DESCRIPTORS),
-    )
-    for value, kind in seen.held():
+    kinds = (*value_types(torch), *DESCRIPTORS)
+    for value, kind in held:
         if id(value) in met:
             continue
         met.add(id(value))
@@ -380,10 +386,9 @@ def _asked(seen: Seen) -> set[str]:
     return asked
 
 
-def _attributes(seen: Seen, values: list[Any], asked: set[str]) -> Iterator[list[str]]:
-    """Return which of the names that are asked for each module has."""
+def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
+    """Return which of the names that are asked for each module among values has."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
-    modules |= {id(value): value for value, _ in seen.held() if isinstance(value, ModuleType)}
     for module in sorted(modules.values(), key=lambda each: each.__name__):
         if sys.modules.get(module.__name__) is not module:
             raise Untold(f"the module {module.__name__} cannot be found again")

@@ -22,6 +22,7 @@ __all__ = [
     "constant_to",
     "environment",
     "objects_for",
+    "value_types",
 ]
 
 IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
@@ -85,9 +86,17 @@ def constant_from(row: Any) -> Any:
     raise corrupt("a constant of a trace is none")
 
 
+def value_types(torch: ModuleType) -> tuple[type, ...]:
+    """Return torch's types whose instances are told by what they print, and have no identity."""
+    return (
+        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
+        torch.Size,
+    )
+
+
 def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     """Return the digests of one recording, or of one check."""
-    values = (ContextVar, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+    values = (ContextVar, *value_types(torch))
     counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
     return Objects([_rule(torch)], IGNORED, values, annotations=annotations, counters=counters)
 
@@ -95,10 +104,7 @@ def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
 def _rule(torch: ModuleType) -> Rule:
     import torch._dynamo.trace_rules as trace_rules
 
-    plain = (
-        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
-        *(torch.Size, torch.Tag),
-    )
+    plain = (*value_types(torch), torch.Tag)
     rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
 
     dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
