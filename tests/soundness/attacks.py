@@ -1021,4 +1021,45 @@ ATTACKS: dict[str, Subject] = {
         """,
         [edit("x * 2", "x * 3")],
     ),
+    "the qualified name of a function that is made": subject(
+        """\
+        def make():
+            def f(x):
+                def inner(y): return y * 2
+                return x * len(inner.__qualname__)
+            return f
+        results = infer(make(), X)
+        """,
+        [edit("make", "making_of_more")],
+    ),
+    "the module of a function that is made": subject(
+        """\
+        def f(x):
+            def inner(y): return y * 2
+            return x * len(inner.__module__)
+        results = infer(f, X)
+        """,
+        [edit("results =", '__name__ = "another_module"\nresults =')],
+    ),
+    "a module that a package reads": subject(
+        """\
+        import os, tempfile
+        folder = os.path.join(tempfile.mkdtemp(), "site-packages")
+        os.makedirs(folder)
+        with open(os.path.join(folder, "nbcache_settings.py"), "w") as file: file.write("FLAG = True")
+        with open(os.path.join(folder, "nbcache_package.py"), "w") as file: file.write(
+            "import nbcache_settings as settings\\n"
+            "class Meta(type):\\n"
+            "    def __instancecheck__(cls, it): return settings.FLAG\\n"
+            "class Base(metaclass=Meta): pass\\n"
+        )
+        sys.path.append(folder)
+        import nbcache_package, nbcache_settings
+        class It: pass
+        it = It()
+        def f(x): return x * 2 if isinstance(it, nbcache_package.Base) else x * 3
+        results = infer(f, X)
+        """,
+        [edit("results =", "nbcache_settings.FLAG = False\nresults =")],
+    ),
 }

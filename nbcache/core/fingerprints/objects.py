@@ -83,7 +83,7 @@ def code_digest(code: types.CodeType) -> str:
         constants = constants[1:]  # a docstring
     found = _hash(
         (
-            repr((code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)),
+            repr((code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)),
             repr((code.co_flags, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)),
             repr((code.co_code, code.co_exceptiontable)),
             _constant(constants),
@@ -289,6 +289,7 @@ class Objects:
         return self._join(
             f"function {function.__qualname__}",
             f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
+            f"{function.__globals__.get('__name__')}",
             code_digest(function.__code__),
             self.digest(function.__defaults__),
             self.digest(function.__kwdefaults__),

@@ -188,7 +188,7 @@ class Traces:
         try:
             if not self._dependencies.is_plain():
                 raise Untold("code of yours is part of the compiler")
-            return key_of(self._torch, frame.code, frame.values, backend, one_graph=one_graph)
+            return key_of(self._torch, frame, backend, one_graph=one_graph)
         except (Untold, Unknown, RecursionError) as why:
             self._refused(frame.code, why)
         except Exception as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import json
 import operator
 import os
 import sys
@@ -17,8 +16,8 @@ from logging import Logger
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import REST, Trace, code_to, names_to, value_to
-from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
+from nbcache.artifacts.traces import Trace, code_to, names_to, value_to
+from nbcache.core.fingerprints.instructions import LOADS_ATTRIBUTE, LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.torch_bridge.traces import gate
@@ -34,6 +33,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_constants,
     same_objects,
 )
+from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
@@ -146,8 +146,8 @@ def recorded(
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
-    installed = [*_installed(graph, graphs, frame)]
-    installed += _of_attempts(sources, values, frame, {name for name, _, _ in installed})
+    installed = [*installed_by(graph, graphs, frame)]
+    installed += set_by_attempts(sources, values, frame, {name for name, _, _ in installed})
     for place in {place: None for _, kind, place in installed if kind == "object"}:
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
@@ -326,16 +326,32 @@ def _of_packages(seen: Seen) -> Iterator[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for code, scope in seen.ran_of_packages.items():
         module = str(scope.get("__name__"))
-        function = found_at(module, code.co_qualname)
-        if getattr(function, "__code__", None) is not code:
-            raise Untold(f"Python runs {code.co_qualname}() of {module}, which cannot be found again")
+        name = f"{code.co_qualname}() of {module}"
+        if getattr(found_at(module, code.co_qualname), "__code__", None) is not code:
+            raise Untold(f"Python runs {name}, which cannot be found again")
         found[module, code.co_qualname] = None
         for each in _within(code):
-            names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
-            for name in sorted(names & scope.keys()):
-                if not isinstance(scope[name], (ModuleType, Logger)):  # a logger remembers what it is asked
-                    found[module, name] = None
+            found.update(dict.fromkeys(_read_by_package(each, scope, module, name)))
     yield from found
+
+
+def _read_by_package(
+    code: CodeType, scope: dict[str, Any], module: str, name: str
+) -> Iterator[tuple[str, str]]:
+    """Yield where the globals are that code of a package reads, and what it reads of modules among them."""
+    steps = iter([*steps_of(code), None])
+    for step in steps:
+        if step is None or step.operation not in LOADS_GLOBAL or step.value not in scope:
+            continue
+        place, value = (module, str(step.value)), scope[step.value]
+        while isinstance(value, ModuleType):
+            step = next(steps)
+            if step is None or step.operation not in LOADS_ATTRIBUTE:
+                raise Untold(f"Python runs {name}, which hands the module {value.__name__} on")
+            place = (value.__name__, str(step.value))
+            value = value.__dict__.get(place[1], ABSENT)
+        if not isinstance(value, Logger):  # a logger remembers what it is asked
+            yield place
 
 
 def _is_polyfill(value: Any) -> bool:
@@ -394,55 +410,3 @@ def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
             raise Untold(f"the module {module.__name__} cannot be found again")
         gate.check_module(module)
         yield [module.__name__, names_to(asked & module.__dict__.keys())]
-
-
-def _installed(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
-    """Return the globals that Dynamo has set for its code: their names, and what they are.
-
-    A function that goes on after a graph break is its code, as JSON.
-    """
-    for cleanup in graph.cleanups:
-        name, value = cleanup.name, cleanup.scope[cleanup.name]
-        if name in graphs:
-            yield [name, "graph", ""]
-        elif name == graph.name_of_builtins_dict_key_in_fglobals:
-            yield [name, "builtins", ""]
-        elif (rest := _rest_of(value, frame)) is not None:
-            yield [name, REST[bool(rest.co_freevars)], json.dumps(code_to(rest, constant_to))]
-        elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
-            yield [name, "module", value.__name__]
-        elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
-            yield [name, "object", " ".join(place)]
-        else:
-            raise Untold(f"its code reads a {type(value).__qualname__} that Dynamo has set as a global")
-
-
-def _of_attempts(
-    sources: Sources, values: Sequence[Any], frame: Frame, known: Set[str]
-) -> Iterator[list[str]]:
-    """Return the globals for built-in names that earlier attempts to trace had set, and sources name."""
-    builtin = builtins_of(frame.scope)
-    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
-        name = fields.get("global_name")
-        if kind == "GlobalSource" and value is builtin and name not in known:
-            yield [name, "builtins", ""]
-
-
-def _rest_of(value: Any, frame: Frame) -> CodeType | None:
-    """Return the code of a function that goes on after a graph break, or of what makes it with a closure."""
-    if not isinstance(value, types.FunctionType):
-        return None
-    code, scope = value.__code__, value.__globals__
-    if code.co_name == "_make_fn" and code.co_filename == _file_of_output_graph():
-        held = inspect.getclosurevars(value).nonlocals
-        code, scope = held["code"], held["f_globals"]
-    if not code.co_name.startswith("torch_dynamo_resume_in_"):
-        return None
-    if scope is not frame.scope:
-        raise Untold("it has a graph break in a function of another module")
-    return code
-
-
-def _file_of_output_graph() -> str:
-    """Return the file of the module of torch's that sets these globals."""
-    return str(sys.modules["torch._dynamo.output_graph"].__file__)

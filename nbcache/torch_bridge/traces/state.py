@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.objects import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
 from nbcache.torch_bridge.traces.values import Untold
+
+if TYPE_CHECKING:
+    from nbcache.torch_bridge.traces.recording import Frame
 
 __all__ = ["TESTED", "key_of", "options_of"]
 
@@ -39,13 +42,12 @@ _HOOKS = (
 )
 
 
-def key_of(
-    torch: ModuleType, code: CodeType, scope: Mapping[str, Any], backend: Any, *, one_graph: bool
-) -> str:
-    """Return the key of code that is called with these values; Untold where there is no trace of such."""
+def key_of(torch: ModuleType, frame: Frame, backend: Any, *, one_graph: bool) -> str:
+    """Return the key of a frame; Untold where there is no trace of such."""
     told = [
-        code_digest(code),
-        *sorted(f"{name} {_kind(value)}" for name, value in scope.items()),
+        code_digest(frame.code),
+        f"module {frame.scope.get('__name__')}",  # of functions that it makes
+        *sorted(f"{name} {_kind(value)}" for name, value in frame.values.items()),
         f"{one_graph} {_backend(torch, backend)}",
         *_in_force(torch),
         *_settings(),

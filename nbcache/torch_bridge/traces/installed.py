@@ -1,0 +1,73 @@
+"""Tells of the globals that Dynamo sets for the code that it has made."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from nbcache.artifacts.traces import REST, code_to
+from nbcache.torch_bridge.traces.facts import builtins_of, place_of
+from nbcache.torch_bridge.traces.sources import Sources
+from nbcache.torch_bridge.traces.values import Untold, constant_to
+
+if TYPE_CHECKING:
+    from nbcache.torch_bridge.traces.recording import Frame
+
+__all__ = ["installed_by", "set_by_attempts"]
+
+
+def installed_by(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
+    """Return the globals that Dynamo has set for its code: their names, and what they are.
+
+    A function that goes on after a graph break is its code, as JSON.
+    """
+    for cleanup in graph.cleanups:
+        name, value = cleanup.name, cleanup.scope[cleanup.name]
+        if name in graphs:
+            yield [name, "graph", ""]
+        elif name == graph.name_of_builtins_dict_key_in_fglobals:
+            yield [name, "builtins", ""]
+        elif (rest := _rest_of(value, frame)) is not None:
+            yield [name, REST[bool(rest.co_freevars)], json.dumps(code_to(rest, constant_to))]
+        elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            yield [name, "module", value.__name__]
+        elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
+            yield [name, "object", " ".join(place)]
+        else:
+            raise Untold(f"its code reads a {type(value).__qualname__} that Dynamo has set as a global")
+
+
+def set_by_attempts(
+    sources: Sources, values: Sequence[Any], frame: Frame, known: Set[str]
+) -> Iterator[list[str]]:
+    """Return the globals for built-in names that earlier attempts to trace had set, and sources name."""
+    builtin = builtins_of(frame.scope)
+    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
+        name = fields.get("global_name")
+        if kind == "GlobalSource" and value is builtin and name not in known:
+            yield [name, "builtins", ""]
+
+
+def _rest_of(value: Any, frame: Frame) -> CodeType | None:
+    """Return the code of a function that goes on after a graph break, or of what makes it with a closure."""
+    if not isinstance(value, types.FunctionType):
+        return None
+    code, scope = value.__code__, value.__globals__
+    if code.co_name == "_make_fn" and code.co_filename == _file_of_output_graph():
+        held = inspect.getclosurevars(value).nonlocals
+        code, scope = held["code"], held["f_globals"]
+    if not code.co_name.startswith("torch_dynamo_resume_in_"):
+        return None
+    if scope is not frame.scope:
+        raise Untold("it has a graph break in a function of another module")
+    return code
+
+
+def _file_of_output_graph() -> str:
+    """Return the file of the module of torch's that sets these globals."""
+    return str(sys.modules["torch._dynamo.output_graph"].__file__)
