@@ -21,6 +21,8 @@ _COLOURS = {  # Okabe and Ito's, which people of all colour visions tell apart
     Variant.FRESH.value: "#009E73",
     Variant.TORCH_REDIS.value: "#F0E442",
     Variant.SHARED.value: "#56B4E9",
+    Variant.COLD_TRACED.value: "#8C510A",
+    Variant.TRACED.value: "#01665E",
     "hot": "#000000",
 }
 _NO_IDLE = "#FFFFFF"

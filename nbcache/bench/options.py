@@ -25,7 +25,7 @@ __all__ = [
     "FULL",
     "MODELS",
     "PARTS",
-    "WITHOUT_SERVER",
+    "USUAL",
     "Idle",
     "Mode",
     "Options",
@@ -76,6 +76,8 @@ class Variant(enum.StrEnum):
     FRESH = "fresh"
     TORCH_REDIS = "torch-redis"
     SHARED = "shared"
+    COLD_TRACED = "cold-traced"
+    TRACED = "traced"
 
     @property
     def label(self) -> str:
@@ -85,7 +87,17 @@ class Variant(enum.StrEnum):
     @property
     def restores_store(self) -> bool:
         """Whether nbcache's local store is there already."""
-        return self in (Variant.RESTART, Variant.FRESH)
+        return self in (Variant.RESTART, Variant.FRESH, Variant.TRACED)
+
+    @property
+    def keeps_traces(self) -> bool:
+        """Whether functions are not traced again by nbcache."""
+        return self in (Variant.COLD_TRACED, Variant.TRACED)
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether nbcache is loaded and finds nothing: what such a kernel stores, others restore."""
+        return self in (Variant.COLD, Variant.COLD_TRACED)
 
     @property
     def needs_server(self) -> bool:
@@ -98,7 +110,7 @@ class Variant(enum.StrEnum):
         return self.restores_store or self is Variant.SHARED
 
 
-WITHOUT_SERVER = tuple(variant for variant in Variant if not variant.needs_server)
+USUAL = tuple(variant for variant in Variant if not (variant.needs_server or variant.keeps_traces))
 """The variants that are measured unless others are asked for."""
 
 
@@ -119,7 +131,7 @@ class Options:
     """`cpu` or `cuda`."""
     runs: int = 3
     idle: tuple[Idle, ...] = (0.0, FULL)
-    variants: tuple[Variant, ...] = WITHOUT_SERVER
+    variants: tuple[Variant, ...] = USUAL
     python: str = sys.executable
     """The interpreter of `nbcache fresh`."""
     json: str | None = None
@@ -179,6 +191,10 @@ variants, each in a kernel process of its own, run 1 of each before run 2 of any
 and only where --variants names them, with everything in a Redis and all folders empty:
   torch-redis without nbcache; torch's own remote caches (FX graphs and AOTAutograd)
   shared      nbcache connected to that Redis
+
+and only where --variants names them, with traces (NBCACHE_TRACE=on):
+  cold-traced cold, and what Dynamo traces is stored too
+  traced      restart, on the store of cold-traced
 
 --mode takes those of torch.compile, and measures each by itself:
   {", ".join(COMPILE_MODES)}
@@ -335,7 +351,7 @@ def _idle(text: str) -> Idle:
 
 def _variants(text: str | None) -> tuple[Variant, ...]:
     if text is None:
-        return WITHOUT_SERVER
+        return USUAL
     known = {name: variant for variant in Variant for name in (variant.value, variant.label)}
     wanted = {known[name] for name in _names("variant", text, known, tuple(Variant))}
     return tuple(variant for variant in Variant if variant in wanted)

@@ -154,19 +154,23 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
         both = f", {call_text(ours)} with nbcache and {call_text(plain)} without" if ours and plain else ""
         lines.append(f"hot call: {call_text(hot)}{both}")
     lines += _sizes_lines(result.sizes)
+    if result.traced_sizes is not None:
+        traced = result.traced_sizes
+        lines.append(
+            f"with traces: {size(traced.trace_bytes)} of content more; a snapshot is "
+            f"{size(traced.snapshot_bytes)}"
+        )
     if result.uncounted_seconds is not None:
         seconds = duration(result.uncounted_seconds)
         lines.append(f"not counted: {seconds} in the cell of the first kernel, cold and without nbcache")
     if tuned := dict.fromkeys(row.variant.label for row in rows if row.benchmarked):
         lines.append(f"torch benchmarked on the GPU, to choose what is fastest, in: {', '.join(tuned)}")
     for row in rows:
-        if (
-            row.overhead_seconds is not None
-            and row.overhead_share is not None
-            and row.variant is Variant.COLD
-        ):
+        if row.overhead_seconds is not None and row.overhead_share is not None and row.variant.is_cold:
             share = f"{100 * row.overhead_share:.2f} %"
-            lines.append(f"recording: {row.overhead_seconds * 1000:.0f} ms of the cold cell, {share}")
+            lines.append(
+                f"recording: {row.overhead_seconds * 1000:.0f} ms of the {row.variant.label} cell, {share}"
+            )
     for row in rows:
         idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
         lines += [f"! {row.variant.label}{idle}: a hit, but {one_line(reason)}" for reason in row.reasons]

@@ -121,6 +121,8 @@ class Sizes:
     """What `torch.compiler.save_cache_artifacts` returned; None where no variant needed it."""
     bytes_by_type: Mapping[str, int] = field(default_factory=dict)
     """Compressed entries by artifact type."""
+    trace_bytes: int = 0
+    """Of the contents, those of traces, uncompressed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the sizes as JSON values."""
@@ -162,6 +164,8 @@ class Result:
     subject: Subject
     runs: list[Run] = field(default_factory=list)
     sizes: Sizes | None = None
+    traced_sizes: Sizes | None = None
+    """The same of a cold run that has stored traces, too."""
     uncounted_seconds: float | None = None
     """The cell of the first kernel, which fills torch's folder without nbcache; None where none does."""
     held: dict[Variant, Held] = field(default_factory=dict)
@@ -186,6 +190,7 @@ class Result:
             "notes": list(self.notes),
             "uncounted_seconds": self.uncounted_seconds,
             "sizes": self.sizes and self.sizes.to_json(),
+            "traced_sizes": self.traced_sizes and self.traced_sizes.to_json(),
             "redis": {variant.value: asdict(held) for variant, held in self.held.items()} or None,
             "medians": [row.to_json() for row in rows_of(self.runs)],
             "runs": [run.to_json() for run in self.runs],
@@ -198,6 +203,7 @@ class Result:
             subject,
             runs=[Run.from_json(run) for run in values["runs"]],
             sizes=values["sizes"] and Sizes.from_json(values["sizes"]),
+            traced_sizes=values.get("traced_sizes") and Sizes.from_json(values["traced_sizes"]),
             uncounted_seconds=values["uncounted_seconds"],
             held={Variant(name): Held.from_json(held) for name, held in (values["redis"] or {}).items()},
             notes=list(values["notes"]),
@@ -344,12 +350,18 @@ def _row(
         kernels=max((_sum(graphs, "kernels") for graphs in recorded), default=None),
         kernels_compiled=max((_sum(graphs, "kernels_compiled") for graphs in recorded), default=None),
         benchmarked=any(run.benchmarked for run in group),
-        reasons=[*dict.fromkeys(graph["reason"] for graph in hits if graph.get("reason"))],
+        reasons=[*dict.fromkeys(filter(None, map(_cost_of_hit, hits)))],
         overhead_seconds=overhead,
         overhead_share=None if overhead is None else overhead / cell,
         asked_before=busiest.asked_before,
         asked=busiest.asked,
     )
+
+
+def _cost_of_hit(graph: Mapping[str, Any]) -> str:
+    """Return what a hit had to do all the same; that it was not traced again is no cost."""
+    notes = (graph.get("reason") or "").split("; ")
+    return "; ".join(note for note in notes if not note.startswith("not traced: "))
 
 
 def _sum(graphs: Sequence[Mapping[str, Any]], name: str) -> int:

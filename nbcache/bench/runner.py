@@ -36,10 +36,10 @@ from nbcache.bench.variants import (
     Subject,
     loads_nbcache,
     measured_cell,
-    redis_variables,
     schedule,
     setup_cell,
     subjects,
+    variables,
 )
 from nbcache.core.errors import FormatError, StoreError
 from nbcache.core.model import ArtifactRef
@@ -54,7 +54,7 @@ _PREWARM_STATE = (
 )
 _PREWARM_OVER = ("done", "failed", "switched off")
 _ON_STORE = frozenset({Variant.RESTART, Variant.FRESH})
-"""The variants that need nbcache's store of a cold kernel."""
+"""The variants that need nbcache's store of a cold kernel without traces."""
 _ON_TORCHS = frozenset({Variant.TORCH_WARM, Variant.MEGA_CACHE})
 """The variants that need torch's own folder or bundle."""
 _NOT_IN_NAMES = r'[\\/:*?"<>|]'
@@ -122,12 +122,11 @@ class Runner:
             try:
                 run = self._one(subject, each, places)
             except CellFailed as error:
-                if each.variant is Variant.COLD:
+                if each.variant.is_cold:
                     raise
                 self._failed(result, error, shown)  # others may have more luck
                 continue
-            if each.variant is Variant.COLD:
-                result.sizes = self._sizes(places, run)
+            self._note_sizes(result, places, run)
             if run.prewarm not in (None, "done"):
                 result.notes.append(f"{shown}, run {each.number}: prewarming was {run.prewarm!r}")
             result.runs.append(run)
@@ -158,13 +157,17 @@ class Runner:
                 result.uncounted_seconds = run.cell_seconds
         if Variant.FRESH in wanted and self.options.python != sys.executable:
             self._check_other_python(subject, places)
-        find = _ON_STORE | (_ON_TORCHS if self.options.compile_once else frozenset())
-        there = places.stored.exists() and (places.filled or not self.options.compile_once)
-        first = next((each.variant for each in missing if each.variant in {*find, Variant.COLD}), None)
-        if not there and first in find:
-            self.say(f"{subject.label}: preparing nbcache's store")
-            cold = self._one(subject, Planned(Variant.COLD, 0), places)
-            result.sizes = self._sizes(places, cold)
+        fillers = {
+            Variant.COLD: _ON_STORE | (_ON_TORCHS if self.options.compile_once else frozenset()),
+            Variant.COLD_TRACED: frozenset({Variant.TRACED}),
+        }
+        for cold, find in fillers.items():
+            filled = places.filled or cold is not Variant.COLD or not self.options.compile_once
+            there = places.stored(cold).exists() and filled
+            first = next((each.variant for each in missing if each.variant in {*find, cold}), None)
+            if not there and first in find:
+                self.say(f"{subject.label}: preparing nbcache's store")
+                self._note_sizes(result, places, self._one(subject, Planned(cold, 0), places))
         if self.server is not None and any(variant.needs_server for variant in wanted):
             self._fill(self.server, result, places)
 
@@ -207,10 +210,10 @@ class Runner:
         home = places.of(variant)
         home.empty(
             keep_caches=variant is Variant.TORCH_WARM and not preparing,
-            store=places.stored if variant.restores_store else None,
+            store=places.stored(variant) if variant.restores_store else None,
         )
         python = self.options.python if variant is Variant.FRESH else sys.executable
-        more = redis_variables(variant, self.server.url, places.keys) if self.server is not None else {}
+        more = variables(variant, self.server.url if self.server is not None else "", places.keys)
         fills = variant is Variant.TORCH_WARM and preparing
         if variant is Variant.COLD and self.options.compile_once:
             fills, more = True, {**more, "TORCHINDUCTOR_CACHE_DIR": str(places.empty_torchs())}
@@ -225,7 +228,7 @@ class Runner:
             at_end = self._counts(variant)
             if fills:
                 running.run(f"save_bundle({str(places.bundle)!r})")
-            if variant is Variant.COLD or (variant is Variant.SHARED and preparing):
+            if variant.is_cold or (variant is Variant.SHARED and preparing):
                 prewarmed(running)  # as a user's kernel would, which goes on: it stores that, too
             arguments = f"execution_count={measured.execution_count}, recorded={loaded is not None}"
             running.run(f"finish({str(places.found)!r}, case, compiled, output, {arguments})")
@@ -240,8 +243,8 @@ class Runner:
                 f"{variant.value} compiled anew what nbcache had compiled: its keys are not torch's here",
                 next_step="leave out --compile-once",
             )
-        if variant is Variant.COLD:
-            places.set_stored(home.store)
+        if variant.is_cold:
+            places.set_stored(variant, home.store)
         self.environment = self.environment or found["environment"]
         return Run(
             variant=variant,
@@ -263,11 +266,17 @@ class Runner:
             **found["agreement"],
         )
 
-    def _sizes(self, places: _Places, cold: Run) -> Sizes:
-        sizes = sizes_of(places.stored, cold.report["cell"]["digest"] if cold.report else "")
+    def _note_sizes(self, result: Result, places: _Places, run: Run) -> None:
+        """Note what a cold run has stored."""
+        if not run.variant.is_cold:
+            return
+        sizes = sizes_of(places.stored(run.variant), run.report["cell"]["digest"] if run.report else "")
         with suppress(FileNotFoundError):
             sizes = replace(sizes, bundle_bytes=places.bundle.stat().st_size)
-        return sizes
+        if run.variant.keeps_traces:
+            result.traced_sizes = sizes
+        else:
+            result.sizes = sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +286,9 @@ class _Places:
     root: Path
 
     def of(self, variant: Variant) -> Home:
-        """Return the folders of a variant's kernels; `restart` has those of `cold`."""
-        return Home(self.root / ("cold" if variant is Variant.RESTART else variant.value))
+        """Return the folders of a variant's kernels; those of a restart are those of what was restarted."""
+        restarts = {Variant.RESTART: Variant.COLD, Variant.TRACED: Variant.COLD_TRACED}
+        return Home(self.root / restarts.get(variant, variant).value)
 
     @property
     def eager(self) -> Home:
@@ -316,18 +326,17 @@ class _Places:
     def _filled(self) -> Path:
         return self.root / "filled"
 
-    @property
-    def stored(self) -> Path:
-        """The store as the last cold run left it."""
-        return self.root / "stored"
+    def stored(self, variant: Variant) -> Path:
+        """The store as the last cold run left it, which this variant restores or fills."""
+        return self.root / ("stored-traced" if variant.keeps_traces else "stored")
 
-    def set_stored(self, store: Path) -> None:
+    def set_stored(self, variant: Variant, store: Path) -> None:
         """Copy a store to `stored`, which is whole whoever ends this process meanwhile."""
-        beside = self.root / "storing"
-        for folder in (beside, self.stored):
+        beside, stored = self.root / "storing", self.stored(variant)
+        for folder in (beside, stored):
             shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(store, beside)
-        beside.rename(self.stored)
+        beside.rename(stored)
 
     def empty(self) -> None:
         """Remove all but the results."""
@@ -411,6 +420,7 @@ def sizes_of(folder: Path, cell: str) -> Sizes:
         common_bytes=sum(length for type, length in by_type.items() if type_of(type).in_mega_cache),
         store_bytes=manifests + sum(entries.values()),
         bytes_by_type=by_type,
+        trace_bytes=sum(refs[digest].size for digest in ours if refs[digest].type == "trace"),
     )
 
 

@@ -15,10 +15,10 @@ __all__ = [
     "Subject",
     "loads_nbcache",
     "measured_cell",
-    "redis_variables",
     "schedule",
     "setup_cell",
     "subjects",
+    "variables",
 ]
 
 LOAD = "%load_ext nbcache"
@@ -102,14 +102,17 @@ def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> li
 
 def loads_nbcache(variant: Variant) -> bool:
     """Whether nbcache is loaded in this variant's kernels."""
-    return variant is Variant.COLD or variant.idles
+    return variant.is_cold or variant.idles
 
 
-def redis_variables(variant: Variant, url: str, keys: Path) -> dict[str, str]:
-    """Return the environment variables that have this variant's kernels use the Redis at `url`.
+def variables(variant: Variant, url: str, keys: Path) -> dict[str, str]:
+    """Return the environment variables that make this variant's kernels what they are.
 
-    `keys` is the folder of the key by which nbcache's kernels trust each other.
+    `url` is that of the Redis, where there is one; `keys` the folder of the key by which nbcache's kernels
+    trust each other there.
     """
+    if variant.keeps_traces:
+        return {"NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
     if variant is Variant.TORCH_REDIS:
         caches = ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE")
         return {**dict.fromkeys(caches, "1"), "TORCHINDUCTOR_REDIS_URL": url}

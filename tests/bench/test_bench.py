@@ -27,7 +27,7 @@ from nbcache.bench.options import (
     COMPILE_MODES,
     FULL,
     MODELS,
-    WITHOUT_SERVER,
+    USUAL,
     Idle,
     Mode,
     Options,
@@ -38,7 +38,7 @@ from nbcache.bench.report import report_json, report_text, times
 from nbcache.bench.results import Held, Result, Run, Sizes, Traffic, median, ratio, rows_of
 from nbcache.bench.runner import Runner, prewarmed, sizes_of
 from nbcache.bench.stores.populations import Population, populations_json, populations_text
-from nbcache.bench.variants import Subject, measured_cell, schedule, setup_cell, subjects
+from nbcache.bench.variants import Subject, measured_cell, schedule, setup_cell, subjects, variables
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import Component
 from nbcache.core.model import Artifact, Environment, Manifest
@@ -94,9 +94,10 @@ def hit(*, load: float = 0.1, dynamo: float = 0.2) -> dict[str, Any]:
     return {"graphs": [graph("hit", load=load, dynamo=dynamo)], "notices": []}
 
 
-def doubtful_hit() -> dict[str, Any]:
+def doubtful_hit(
+    reason: str = "1 of 12 kernels compiled again; re-tuned: 2 kernels were benchmarked again",
+) -> dict[str, Any]:
     """Return the report of a hit that did not save all there was to save."""
-    reason = "1 of 12 kernels compiled again; re-tuned: 2 kernels were benchmarked again"
     found = graph("hit", load=0.1) | {"kernels": 12, "kernels_compiled": 1, "reason": reason}
     return {"graphs": [found], "notices": []}
 
@@ -272,7 +273,7 @@ def test_help_explains_variants_and_options(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_runs_alternate_between_variants() -> None:
-    planned = schedule(WITHOUT_SERVER, (0.0, FULL), runs=2)
+    planned = schedule(USUAL, (0.0, FULL), runs=2)
 
     one_round = [(each.variant, each.idle) for each in planned if each.number == 1]
     assert one_round == [
@@ -286,6 +287,32 @@ def test_runs_alternate_between_variants() -> None:
         (Variant.FRESH, FULL),
     ]
     assert [each.number for each in planned] == [1] * 8 + [2] * 8
+
+
+def test_traces_have_a_cold_kernel_and_a_store_of_their_own() -> None:
+    traced = (Variant.COLD_TRACED, Variant.TRACED)
+
+    assert [each for each in Variant if each.keeps_traces] == [*traced]
+    assert not {*traced} & {*USUAL}
+    assert {variables(each, "", Path())["NBCACHE_TRACE"] for each in traced} == {"on"}
+    assert variables(Variant.RESTART, "", Path()) == {}
+    assert [each.variant for each in schedule(traced, (0.0, FULL), runs=1)] == [
+        Variant.COLD_TRACED,
+        Variant.TRACED,
+        Variant.TRACED,
+    ]
+
+
+def test_that_a_hit_was_not_traced_is_no_cost() -> None:
+    notes = ("not traced: 9 guards and 6 facts hold", "not traced: 9 guards hold; tuned again")
+    runs = [
+        a_run(Variant.TRACED, 0.1, number, FULL, report=doubtful_hit(note))
+        for number, note in enumerate(notes)
+    ]
+
+    (row,) = rows_of(runs)
+
+    assert row.reasons == ["tuned again"]
 
 
 def test_all_variants_measure_the_same_cell_but_for_what_they_are() -> None:
@@ -533,7 +560,7 @@ def test_the_json_has_all_runs_medians_sizes_and_the_environment(result: Result)
     assert len(subject["runs"]) == 24 and len(subject["medians"]) == 8
     assert subject["sizes"]["bundle_ratio"] == 10.0
     assert subject["hot_seconds"] == 0.003
-    assert {run["variant"] for run in subject["runs"]} == {variant.value for variant in WITHOUT_SERVER}
+    assert {run["variant"] for run in subject["runs"]} == {variant.value for variant in USUAL}
     assert subject["runs"][4]["phases"]["load"] == 0.1
 
 
@@ -544,7 +571,7 @@ def test_the_chart_has_a_bar_for_each_variant(result: Result, tmp_path: Path, su
     draw([result, only_eager, Result(SUBJECT, error="failed")], MACHINE, str(file))
 
     assert list(bars_of(result)) == [
-        *((variant.value, None) for variant in WITHOUT_SERVER if not variant.idles),
+        *((variant.value, None) for variant in USUAL if not variant.idles),
         *((name, idle) for name in ("restart", "fresh") for idle in (0.0, FULL)),
         ("hot", None),
     ]

@@ -22,7 +22,7 @@ from nbcache.bench.stores import entries
 from nbcache.bench.stores.at_once import start_of, starts_text
 from nbcache.bench.stores.entries import Action, entries_text
 from nbcache.bench.stores.parts import run_stores
-from nbcache.bench.variants import redis_variables
+from nbcache.bench.variants import variables
 from nbcache.core.errors import NbcacheError
 from nbcache.core.key import Component
 from nbcache.core.model import Artifact, ArtifactRef, Environment
@@ -88,17 +88,17 @@ def test_the_password_of_the_redis_is_in_no_json_and_no_repr() -> None:
 def test_each_variant_gets_its_own_way_to_the_redis_and_no_other(tmp_path: Path) -> None:
     url = "redis://host:7000/9"
 
-    torchs = redis_variables(Variant.TORCH_REDIS, url, tmp_path)
+    torchs = variables(Variant.TORCH_REDIS, url, tmp_path)
     assert torchs["TORCHINDUCTOR_REDIS_URL"] == url
     assert {name for name, value in torchs.items() if value == "1"} == {
         "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
         "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
     }
-    assert redis_variables(Variant.SHARED, url, tmp_path) == {
+    assert variables(Variant.SHARED, url, tmp_path) == {
         "NBCACHE_SHARED_URL": url,
         "NBCACHE_TRUST_DIR": str(tmp_path),
     }
-    assert not redis_variables(Variant.RESTART, url, tmp_path)
+    assert not variables(Variant.RESTART, url, tmp_path)
 
 
 def test_without_any_redis_server_one_error_says_what_to_do(

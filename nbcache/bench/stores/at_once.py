@@ -20,9 +20,9 @@ from nbcache.bench.variants import (
     LOAD,
     Subject,
     measured_cell,
-    redis_variables,
     setup_cell,
     subjects,
+    variables,
 )
 from nbcache.core.text import DOT, aligned, duration
 
@@ -146,7 +146,7 @@ class AtOnce:
         return start_of(subject.model, reports, shared=shared, number=number, seconds=seconds)
 
     def _variables(self, home: Home, shared: bool) -> dict[str, str]:
-        ours = redis_variables(Variant.SHARED, self._server.url, self._folder / "keys") if shared else {}
+        ours = variables(Variant.SHARED, self._server.url, self._folder / "keys") if shared else {}
         # Where each kernel has a machine of its own, one that is idle takes nothing from the others.
         return {**environment(home, os.environ, self._path), "NBCACHE_PREWARM": "off", **ours}
 
