@@ -43,6 +43,8 @@ __all__ = [
 REST = ("rest", "rest in closure")
 """Kinds of globals: the function that goes on after a graph break, and what makes one with its closure."""
 _FORMAT = "trace"
+_OPTIONAL = frozenset({"break_line", "break_reason", "seconds"})
+"""Fields that are left out where they are empty."""
 _DIGITS = 16
 """Hexadecimal digits of the bits of a number."""
 _CODE = {
@@ -118,6 +120,10 @@ class Trace:
     """1 where the graph has any, else 0."""
     seconds: float = 0.0
     """What tracing took; 0 where that is not known."""
+    break_reason: str = ""
+    """Why it ends in a graph break, in words without a place; empty where it ends in none."""
+    break_line: int = 0
+    """In which of the function's lines, from 1; 0 where that is in another function."""
 
 
 def to_bytes(trace: Trace) -> bytes:
@@ -127,7 +133,7 @@ def to_bytes(trace: Trace) -> bytes:
         told["sources"] = _table([base, [kind, given]] for kind, base, given in trace.sources)
         told["facts"] = _table(trace.facts)
         told["guards"] = _table([index, rest] for index, *rest in trace.guards)
-        return to_json(_FORMAT, {name: each for name, each in told.items() if name != "seconds" or each})
+        return to_json(_FORMAT, {name: each for name, each in told.items() if name not in _OPTIONAL or each})
     except (TypeError, ValueError) as error:
         raise FormatError(f"a trace cannot be written: {error}") from error
 
@@ -163,6 +169,8 @@ def from_bytes(content: bytes) -> Trace:
         operators=read.integer("operators"),
         has_outputs=read.integer("has_outputs"),
         seconds=read.seconds("seconds") if read.has("seconds") else 0.0,
+        break_reason=read.text("break_reason") if read.has("break_reason") else "",
+        break_line=read.integer("break_line", optional=True),
     )
     if len(trace.same) != len(sources):
         raise corrupt("a trace does not tell of each source whether it is another one")

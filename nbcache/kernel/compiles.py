@@ -8,7 +8,7 @@ from nbcache.core.model import Cell, Level, Outcome
 from nbcache.kernel.events import AutogradLookup, FrameCompiled, FrameTraced, TraceAdopted, TraceAudited
 from nbcache.kernel.reasons import NOT_STORED
 
-__all__ = ["Compile", "Graph", "reason_of", "saved_seconds_of", "trace_of"]
+__all__ = ["Compile", "Graph", "graph_break_of", "reason_of", "saved_seconds_of", "trace_of"]
 
 
 class Graph:
@@ -110,6 +110,13 @@ def trace_of(compile: Compile) -> str | None:
     if compile.trace is None:
         return None
     return "adopted" if isinstance(compile.trace, TraceAdopted) else "outdated"
+
+
+def graph_break_of(compile: Compile) -> str | None:
+    """Return why a function ends in a graph break: as torch has told, or its trace."""
+    if isinstance(compile.trace, TraceAdopted):
+        return compile.trace.graph_break_reason
+    return compile.frame.graph_break_reason if compile.frame else None
 
 
 def saved_seconds_of(compile: Compile, graph: Graph, seconds: Mapping[str, float]) -> float | None:

@@ -138,6 +138,8 @@ class TraceAdopted(Event):
     facts: int
     once_seconds: float
     """What tracing took once."""
+    graph_break_reason: str | None = None
+    """Why it ends in a graph break, and where."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbcache.core.model import Activity, Cell, Direction, GraphRecord, Outcome
 from nbcache.core.threads import renew_in_children
-from nbcache.kernel.compiles import Compile, Graph, reason_of, saved_seconds_of, trace_of
+from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
@@ -347,7 +347,7 @@ class Tracker:
             kernels_compiled=compiled,
             bytes=graph.bytes,
             recompile_reason=forward.recompile_reason if forward else None,
-            graph_break_reason=forward.graph_break_reason if forward else None,
+            graph_break_reason=graph_break_of(compile) if forward else None,
             threads=graph.threads,
             trace=None if graph.backward else trace_of(compile),
         )

@@ -304,19 +304,34 @@ def _place(session: Session, file: str) -> str:
 
 def _graph_break(utils: ModuleType, session: Session) -> str | None:
     """Return why the frame that has just been compiled ends in a graph break, and where."""
-    breaks = [reason for reason in utils.graph_break_reasons if getattr(reason, "graph_break", True)]
-    if not breaks:
+    reason = last_break(utils)
+    if reason is None:
         return None
-    lines = [line.strip() for line in str(breaks[-1].reason).splitlines()]
+    stack = getattr(reason, "user_stack", None)
+    words = words_of_break(reason)
+    return break_text(session, words, stack[-1].filename, stack[-1].lineno) if stack else words
+
+
+def last_break(utils: ModuleType, begin: int = 0) -> Any:
+    """Return the last graph break that torch has noted, of those from the one numbered `begin` on."""
+    breaks = [each for each in utils.graph_break_reasons[begin:] if getattr(each, "graph_break", True)]
+    return breaks[-1] if breaks else None
+
+
+def break_text(session: Session, words: str, file: str, line: int) -> str:
+    """Return why there is a graph break, and where."""
+    return f"{words} ({_place(session, file)}:{line})"
+
+
+def words_of_break(reason: Any) -> str:
+    """Return why there is a graph break."""
+    lines = [line.strip() for line in str(reason.reason).splitlines()]
     explanation = next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
     )
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
         explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
-    text = f"{lines[0]}: {explanation}" if explanation else lines[0]
-    if stack := getattr(breaks[-1], "user_stack", None):
-        text += f" ({_place(session, stack[-1].filename)}:{stack[-1].lineno})"
-    return text
+    return f"{lines[0]}: {explanation}" if explanation else lines[0]
 
 
 def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,16 @@ def test_golden_bytes_are_read_and_written_as_ever() -> None:
     assert trace.sources[2] == ["AttrSource", 0, {"member": "T"}]
     assert trace.imports == {"__import_torch": "torch"}
     assert to_bytes(trace) == GOLDEN
+
+
+def test_a_graph_break_comes_back() -> None:
+    trace = replace(from_bytes(GOLDEN), break_reason="it prints", break_line=3)
+
+    assert from_bytes(to_bytes(trace)) == trace
+    assert from_bytes(GOLDEN).break_reason == ""
+    for wrong in ({"break_reason": 1}, {"break_line": -1}, {"break_line": "3"}):
+        with pytest.raises(CorruptEntry):
+            from_bytes(changed(**wrong))
 
 
 @pytest.mark.parametrize(

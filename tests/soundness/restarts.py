@@ -151,6 +151,7 @@ def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
     return {
         "tensors": tensors,
         "graphs": [(str(graph.outcome), graph.direction, graph.reason or "") for graph in session.graphs],
+        "breaks": [graph.graph_break_reason for graph in session.graphs],
         "notices": session.notices,
     }
 

@@ -101,6 +101,36 @@ def test_one_kernel_of_so_many_audits(both: tuple[Restarts, Restarts], tmp_path:
     assert reasons(each.run(FUNCTION, tmp_path / "kernels")) == [AGREES]
 
 
+def test_an_adopted_function_says_why_and_where_it_has_a_graph_break(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    program = """
+import torch
+def helper(x):
+    print("in between")
+    return x + 1
+def f(x):
+    y = x * 2
+    print("between")
+    y = y.sin()
+    return helper(y)
+def results(compile):
+    with torch.no_grad():
+        return [compile(f)(torch.ones(3))]
+"""
+    before = first.run(program, tmp_path / "kernels")
+    lower = program.replace("def f", "# a comment\n\ndef f")
+
+    found = second.run(lower, tmp_path / "kernels")
+
+    assert [reason.startswith(ADOPTED) for reason in reasons(found)] == [True] * len(reasons(before))
+    assert [bool(each) for each in before["breaks"]] == [True, True, False]
+    assert before["breaks"][0].endswith("(In[1]:7)") and found["breaks"][0].endswith("(In[1]:9)")
+    words = [[each and each.partition(" (In[")[0] for each in told["breaks"]] for told in (before, found)]
+    assert words[0] == words[1]
+
+
 EDITS_IN_WORDS = [
     ("K = 2.0", "K = 3.0", "the global K: 2.0 before, 3.0 now"),
     ("return x + 1", "return x - 1", "helper(), In[1]:3, has changed"),

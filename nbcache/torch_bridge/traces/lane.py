@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,14 @@ from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
-from nbcache.torch_bridge.events import is_restoring_only, stamp, with_cells
+from nbcache.torch_bridge.events import (
+    break_text,
+    is_restoring_only,
+    last_break,
+    stamp,
+    with_cells,
+    words_of_break,
+)
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.traces.adopting import Adopted, adopted
 from nbcache.torch_bridge.traces.audit import difference
@@ -62,6 +70,8 @@ class _Call:
         """The sources of its inputs."""
         self.backend_seconds = 0.0
         """What was spent on compiling graphs, while it was traced."""
+        self.broke: Any = None
+        """The graph break that it ends in, as torch notes it."""
         self.audited: Trace | None = None
         """A trace that fits, to be compared with what is traced."""
 
@@ -224,10 +234,15 @@ class Traces:
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
                 facts = len(trace.facts) + len(trace.names)
-                told = TraceAdopted(
-                    **stamp(), guards=len(trace.guards), facts=facts, once_seconds=trace.seconds
+                self._session.emit(
+                    TraceAdopted(
+                        **stamp(),
+                        guards=len(trace.guards),
+                        facts=facts,
+                        once_seconds=trace.seconds,
+                        graph_break_reason=self._break_of(trace, frame.code),
+                    )
                 )
-                self._session.emit(told)
                 return call.adopted.output
         except Exception as error:
             if call.adopted is not None:
@@ -246,11 +261,14 @@ class Traces:
         """Have Dynamo trace, and record it once it has built its guards."""
         call.seen = seen = Seen()
         here = threading.get_ident()
+        utils = sys.modules["torch._dynamo.utils"]
+        breaks = len(utils.graph_break_reasons)
         began = time.perf_counter()
         with watching(seen, lambda: threading.get_ident() == here):
             output = trace()
         seconds = time.perf_counter() - began - call.backend_seconds
         call.seen = None
+        call.broke = last_break(utils, breaks)
         build = output.build_guards
 
         def build_guards(*args: Any, **kwargs: Any) -> Any:
@@ -269,12 +287,19 @@ class Traces:
             if call.audited is not None:
                 self._compare(key, call.audited, trace)
                 return
-            trace = replace(trace, seconds=round(seconds, 3))
+            trace = replace(trace, seconds=round(seconds, 3), **_told_of_break(call.broke, frame.code))
             count_and_record(self._session, Artifact(_TYPE, key, to_bytes(trace)), made=True)
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
         except Exception as error:
             self._fail("recording a trace", error)
+
+    def _break_of(self, trace: Trace, code: CodeType) -> str | None:
+        """Return why an adopted function ends in a graph break, and where."""
+        if not trace.break_reason or not trace.break_line:
+            return trace.break_reason or None
+        line = code.co_firstlineno + trace.break_line - 1
+        return break_text(self._session, trace.break_reason, code.co_filename, line)
 
     def _load(self, options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what runs the graph of a key of AOTAutograd's, compiled with these options of inductor's."""
@@ -355,3 +380,14 @@ class Traces:
         if adopted is not None:
             adopted.take_back()
         self._fail("going on with a trace", error)
+
+
+def _told_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
+    """Return what a trace holds of the graph break that this code ends in."""
+    if reason is None:
+        return {}
+    stack = getattr(reason, "user_stack", None)
+    line = (
+        stack[-1].lineno - code.co_firstlineno + 1 if stack and stack[-1].filename == code.co_filename else 0
+    )
+    return {"break_reason": words_of_break(reason), "break_line": max(0, line)}
