@@ -5,9 +5,33 @@ Each was mended: no edit may be answered by a trace of before.
 
 from __future__ import annotations
 
-from soundness.subjects import Subject, edit, subject
+from soundness.subjects import Edit, Subject, edit, subject
 
 __all__ = ["ATTACKS"]
+
+
+def with_package(top: str, decides: str, changes: list[Edit]) -> Subject:
+    """Return a subject that asks an installed package's class whether something is an instance of it."""
+    source = f'''\
+import os, tempfile
+folder = os.path.join(tempfile.mkdtemp(), "site-packages")
+os.makedirs(folder)
+with open(os.path.join(folder, "nbcache_settings.py"), "w") as file: file.write("FLAG = True")
+with open(os.path.join(folder, "nbcache_package.py"), "w") as file: file.write("""
+{top}
+class Meta(type):
+    def __instancecheck__(cls, it): {decides}
+class Base(metaclass=Meta): pass
+""")
+sys.path.append(folder)
+import nbcache_package, nbcache_settings
+class It: pass
+it = It()
+def f(x): return x * 2 if isinstance(it, nbcache_package.Base) else x * 3
+results = infer(f, X)
+'''
+    return subject(source, changes)
+
 
 ATTACKS: dict[str, Subject] = {
     "abc register": subject(
@@ -1041,25 +1065,19 @@ ATTACKS: dict[str, Subject] = {
         """,
         [edit("results =", '__name__ = "another_module"\nresults =')],
     ),
-    "a module that a package reads": subject(
-        """\
-        import os, tempfile
-        folder = os.path.join(tempfile.mkdtemp(), "site-packages")
-        os.makedirs(folder)
-        with open(os.path.join(folder, "nbcache_settings.py"), "w") as file: file.write("FLAG = True")
-        with open(os.path.join(folder, "nbcache_package.py"), "w") as file: file.write(
-            "import nbcache_settings as settings\\n"
-            "class Meta(type):\\n"
-            "    def __instancecheck__(cls, it): return settings.FLAG\\n"
-            "class Base(metaclass=Meta): pass\\n"
-        )
-        sys.path.append(folder)
-        import nbcache_package, nbcache_settings
-        class It: pass
-        it = It()
-        def f(x): return x * 2 if isinstance(it, nbcache_package.Base) else x * 3
-        results = infer(f, X)
-        """,
+    "a module that a package reads": with_package(
+        "import nbcache_settings as settings",
+        "return settings.FLAG",
         [edit("results =", "nbcache_settings.FLAG = False\nresults =")],
+    ),
+    "a module that a package imports as it runs": with_package(
+        "",
+        "import nbcache_settings as settings; return settings.FLAG",
+        [edit("results =", "nbcache_settings.FLAG = False\nresults =")],
+    ),
+    "the working directory that a package reads": with_package(
+        "import os",
+        "return len(os.getcwd()) < 3",
+        [edit("results =", 'os.chdir("/")\nresults ='), edit("results =", 'os.chdir("/usr")\nresults =')],
     ),
 }

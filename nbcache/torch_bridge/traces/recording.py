@@ -142,7 +142,10 @@ def recorded(
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    for module, name in chain(_of_packages(seen), _places(torch, objects, held, values, inlined)):
+    of_packages = [*_of_packages(seen)]
+    for module, name in of_packages:
+        gate.check(found_at(module, name), inlined)
+    for module, name in chain(of_packages, _places(torch, objects, held, values, inlined)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
@@ -341,6 +344,8 @@ def _read_by_package(
     """Yield where the globals are that code of a package reads, and what it reads of modules among them."""
     steps = iter([*steps_of(code), None])
     for step in steps:
+        if step is not None and step.operation == "IMPORT_NAME":
+            raise Untold(f"Python runs {name}, which imports a module")
         if step is None or step.operation not in LOADS_GLOBAL or step.value not in scope:
             continue
         place, value = (module, str(step.value)), scope[step.value]
