@@ -707,6 +707,29 @@ def test_every_variant_of_the_users_own_model_is_measured(own: Path, isolated: d
 
 @pytest.mark.compile
 @pytest.mark.proof
+def test_traces_are_measured_where_they_are_asked_for(own: Path, isolated: dict[str, str]) -> None:
+    variants = "--variants=restart,cold-traced,traced"
+    done = bench(own, isolated, "bench_own:make", "--runs=1", "--idle=0", "--json", "out.json", variants)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (subject,) = json.loads((own / "out.json").read_text())["subjects"]
+    found = {
+        run["variant"]: [(graph["outcome"], graph.get("trace")) for graph in run["report"]["graphs"]]
+        for run in subject["runs"]
+    }
+    adopts = (torch_version() or "").partition("+")[0] == "2.13.0"
+    assert found == {
+        "restart": [("hit", None)],
+        "cold-traced": [("miss", None)],
+        "traced": [("hit", "adopted" if adopts else None)],
+    }
+    assert (subject["traced_sizes"]["trace_bytes"] > 0) == adopts
+    assert subject["sizes"]["trace_bytes"] == 0
+    assert "with traces: " in done.stdout and "not traced: " not in done.stdout
+
+
+@pytest.mark.compile
+@pytest.mark.proof
 def test_one_compile_can_do_for_torchs_caches_and_nbcaches(own: Path, isolated: dict[str, str]) -> None:
     line = "bench_own:make --compile-once --runs=1 --idle=0 --json out.json --training --precision=amp"
     done = bench(own, isolated, *line.split(), "--variants=cold,torch-warm,mega-cache,restart")

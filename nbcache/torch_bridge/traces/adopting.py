@@ -15,7 +15,7 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
-from nbcache.torch_bridge.traces.recording import Frame
+from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.sources import made_guard, read_sources
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 

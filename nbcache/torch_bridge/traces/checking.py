@@ -21,7 +21,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
     scope_of,
 )
-from nbcache.torch_bridge.traces.recording import Frame
+from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.sources import read_sources
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,

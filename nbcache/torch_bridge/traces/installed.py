@@ -8,15 +8,13 @@ import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.artifacts.traces import REST, code_to
 from nbcache.torch_bridge.traces.facts import builtins_of, place_of
+from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.sources import Sources
 from nbcache.torch_bridge.traces.values import Untold, constant_to
-
-if TYPE_CHECKING:
-    from nbcache.torch_bridge.traces.recording import Frame
 
 __all__ = ["installed_by", "set_by_attempts"]
 

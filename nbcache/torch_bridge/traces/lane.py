@@ -30,7 +30,8 @@ from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.traces.adopting import Adopted, adopted
 from nbcache.torch_bridge.traces.audit import difference
 from nbcache.torch_bridge.traces.checking import checked
-from nbcache.torch_bridge.traces.recording import Frame, recorded
+from nbcache.torch_bridge.traces.frame import Frame
+from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
 from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching

@@ -9,7 +9,6 @@ import os
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, pairwise
 from logging import Logger
@@ -33,6 +32,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_constants,
     same_objects,
 )
+from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
@@ -48,7 +48,7 @@ from nbcache.torch_bridge.traces.values import (
 )
 from nbcache.torch_bridge.traces.watch import Seen
 
-__all__ = ["Frame", "recorded"]
+__all__ = ["recorded"]
 
 _UNTOLD = frozenset(
     {
@@ -71,18 +71,6 @@ _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran; others are what their names say."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
 """Sources of what the traced code has made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A call of a function that is compiled."""
-
-    code: CodeType
-    scope: dict[str, Any]
-    """The function's globals."""
-    values: dict[str, Any]
-    """Its locals, and what its closure holds."""
-    closure: tuple[types.CellType, ...]
 
 
 def recorded(

@@ -6,15 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.fingerprints.objects import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
+from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.values import Untold
-
-if TYPE_CHECKING:
-    from nbcache.torch_bridge.traces.recording import Frame
 
 __all__ = ["TESTED", "key_of", "options_of"]
 
