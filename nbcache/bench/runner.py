@@ -162,8 +162,8 @@ class Runner:
             Variant.COLD_TRACED: frozenset({Variant.TRACED}),
         }
         for cold, find in fillers.items():
-            filled = places.filled or cold is not Variant.COLD or not self.options.compile_once
-            there = places.stored(cold).exists() and filled
+            fills_torchs = cold is Variant.COLD and self.options.compile_once
+            there = places.stored(cold).exists() and (places.filled or not fills_torchs)
             first = next((each.variant for each in missing if each.variant in {*find, cold}), None)
             if not there and first in find:
                 self.say(f"{subject.label}: preparing nbcache's store")

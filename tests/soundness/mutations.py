@@ -36,7 +36,6 @@ _OTHER: dict[type[ast.AST], type[Any]] = {
     ast.NotIn: ast.In,
     ast.And: ast.Or,
     ast.Or: ast.And,
-    ast.USub: ast.UAdd,
 }
 _HARNESS = ("infer", "train")
 """What the common set-up has for programs to end with."""
@@ -187,7 +186,8 @@ def rewritten(source: str, seed: int | None = None) -> str:
     if seed is not None:
         chance = random.Random(seed)
         cell = chance.choice(cells)
-        cell.body[chance.randint(0, len(cell.body)) : 0] = ast.parse(chance.choice(_UNRELATED)).body
+        where = chance.randint(0, len(cell.body))
+        cell.body[where:where] = ast.parse(chance.choice(_UNRELATED)).body
     return _joined(cells)
 
 

@@ -387,8 +387,9 @@ def _told_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
     """Return what a trace holds of the graph break that this code ends in."""
     if reason is None:
         return {}
+    told: dict[str, Any] = {"break_reason": words_of_break(reason)}
     stack = getattr(reason, "user_stack", None)
-    line = (
-        stack[-1].lineno - code.co_firstlineno + 1 if stack and stack[-1].filename == code.co_filename else 0
-    )
-    return {"break_reason": words_of_break(reason), "break_line": max(0, line)}
+    own = {line for *_, line in code.co_lines()}
+    if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own:
+        told["break_line"] = max(0, stack[-1].lineno - code.co_firstlineno + 1)
+    return told

@@ -330,18 +330,18 @@ def _read_by_package(
     code: CodeType, scope: dict[str, Any], module: str, name: str
 ) -> Iterator[tuple[str, str]]:
     """Yield where the globals are that code of a package reads, and what it reads of modules among them."""
-    steps = iter([*steps_of(code), None])
+    steps = iter(steps_of(code))  # of which the last one returns
     for step in steps:
-        if step is not None and step.operation == "IMPORT_NAME":
+        if step.operation == "IMPORT_NAME":
             raise Untold(f"Python runs {name}, which imports a module")
-        if step is None or step.operation not in LOADS_GLOBAL or step.value not in scope:
+        if step.operation not in LOADS_GLOBAL or step.value not in scope:
             continue
         place, value = (module, str(step.value)), scope[step.value]
         while isinstance(value, ModuleType):
-            step = next(steps)
-            if step is None or step.operation not in LOADS_ATTRIBUTE:
+            following = next(steps)
+            if following.operation not in LOADS_ATTRIBUTE:
                 raise Untold(f"Python runs {name}, which hands the module {value.__name__} on")
-            place = (value.__name__, str(step.value))
+            place = (value.__name__, str(following.value))
             value = value.__dict__.get(place[1], ABSENT)
         if not isinstance(value, Logger):  # a logger remembers what it is asked
             yield place
