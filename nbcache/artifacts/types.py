@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BUNDLED", "FAILED", "TYPES", "ArtifactType", "type_of"]
+__all__ = ["BUNDLED", "DIFFERS", "FAILED", "TYPES", "ArtifactType", "type_of"]
 
 BUNDLED = "bundled"
 """Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
+DIFFERS = "differs"
+"""Type of an artifact that says of a trace, by the digest of its content: torch traces something else."""
 FAILED = "failed"
 """Type of an artifact that says of something, by key: it could not be compiled on this machine."""
 
@@ -58,6 +60,7 @@ TYPES: Mapping[str, ArtifactType] = {
         frozenset({"torch", "triton", "python", "compiler"}), is_useful_alone=False
     ),
     BUNDLED: ArtifactType(is_shared=False),
+    DIFFERS: ArtifactType(is_shared=False),
     FAILED: ArtifactType(is_shared=False),
 }
 """The types that are bound to less than all of an environment, or kept apart, by name."""

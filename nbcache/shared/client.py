@@ -167,6 +167,10 @@ class SharedClient:
         if type_of(ref.type).is_shared:
             self.level.publish(environment, ref, partial(self._cache.packed, ref))
 
+    def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
+        """Remove an artifact that is wrong, once what was compiled here is written."""
+        self._cache.submit(partial(self.level.withdraw, environment, type, key, digest))
+
     def publish_manifest(self, manifest: Manifest) -> None:
         """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
 

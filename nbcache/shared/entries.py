@@ -7,7 +7,7 @@ that was asked for. Only then is it decompressed. What fails is not there, and i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from nbcache.artifacts.compatibility import scope
@@ -143,13 +143,38 @@ class Entries:
         if (ours := self._signer.variant(environment, ref, packed)) is None:
             return
         by = signed_by(Provenance(ours.statement, ours.signature))
+
+        def with_ours(value: bytes | None, again: bool) -> bytes | None:
+            others = self._others(value, by, ref, again=again)
+            return None if others is None else encode_shared(_fairly([(by, ours), *others]))
+
+        self.published += self._replace(slot, with_ours)
+
+    def withdraw(self, slot: str, digest: str) -> None:
+        """Remove the artifact of this digest, whoever has signed it; StoreError where the store fails."""
+
+        def without(value: bytes | None, again: bool) -> bytes | None:
+            try:
+                variants = [] if value is None else decode_shared(value)
+            except FormatError:  # that of a newer nbcache, too, is left alone
+                return None
+            said = [(self._signer.said(each), each) for each in variants]
+            left = [each for found, each in said if found is None or found[0].ref.digest != digest]
+            return None if len(left) == len(variants) else encode_shared(left)
+
+        self._replace(slot, without)
+
+    def _replace(self, slot: str, changed: Callable[[bytes | None, bool], bytes | None]) -> bool:
+        """Write what `changed` makes of a value, nothing where that is None; return whether it was written.
+
+        `changed` hears whether it was written before: others may write at the same time.
+        """
         store, swaps, puts, written = self._store, 0, 0, False
         while puts < _PUTS:
             value = store.get(slot)
-            others = self._others(value, by, ref, again=written)
-            if others is None:
+            encoded = changed(value, written)
+            if encoded is None:
                 break
-            encoded = encode_shared(_fairly([(by, ours), *others]))
             swapped = None
             if isinstance(store, Swapping) and swaps < _SWAPS:
                 swapped, swaps = store.swap(slot, value, encoded), swaps + 1
@@ -160,7 +185,7 @@ class Entries:
                 written = True
             if swapped:
                 break
-        self.published += written
+        return written
 
     def _others(
         self, value: bytes | None, by: str, ref: ArtifactRef, *, again: bool

@@ -248,6 +248,12 @@ class SharedLevel:
         if self._flights is None or self._flights.may_publish(slot):
             self._entries.write(slot, environment, ref, packed)
 
+    def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
+        """Have the artifact of this digest removed in the background, whoever has published it."""
+        if not self.connection.closed:
+            slot = slot_of(environment, type, key)
+            self.connection.write(0, partial(self._entries.withdraw, slot, digest))
+
     # --- what kernels have of a notebook --------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:

@@ -168,7 +168,7 @@ class TorchBridge:
             return iter(())
         if compiling_for is not None:
             return prewarm.compile_steps(self._session, compiling_for)
-        return prewarm.steps(self._session, self._serving, self._user_has_torch)
+        return prewarm.steps(self._session, self._serving, self._user_has_torch, lambda: self._traces)
 
     def clear(self) -> None:
         """Empty the folders that we give torch, for all environments."""

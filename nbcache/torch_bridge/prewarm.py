@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause, Slice, Steps
 from nbcache.torch_bridge import gc_pause, gpus
-from nbcache.torch_bridge.sample import _compile_sample, _sample_key, sample_steps
+from nbcache.torch_bridge.sample import compile_sample, run_sample, sample_key, sample_steps
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.traces.lane import Traces
 
 __all__ = ["compile_steps", "prefetch_keys", "steps"]
 
@@ -70,15 +71,20 @@ _READ_AT_USE = frozenset(
 def compile_steps(session: Session, device: str) -> Steps:
     """Yield what it takes to compile and store the sample for `device`, here."""
     yield from _imports(session)
-    yield Slice(f"compile a sample for {device}", partial(_compile_sample, session, device))
-    session.cache.record("probe", _sample_key(device), b"1", made=True)
+    yield Slice(f"compile a sample for {device}", partial(compile_sample, session, device))
+    session.cache.record("probe", sample_key(device), b"1", made=True)
 
 
-def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callable[[], bool]) -> Steps:
+def steps(
+    session: Session,
+    serving: Callable[[], bool],
+    user_has_torch: Callable[[], bool],
+    traces: Callable[[], Traces | None],
+) -> Steps:
     """Yield what to do ahead, in order; an unending iterator, which goes on as cells have run.
 
     `serving` tells whether torch's caches are ours to fill; `user_has_torch` whether a cell has imported
-    torch.
+    torch; `traces` returns the traces of this kernel, once there are any.
     """
     imported_here = "torch" not in sys.modules
     variables = _variables()
@@ -86,21 +92,23 @@ def steps(session: Session, serving: Callable[[], bool], user_has_torch: Callabl
     if "torch" not in sys.modules:  # it is not installed, or broken
         return
     yield from _hash_sources()
-    sample_due = True
+    sample_on = ""
     while True:
         if imported_here and variables != (now := _variables()):
             _warn_of_late_variables(session, variables, now)
             variables = now
         if user_has_torch():
             imported_here = False
-        if sample_due and (device := _device(session, user_has_torch)) is not None:
-            sample_due = False
+        if not sample_on and (device := _device(session, user_has_torch)) is not None:
+            sample_on = device
             if device == "cuda":
                 yield Slice("CUDA context", _cuda_context)
             yield from sample_steps(session, serving, device)
             for name in _LAYERS.split():
                 yield Slice(f"read torch.nn.modules.{name}", partial(_read_layers, name))
         else:
+            if sample_on and (kept := traces()) is not None:
+                yield from kept.steps(partial(run_sample, session, sample_on))
             yield Pause.CELL
 
 
@@ -210,7 +218,7 @@ def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
         return None
     if not torch.version.hip and gpus.device() == "cpu":
         return "cpu"
-    return "cuda" if _sample_key("cuda") in session.cache.keys_of("probe", timeout=0.0) else None
+    return "cuda" if sample_key("cuda") in session.cache.keys_of("probe", timeout=0.0) else None
 
 
 def _cuda_context() -> None:

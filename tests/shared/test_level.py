@@ -235,6 +235,39 @@ def test_nothing_of_a_stranger_is_hashed(level: Level, monkeypatch: pytest.Monke
     assert found(mallory) == [b"a long one"] and hashed
 
 
+def test_what_is_withdrawn_is_gone_whoever_published_it_and_the_rest_stays(
+    store: Store, level: Level
+) -> None:
+    for user, content in (("ada", b"wrong"), ("ada", b"right"), ("bob", b"wrong")):
+        publish(writer := level(store, user), content)
+        assert writer.flush(SECONDS)
+    reader = level(store)
+    assert found(reader) == [b"right", b"wrong"]
+
+    for key in ("one", "nothing is there"):
+        reader.withdraw(HERE, "inductor", key, sha256(b"wrong"))
+    assert reader.flush(SECONDS)
+
+    left = decode_shared(store.get(slot_of(HERE, "inductor", "one")) or b"")
+    assert [each.packed for each in left] == [pack(b"right")]
+    assert found(level(store)) == [b"right"]
+    reader.withdraw(HERE, "inductor", "one", sha256(b"right"))
+    assert reader.flush(SECONDS)
+    assert found(level(store)) == []
+    publish(writer := level(store), b"anew")
+    assert writer.flush(SECONDS)
+    assert found(level(store)) == [b"anew"]
+
+
+def test_what_a_newer_nbcache_has_published_is_not_withdrawn(level: Level) -> None:
+    store, slot = MemoryStore(), slot_of(HERE, "inductor", "one")
+    store.put(slot, newer := b"NBCS\xff and more")
+    reader = level(store)
+    reader.withdraw(HERE, "inductor", "one", sha256(b"wrong"))
+    assert reader.flush(SECONDS)
+    assert store.get(slot) == newer
+
+
 def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
     store: Store, level: Level, tmp_path: Path
 ) -> None:

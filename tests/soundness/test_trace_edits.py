@@ -90,15 +90,9 @@ lane.from_bytes = with_fewer_guards
     ]
     (notice,) = found["notices"]
     assert "the stored trace of f() is not what torch traces now: its guards differ" in notice
-    assert not any(each.startswith(ADOPTED) for each in reasons(second.run(FUNCTION, tmp_path / "kernels")))
-    assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
-
-
-def test_one_kernel_of_so_many_audits(both: tuple[Restarts, Restarts], tmp_path: Path) -> None:
-    first, second = both
-    first.run(FUNCTION, tmp_path / "kernels")
-    each = second.having(NBCACHE_TRACE="on", NBCACHE_AUDIT="1")
-    assert reasons(each.run(FUNCTION, tmp_path / "kernels")) == [AGREES]
+    for _ in range(2):  # what is traced anew is the same once more, and known to be wrong
+        again = second.run(FUNCTION, tmp_path / "kernels")
+        assert not any(each.startswith(ADOPTED) for each in reasons(again))
 
 
 def test_an_adopted_function_says_why_and_where_it_has_a_graph_break(

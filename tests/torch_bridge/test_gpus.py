@@ -260,7 +260,7 @@ def test_nothing_is_prewarmed_for_a_gpu_on_a_guess(
     person = Person(tmp_path / "person")
     if used_before:
         earlier, _, _ = person.session()
-        earlier.cache.record("probe", sample._sample_key("cuda"), b"1", made=True)
+        earlier.cache.record("probe", sample.sample_key("cuda"), b"1", made=True)
         earlier.end_cell()
         earlier.close()
     session, _, _ = person.session()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,31 +39,6 @@ print([
     torch.is_grad_enabled(), torch._dynamo.config.automatic_dynamic_shapes, torch.initial_seed(),
 ])
 """
-
-
-@pytest.fixture(scope="session")
-def sampled(cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store with what `cold` compiled and the sample, which a process of its own compiled."""
-    folder = tmp_path_factory.mktemp("sampled")
-    shutil.copytree(cold[0] / "store", folder / "store")
-    environ = {
-        **os.environ,
-        "NBCACHE_DIR": str(folder / "store"),
-        "TMPDIR": str(cold[0] / "tmp"),  # with the precompiled headers
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    command = [sys.executable, "-P", "-m", "nbcache.torch_bridge", "cpu"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder / "store"
-
-
-@pytest.fixture
-def prewarming(sampled: Path, isolated: dict[str, str]) -> dict[str, str]:
-    """Return an isolated environment with prewarming on, and the store that `sampled` left."""
-    shutil.copytree(sampled, isolated["NBCACHE_DIR"])
-    del isolated["NBCACHE_PREWARM"]
-    return isolated
 
 
 def graphs(kernel: Kernel) -> list[dict[str, object]]:
@@ -321,7 +292,7 @@ backend = aot_autograd(fw_compiler=forward, bw_compiler=compile_backward)
 torch._dynamo.register_backend(backend, name="watched")
 session = Session(Settings(), TorchBridge(), MemoryStore("store"))
 session.start()
-prewarm._compile_sample(session, "cpu", training=True, backend="watched")
+prewarm.compile_sample(session, "cpu", training=True, backend="watched")
 assert multithreaded == [False], multithreaded
 assert torch.autograd.is_multithreading_enabled()
 """,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
+from nbcache.artifacts.types import DIFFERS
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
+from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge.events import (
     break_text,
     is_restoring_only,
@@ -31,6 +33,8 @@ from nbcache.torch_bridge.traces.adopting import Adopted, adopted
 from nbcache.torch_bridge.traces.audit import difference
 from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.frame import Frame
+from nbcache.torch_bridge.traces.later import Candidate, Later
+from nbcache.torch_bridge.traces.loading import loaded
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
 from nbcache.torch_bridge.traces.values import Untold
@@ -47,6 +51,8 @@ _TYPE = "trace"
 _SPAN = "nbcache.trace"
 _MOST_CANDIDATES = 16
 """Of the traces under a key, how many are tried, the newest first."""
+_MOST_KEPT = 16
+"""How many calls are kept for an audit."""
 _COMPILE_TAKES = (
     "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
     "cache_entries"
@@ -73,7 +79,7 @@ class _Call:
         """What was spent on compiling graphs, while it was traced."""
         self.broke: Any = None
         """The graph break that it ends in, as torch notes it."""
-        self.audited: Trace | None = None
+        self.audited: Candidate | None = None
         """A trace that fits, to be compared with what is traced."""
 
 
@@ -91,8 +97,7 @@ class Traces:
         self._here = threading.local()
         self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
-        self._drawn = random.SystemRandom().random()  # not from the user's stream
-        """By this number, from 0 to 1, the kernel audits or does not."""
+        self._later = Later(torch, session, self._is_on, self._key, self._fail, self._differs)
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -130,15 +135,18 @@ class Traces:
                 return original(*args, **kwargs)
             code, scope, values, _, closure, backend, one_graph, _ = args
             frame = Frame(code, scope, values, closure)
+            trace = partial(original, *args, **kwargs)
+            if (again := self._later.audit_now()) is not None:
+                call.audited, call.graphs = again.candidate, again.graphs
+                return self._trace(call, again.candidate.key, frame, trace)
             key = self._key(frame, backend, one_graph)
             if not key:
-                return original(*args, **kwargs)
-            options = options_of(self._torch, backend)
-            if (found := self._adopt(call, key, frame, options, audits=self._audits())) is not None:
+                return trace()
+            if (found := self._adopt(call, key, frame, backend, one_graph)) is not None:
                 return found
-            if is_restoring_only():
-                return original(*args, **kwargs)
-            return self._trace(call, key, frame, partial(original, *args, **kwargs))
+            if is_restoring_only() and self._later.trial is None:
+                return trace()
+            return self._trace(call, key, frame, trace)
 
         patches.hook(convert_frame, "_compile", compile, takes=_COMPILE_TAKES)
         patches.hook(convert_frame, "compile_frame", compile_frame, takes=_FRAME_TAKES)
@@ -181,6 +189,10 @@ class Traces:
 
         patches.hook(cache, "autograd_cache_key", autograd_cache_key)
 
+    def steps(self, run_sample: Callable[[], float | None]) -> Steps:
+        """Yield what is done while no cell runs; `run_sample` is as `Later.steps` takes it."""
+        return self._later.steps(run_sample)
+
     # --- what they do ---------------------------------------------------------------------------
 
     def _call(self) -> _Call | None:
@@ -189,11 +201,6 @@ class Traces:
 
     def _is_on(self) -> bool:
         return not self._off and self._session.settings.trace != "off" and self._serving()
-
-    def _audits(self) -> bool:
-        """Tell whether this kernel traces what it could adopt, and compares."""
-        settings = self._session.settings
-        return settings.trace == "audit" or (settings.audit > 0 and self._drawn < 1 / settings.audit)
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:
@@ -206,32 +213,38 @@ class Traces:
             self._fail("finding the key of a trace", error)
         return ""
 
-    def _adopt(self, call: _Call, key: str, frame: Frame, options: Mapping[str, Any], *, audits: bool) -> Any:
+    def _stored(self, key: str) -> Sequence[Artifact]:
+        """Return the traces under a key, newest first, but for those that an audit has found to be wrong."""
+        if (trial := self._later.trial) is not None:
+            return () if trial.artifact is None else (trial.artifact,)
+        found = self._session.find(_TYPE, key)[:_MOST_CANDIDATES]
+        return [each for each in found if not self._session.find(DIFFERS, sha256(each.content))]
+
+    def _adopt(self, call: _Call, key: str, frame: Frame, backend: Any, one_graph: bool) -> Any:
         """Return what stands in for Dynamo's output; None where no trace fits, or it is to be audited."""
         self._session.emit(SpanStarted(**stamp(), name=_SPAN))
+        load = partial(loaded, options_of(self._torch, backend))
         reasons = []
         try:
-            for number, artifact in enumerate(self._session.find(_TYPE, key)[:_MOST_CANDIDATES]):
+            for number, artifact in enumerate(self._stored(key)):
                 try:
-                    trace = from_bytes(artifact.content)
+                    candidate = Candidate(key, sha256(artifact.content), from_bytes(artifact.content))
+                    trace = candidate.trace
                     fitting = checked(self._torch, trace, frame, thorough=number == 0)
-                    if audits:
-                        call.audited = trace
+                    if self._session.settings.trace == "audit":
+                        call.audited = candidate
                         return None
-                    call.adopted = adopted(
-                        self._torch,
-                        fitting,
-                        frame,
-                        call.hooks,
-                        call.cache_entries,
-                        partial(self._load, options),
-                    )
+                    call.adopted = adopted(self._torch, fitting, frame, call.hooks, call.cache_entries, load)
                 except (Untold, Unknown, RecursionError) as why:
                     reasons.append(str(why))
                     continue
                 except FormatError as error:
                     self._session.rejected(_TYPE, key, error)
                     continue
+                if (trial := self._later.trial) is not None:
+                    trial.check(self._torch, call.adopted, frame)
+                    return call.adopted.output
+                self._later.keep(candidate, frame, backend, one_graph=one_graph)
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
                 facts = len(trace.facts) + len(trace.names)
@@ -286,10 +299,14 @@ class Traces:
                 raise Untold("its graph depends on more than torch's keys hold")
             trace = recorded(self._torch, frame, output, seen, call.graphs, call.inputs)
             if call.audited is not None:
-                self._compare(key, call.audited, trace)
+                self._compare(call.audited, trace)
                 return
             trace = replace(trace, seconds=round(seconds, 3), **_told_of_break(call.broke, frame.code))
-            count_and_record(self._session, Artifact(_TYPE, key, to_bytes(trace)), made=True)
+            artifact = Artifact(_TYPE, key, to_bytes(trace))
+            if (trial := self._later.trial) is not None:
+                trial.artifact = artifact
+                return
+            count_and_record(self._session, artifact, made=True)
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
         except Exception as error:
@@ -302,64 +319,31 @@ class Traces:
         line = code.co_firstlineno + trace.break_line - 1
         return break_text(self._session, trace.break_reason, code.co_filename, line)
 
-    def _load(self, options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Return what runs the graph of a key of AOTAutograd's, compiled with these options of inductor's."""
-        import torch._dynamo as dynamo
-        import torch._functorch._aot_autograd.autograd_cache as cache
-        import torch._inductor.config as inductor_config
-        from torch._dynamo.utils import CompileEventLogger, dynamo_timed
-        from torch._guards import TracingContext, tracing
-        from torch._inductor.cudagraph_utils import BoxedDeviceIndex
-        from torch._inductor.utils import BoxedBool
-        from torch._subclasses import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-        info: dict[str, Any] = {}
-        context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
-        with (
-            dynamo_timed("backend_compile", log_pt2_compile_event=True),
-            tracing(context),
-            inductor_config.patch(dict(options)),
-        ):
-            found = cache.AOTAutogradCache._lookup(key, True, False, list(inputs), info, None)
-            if found is None:
-                raise Untold("the graph is not stored any more, or does not fit these inputs")
-            entry = found[0]
-            if entry.guards_expr:
-                raise Untold("the graph has guards of its own")
-            settings = {
-                "cudagraphs": BoxedBool(inductor_config.triton.cudagraphs),
-                "boxed_forward_device_index": BoxedDeviceIndex(None),
-            }
-            run = entry.wrap_post_compile(list(inputs), entry.sanitized_aot_config, settings)
-            told = {
-                "key": key,
-                "forward_time_saved_ms": entry.forward_time_taken_ns // 1e6,
-                "backward_time_saved_ms": entry.backward_time_taken_ns // 1e6,
-            }
-            CompileEventLogger.instant("autograd_cache_hit", metadata=told)
-
-        def forward(*args: Any) -> Any:
-            return run(list(args))
-
-        run_only: Callable[..., Any] = dynamo.disable(forward, reason="do not trace Dynamo-compiled graph")
-        return run_only
-
-    def _compare(self, key: str, stored: Trace, traced: Trace) -> None:
+    def _compare(self, stored: Candidate, traced: Trace) -> None:
         """Say how a stored trace that fits compares with what torch traces; where it differs, give all up."""
-        differs = difference(stored, traced)
+        differs = difference(stored.trace, traced)
         self._session.emit(TraceAudited(**stamp(), differs=differs))
-        name = f"{stored.function}()"
+        name = f"{stored.trace.function}()"
         if not differs:
             logger.info("%s was traced to audit its trace, which agrees", name)
             return
+        logger.info(
+            "the trace of %s differs: %s; stored: %s; traced: %s", name, differs, stored.trace, traced
+        )
+        self._differs(stored, differs)
+
+    def _differs(self, stored: Candidate, what: str) -> None:
+        """Remove a trace that is wrong from where it came, have it used here no more, and say so."""
         self._off = True
-        self._session.cache.give_up(_TYPE, key, f"{differs} differ")
-        logger.info("the trace of %s differs: %s; stored: %s; traced: %s", name, differs, stored, traced)
-        self._session.notice(
-            f"the stored trace of {name} is not what torch traces now: {differs} differ. It was removed from "
-            "the local store, and no trace is used in this kernel any more. Take snapshots anew, keep "
-            "`trace=off`, and please report it"
+        session, key, digest = self._session, stored.key, stored.digest
+        session.cache.give_up(_TYPE, key, f"{what} differ")
+        session.cache.record(DIFFERS, digest, b"1", made=True)  # a snapshot may hold it
+        if session.shared_client is not None and session.environment is not None:
+            session.shared_client.withdraw(session.environment, _TYPE, key, digest)
+        session.notice(
+            f"the stored trace of {stored.trace.function}() is not what torch traces now: {what} differ. It "
+            "was removed from the stores, what a snapshot holds of it is not used any more, and no trace is "
+            "used in this kernel. Keep `trace=off`, and please report it"
         )
 
     # --- what goes wrong ------------------------------------------------------------------------

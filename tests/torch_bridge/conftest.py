@@ -1,0 +1,37 @@
+"""Fixtures of kernels that are left idle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+
+@pytest.fixture(scope="session")
+def sampled(cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with what `cold` compiled and the sample, which a process of its own compiled."""
+    folder = tmp_path_factory.mktemp("sampled")
+    shutil.copytree(cold[0] / "store", folder / "store")
+    environ = {
+        **os.environ,
+        "NBCACHE_DIR": str(folder / "store"),
+        "TMPDIR": str(cold[0] / "tmp"),  # with the precompiled headers
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    command = [sys.executable, "-P", "-m", "nbcache.torch_bridge", "cpu"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "store"
+
+
+@pytest.fixture
+def prewarming(sampled: Path, isolated: dict[str, str]) -> dict[str, str]:
+    """Return an isolated environment with prewarming on, and the store that `sampled` left."""
+    shutil.copytree(sampled, isolated["NBCACHE_DIR"])
+    del isolated["NBCACHE_PREWARM"]
+    return isolated
