@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BUNDLED", "DIFFERS", "FAILED", "TYPES", "ArtifactType", "type_of"]
+__all__ = ["BUNDLED", "DIFFERS", "FAILED", "NO_TRACE", "TYPES", "ArtifactType", "type_of"]
 
 BUNDLED = "bundled"
 """Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
@@ -16,6 +16,8 @@ DIFFERS = "differs"
 """Type of an artifact that says of a trace, by the digest of its content: torch traces something else."""
 FAILED = "failed"
 """Type of an artifact that says of something, by key: it could not be compiled on this machine."""
+NO_TRACE = "no_trace"
+"""Type of an artifact that says of a function, by the key of its traces, why it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ TYPES: Mapping[str, ArtifactType] = {
     BUNDLED: ArtifactType(is_shared=False),
     DIFFERS: ArtifactType(is_shared=False),
     FAILED: ArtifactType(is_shared=False),
+    NO_TRACE: ArtifactType(is_shared=False),
 }
 """The types that are bound to less than all of an environment, or kept apart, by name."""
 _OTHER = ArtifactType()

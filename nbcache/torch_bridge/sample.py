@@ -112,10 +112,11 @@ def _choose_instruction_set() -> None:
 
 def compile_sample(
     session: Session, device: str, *, training: bool | None = None, backend: str = "inductor"
-) -> None:
+) -> float | None:
     """Compile a small network of common layers; nothing of it shows in reports or in torch's own counts.
 
-    `training` is forward and backward, or inference where False; None is both.
+    `training` is forward and backward, or inference where False; None is both. Returns the result of
+    inference; None where that was not asked for, or another thread compiles.
     """
     import torch
     import torch._dynamo.config as dynamo_config

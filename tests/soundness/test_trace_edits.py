@@ -90,9 +90,49 @@ lane.from_bytes = with_fewer_guards
     ]
     (notice,) = found["notices"]
     assert "the stored trace of f() is not what torch traces now: its guards differ" in notice
-    for _ in range(2):  # what is traced anew is the same once more, and known to be wrong
-        again = second.run(FUNCTION, tmp_path / "kernels")
-        assert not any(each.startswith(ADOPTED) for each in reasons(again))
+    assert not any(each.startswith(ADOPTED) for each in reasons(second.run(FUNCTION, tmp_path / "kernels")))
+    assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
+
+
+@pytest.mark.parametrize(("tries", "watched"), [("float('inf')", []), ("1", ["watched"])])
+def test_what_has_no_trace_is_recorded_in_vain_in_one_kernel_of_so_many_alone(
+    both: tuple[Restarts, Restarts], tmp_path: Path, tries: str, watched: list[str]
+) -> None:
+    doctored = f"""
+import nbcache
+import nbcache.torch_bridge.traces.lane as lane
+lane._KERNELS_PER_TRY = {tries}
+original = lane.watching
+def watching(*arguments):
+    nbcache.session().notice("watched")
+    return original(*arguments)
+lane.watching = watching
+# %%
+"""
+    program = FUNCTION.replace("* 2 + 1", "* 2 + len(f.__doc__ or '')")
+    first, second = both
+    expected = first.run(program, tmp_path / "kernels")
+    found = second.run(doctored + program, tmp_path / "kernels")
+    assert not difference(found, expected)
+    assert found["notices"] == watched
+
+
+def test_nothing_is_recorded_while_somebody_profiles(both: tuple[Restarts, Restarts], tmp_path: Path) -> None:
+    call = "found = compile(f)(torch.ones(3))"
+    profiled = FUNCTION.replace(
+        call,
+        f"""import cProfile
+        profile = cProfile.Profile()
+        profile.enable()
+        {call}
+        profile.disable()
+        called = [getattr(each.code, "co_name", "") for each in profile.getstats()]
+        assert "compile_frame" in called""",
+    )
+    first, second = both
+    first.run(profiled, tmp_path / "kernels")
+    assert not reasons(second.run(FUNCTION, tmp_path / "kernels"))[0]
+    assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
 
 
 def test_an_adopted_function_says_why_and_where_it_has_a_graph_break(
@@ -208,7 +248,7 @@ STEPS = [
     "lane, 'checked'",
     "lane, 'adopted'",
     "guards.CheckFunctionManager, '__init__'",
-    "lane.Traces, '_load'",
+    "lane, 'loaded'",
     "convert_frame, 'DynamoOutput'",
     "convert_frame, 'GuardedCode'",
     "convert_frame, 'wrap_guarded_code'",

@@ -34,7 +34,6 @@ from nbcache.core.fingerprints.instances import (
     native_class,
     protocol_attributes,
 )
-from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
 __all__ = ["Objects", "Rule", "code_digest", "deciding", "is_plain"]
@@ -64,7 +63,16 @@ _OF_CLASSES = frozenset(
     }
 )
 """Attributes of classes that tell places, or what is told apart from them."""
+_CODE = (type, types.ModuleType)
+"""Types of what counts whole, whoever holds it."""
+_NO_INSTANCES: tuple[type, ...] = (
+    *(*_LISTS, *_DICTS, types.MappingProxyType),
+    *(types.FunctionType, types.MethodType, types.CodeType, types.CellType, *DESCRIPTORS),
+    *(staticmethod, classmethod, property, functools.partial, CACHED, range, slice, weakref.ref, _FIELD),
+)
+"""Types of containers, of code, and of what wraps them."""
 _OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
+_WITH_CONSTANT = frozenset(dis.hasconst)
 _codes: dict[int, tuple[types.CodeType, str]] = {}
 
 
@@ -95,7 +103,12 @@ def code_digest(code: types.CodeType) -> str:
 
 def _loads_first(code: types.CodeType) -> bool:
     """Tell whether any instruction loads the first constant, which else is a docstring."""
-    return any(step.opcode in dis.hasconst and step.number == 0 for step in steps_of(code))
+    before = -1
+    for operation, number in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        if number == 0 and operation in _WITH_CONSTANT and before != dis.EXTENDED_ARG:
+            return True
+        before = operation
+    return False
 
 
 def _constant(value: Any) -> str:
@@ -109,12 +122,13 @@ def _constant(value: Any) -> str:
 
 
 def _hash(parts: Iterable[str]) -> str:
-    state = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        state.update(b"%d:" % len(data))
-        state.update(data)
-    return state.hexdigest()
+    encoded = (part.encode("utf-8", "surrogatepass") for part in parts)
+    told = b"".join([b"%d:%b" % (len(each), each) for each in encoded])
+    return hashlib.blake2b(told, digest_size=16).hexdigest()
+
+
+_EMPTY = {kind: f"{kind.__name__} 0 {_hash(())}" for kind in (OrderedDict, dict)}
+"""The digests of empty dictionaries."""
 
 
 class Objects:
@@ -152,6 +166,10 @@ class Objects:
         """By id, objects that were come to: the how manieth each was."""
         self._met = hashlib.blake2b(digest_size=16)
         """Grows by the number of each object that is come to, however often."""
+        self._makers: dict[type, Callable[[Any], str]] = {}
+        """What makes the digest of a value, by its type."""
+        self._apart: dict[type, bool] = {}
+        """Whether values of a type count by their type alone where an instance holds them."""
         self.unordered: set[int] = set()
         """Ids of sets whose order differs between processes."""
 
@@ -198,22 +216,31 @@ class Objects:
 
     def digest(self, value: Any) -> str:
         """Return the digest of a value, a text of one line; Unknown of a NaN, and where there is too much."""
-        if type(value) in _PLAIN:
+        kind = type(value)
+        if kind in _PLAIN:
             if value != value:
                 raise Unknown("it holds a NaN, which lists find by its identity")
-            text = f"{type(value).__name__} {value!r}"
+            text = f"{kind.__name__} {value!r}"
             return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
-        if type(value) not in _VALUES:
+        if kind not in _VALUES:
             self._meet(value)
         before = self._held_by_instance
-        if _is_code(value):
+        if kind in _EMPTY and not value:  # most of what modules hold
+            return self._found.setdefault((id(value), before), _EMPTY[kind])
+        if issubclass(kind, _CODE):
             self._held_by_instance = False
-        elif before and _is_instance(value) and not issubclass(type(value), self._values):
-            return self._join("one", self.digest(type(value)))
+        elif before and self._is_apart(kind):
+            return self._join("one", self.digest(kind))
         try:
             return self._counted(value)
         finally:
             self._held_by_instance = before
+
+    def _is_apart(self, kind: type) -> bool:
+        found = self._apart.get(kind)
+        if found is None:
+            found = self._apart[kind] = not issubclass(kind, (*_NO_INSTANCES, *self._values))
+        return found
 
     def _counted(self, value: Any) -> str:
         key = id(value), self._held_by_instance
@@ -246,41 +273,53 @@ class Objects:
             if found is not None:
                 return found or self.opaque(value)
         kind = type(value)
-        if issubclass(kind, types.FunctionType):
-            return self._function(value)
-        if issubclass(kind, type):
-            return self._class(value)
-        if issubclass(kind, types.ModuleType):
-            name = str(value.__dict__.get("__name__"))
-            return f"module {name}" if sys.modules.get(name) is value else self.opaque(value)
-        if issubclass(kind, types.CodeType):
-            return f"code {code_digest(value)}"
-        if issubclass(kind, types.MethodType):
-            return self._join("method", self.digest(value.__func__), self.digest(value.__self__))
-        if issubclass(kind, DESCRIPTORS):
-            return self._descriptor(value)
+        make = self._makers.get(kind)
+        if make is None:
+            make = self._makers[kind] = self._maker(kind)
+        return make(value)
+
+    def _maker(self, kind: type) -> Callable[[Any], str]:
+        """Return what makes the digests of values of this type."""
         if kind is _FIELD:
-            return f"field {value.__reduce__()[1][0]}"
+            return lambda value: f"field {value.__reduce__()[1][0]}"
         if kind in (range, slice):
-            parts = (value.start, value.stop, value.step)
-            return self._join(kind.__name__, *map(self.digest, parts))
+            return lambda value: self._parts(kind.__name__, value.start, value.stop, value.step)
         if kind is types.CellType:
-            return self._join("cell", *self._contents(value))
+            return lambda value: self._join("cell", *self._contents(value))
         if kind is types.MappingProxyType:
-            return self._join("proxy", *self._items(dict(value)))
-        if issubclass(kind, weakref.ref):
-            return self._join("reference", self.digest(kind), self.digest(weakref.ref.__call__(value)))
-        if issubclass(kind, (staticmethod, classmethod)):
-            return self._join(kind.__qualname__, self.digest(value.__func__))
-        if issubclass(kind, property):
-            parts = (value.fget, value.fset, value.fdel)
-            return self._join("property", self.digest(kind), *map(self.digest, parts), *self._held(value))
-        if issubclass(kind, functools.partial):
-            parts = (value.func, value.args, value.keywords)
-            return self._join("partial", self.digest(kind), *map(self.digest, parts), *self._held(value))
-        if issubclass(kind, CACHED):
-            return self._join("cached", self.digest(value.__wrapped__), *self._held(value))
-        return self._container(value) if issubclass(kind, (*_LISTS, *_DICTS)) else self._instance(value)
+            return lambda value: self._join("proxy", *self._items(dict(value)))
+        makers: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+            (types.FunctionType, self._function),
+            (type, self._class),
+            (types.ModuleType, self._module),
+            (types.CodeType, lambda value: f"code {code_digest(value)}"),
+            (types.MethodType, lambda value: self._parts("method", value.__func__, value.__self__)),
+            (DESCRIPTORS, self._descriptor),
+            (weakref.ref, lambda value: self._parts("reference", kind, weakref.ref.__call__(value))),
+            ((staticmethod, classmethod), lambda value: self._parts(kind.__qualname__, value.__func__)),
+            (
+                property,
+                lambda value: self._holding(value, "property", kind, value.fget, value.fset, value.fdel),
+            ),
+            (
+                functools.partial,
+                lambda value: self._holding(value, "partial", kind, value.func, value.args, value.keywords),
+            ),
+            (CACHED, lambda value: self._holding(value, "cached", value.__wrapped__)),
+            ((*_LISTS, *_DICTS), self._container),
+        )
+        return next((make for kinds, make in makers if issubclass(kind, kinds)), self._instance)
+
+    def _parts(self, name: str, *parts: Any) -> str:
+        return self._join(name, *map(self.digest, parts))
+
+    def _holding(self, value: Any, name: str, *parts: Any) -> str:
+        """Return the digest of a value of these parts, which may have attributes."""
+        return self._join(name, *map(self.digest, parts), *self._held(value))
+
+    def _module(self, module: types.ModuleType) -> str:
+        name = str(module.__dict__.get("__name__"))
+        return f"module {name}" if sys.modules.get(name) is module else self.opaque(module)
 
     def _function(self, function: types.FunctionType) -> str:
         scope = getattr(sys.modules.get(function.__module__ or ""), "__dict__", None)
@@ -394,30 +433,6 @@ def _registered(cls: type) -> Iterator[type]:
     for below in type.__subclasses__(cls):
         if issubclass(type(below), ABCMeta):
             yield from _registered(below)
-
-
-def _is_code(value: Any) -> bool:
-    """Tell whether it is a class or a module: what these hold counts whole, whoever holds them."""
-    return issubclass(type(value), (type, types.ModuleType))
-
-
-def _is_instance(value: Any) -> bool:
-    """Tell whether it is neither code nor a container."""
-    kind = type(value)
-    containers = (*_LISTS, *_DICTS, types.MappingProxyType)
-    code = (types.FunctionType, types.MethodType, types.CodeType, types.CellType, *DESCRIPTORS)
-    wrappers = (
-        staticmethod,
-        classmethod,
-        property,
-        functools.partial,
-        CACHED,
-        range,
-        slice,
-        weakref.ref,
-        _FIELD,
-    )
-    return not issubclass(kind, (*containers, *code, *wrappers))
 
 
 def _name(value: Any) -> str | None:

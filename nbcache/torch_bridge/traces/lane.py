@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
-from nbcache.artifacts.types import DIFFERS
+from nbcache.artifacts.types import DIFFERS, NO_TRACE
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.key import sha256
@@ -35,6 +36,7 @@ from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.later import Candidate, Later
 from nbcache.torch_bridge.traces.loading import loaded
+from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
 from nbcache.torch_bridge.traces.values import Untold
@@ -53,6 +55,8 @@ _MOST_CANDIDATES = 16
 """Of the traces under a key, how many are tried, the newest first."""
 _MOST_KEPT = 16
 """How many calls are kept for an audit."""
+_KERNELS_PER_TRY = 20
+"""One kernel of so many tries to record what could not be recorded before: that takes time."""
 _COMPILE_TAKES = (
     "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
     "cache_entries"
@@ -97,6 +101,8 @@ class Traces:
         self._here = threading.local()
         self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
+        self._drawn = random.SystemRandom().random()  # not from the user's stream
+        """By this number, from 0 to 1, the kernel tries again to record what had no trace."""
         self._later = Later(torch, session, self._is_on, self._key, self._fail, self._differs)
 
     # --- hooks ----------------------------------------------------------------------------------
@@ -144,7 +150,10 @@ class Traces:
                 return trace()
             if (found := self._adopt(call, key, frame, backend, one_graph)) is not None:
                 return found
-            if is_restoring_only() and self._later.trial is None:
+            if self._later.trial is None and (is_restoring_only() or self._has_none(key)):
+                return trace()
+            if not Ran.is_possible():
+                self._refused(code, Untold("somebody profiles"))
                 return trace()
             return self._trace(call, key, frame, trace)
 
@@ -219,6 +228,11 @@ class Traces:
             return () if trial.artifact is None else (trial.artifact,)
         found = self._session.find(_TYPE, key)[:_MOST_CANDIDATES]
         return [each for each in found if not self._session.find(DIFFERS, sha256(each.content))]
+
+    def _has_none(self, key: str) -> bool:
+        """Tell whether it is known of a function that it can have no trace."""
+        tries_again = self._drawn < 1 / _KERNELS_PER_TRY
+        return not tries_again and bool(self._session.find(NO_TRACE, key))
 
     def _adopt(self, call: _Call, key: str, frame: Frame, backend: Any, one_graph: bool) -> Any:
         """Return what stands in for Dynamo's output; None where no trace fits, or it is to be audited."""
@@ -309,6 +323,8 @@ class Traces:
             count_and_record(self._session, artifact, made=True)
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
+            if call.audited is None and self._later.trial is None:
+                self._session.cache.record(NO_TRACE, key, str(why).encode("utf-8", "replace"), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
 

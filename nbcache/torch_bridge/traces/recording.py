@@ -130,7 +130,7 @@ def recorded(
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    of_packages = [*_of_packages(seen)]
+    of_packages = [*_of_packages(seen, everything)]
     for module, name in of_packages:
         gate.check(found_at(module, name), inlined)
     for module, name in chain(of_packages, _places(torch, objects, held, values, inlined)):
@@ -312,15 +312,25 @@ def _kept_by_dynamo(value: Any) -> tuple[str, str] | None:
     return (module, name) if vars(sys.modules[module]).get(name) is value else None
 
 
-def _of_packages(seen: Seen) -> Iterator[tuple[str, str]]:
-    """Return where functions of installed packages are that Python has run, and globals that they read."""
+def _of_packages(seen: Seen, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Return where functions of installed packages are that Python has run, and globals that they read.
+
+    Not those of classes of modules, where Dynamo has not met such a module among `values`: `inspect` asks all
+    modules for their files.
+    """
     found: dict[tuple[str, str], None] = {}
-    for code, scope in seen.ran_of_packages.items():
-        module = str(scope.get("__name__"))
+    kinds = {type(value) for value in values if isinstance(value, ModuleType)}
+    for code, module in seen.ran_of_packages.items():
         name = f"{code.co_qualname}() of {module}"
         if getattr(found_at(module, code.co_qualname), "__code__", None) is not code:
             raise Untold(f"Python runs {name}, which cannot be found again")
+        owner = found_at(module, code.co_qualname.rpartition(".")[0]) if "." in code.co_qualname else None
+        if isinstance(owner, type) and issubclass(owner, ModuleType):
+            if any(issubclass(kind, owner) for kind in kinds):
+                raise Untold(f"it may call {name}, which is not traced")
+            continue
         found[module, code.co_qualname] = None
+        scope = vars(sys.modules[module])
         for each in _within(code):
             found.update(dict.fromkeys(_read_by_package(each, scope, module, name)))
     yield from found
@@ -338,6 +348,8 @@ def _read_by_package(
             continue
         place, value = (module, str(step.value)), scope[step.value]
         while isinstance(value, ModuleType):
+            if type(value) is not ModuleType:
+                raise Untold(f"Python runs {name}, which reads a {type(value).__qualname__}")
             following = next(steps)
             if following.operation not in LOADS_ATTRIBUTE:
                 raise Untold(f"Python runs {name}, which hands the module {value.__name__} on")

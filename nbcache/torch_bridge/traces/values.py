@@ -106,13 +106,14 @@ def _rule(torch: ModuleType) -> Rule:
 
     plain = (*value_types(torch), torch.Tag)
     rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
+    in_rules = frozenset().union(*(each() if callable(each) else each for each in rules))
 
     dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
     variables = environment()
 
     def rule(objects: Objects, value: Any) -> str | None:
         kind = type(value)
-        if any(value is each for each in variables):
+        if value is variables[0] or value is variables[1]:
             return "environment"  # each variable that code reads counts by itself
         if issubclass(kind, torch.Tensor):
             return _tensor(torch, objects, value)
@@ -134,7 +135,7 @@ def _rule(torch: ModuleType) -> Rule:
         code = value.__code__ if type(value) is FunctionType else None
         if code is not None and code.co_filename.startswith(dynamo):  # which it marks once it has traced them
             return f"Dynamo's {value.__qualname__} {code_digest(code)}"
-        if found is not None or not any(id(value) in each for each in rules):
+        if found is not None or id(value) not in in_rules:
             return found
         numbers = [number for number, each in enumerate(rules) if id(value) in each]
         told = "" if code is None else code_digest(code)

@@ -8,12 +8,13 @@ import re
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.traces.gate import is_users
+from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.sources import guarded
 
 __all__ = ["Seen", "watching"]
@@ -56,13 +57,32 @@ class Seen:
         """What Dynamo came to by no way that it could guard."""
         self.ran: set[types.CodeType] = set()
         """Code of the user's that Python has run, and Dynamo has not walked through."""
-        self.ran_of_packages: dict[types.CodeType, dict[str, Any]] = {}
-        """Code of installed packages that Python has run, with its globals."""
+        self.ran_of_packages: dict[types.CodeType, str] = {}
+        """Code of installed packages that Python has run, with the name of its module; empty for none."""
         self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
         """By ids: code that was walked through, with its globals."""
 
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         self.codes.setdefault((id(code), id(scope)), (code, scope))
+
+    def note_run(self, codes: Iterable[types.CodeType]) -> None:
+        """Note code that Python ran, rather than Dynamo."""
+        ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
+        modules = {
+            str(object.__getattribute__(module, "__dict__").get("__file__")): name
+            for name, module in [*sys.modules.items()]
+            if issubclass(type(module), types.ModuleType)
+        }
+        for code in codes:
+            package = _package_of(code.co_filename)
+            if package in _TORCHS or code.co_filename.startswith((ours, *_MADE)):
+                continue
+            if package:
+                self.ran_of_packages[code] = module = modules.get(code.co_filename, "")
+                if module:
+                    self.note_code(code, vars(sys.modules[module]))
+            elif _is_users(code):
+                self.ran.add(code)
 
     def sources(self, *, lazy: bool = False) -> Iterator[Any]:
         """Return by which way each value was reached, where there is one; some more than once.
@@ -151,17 +171,26 @@ def _package_of(file: str) -> str:
     return found[1] if found else ""
 
 
-def _is_users(frame: types.FrameType) -> bool:
-    """Tell whether Python runs code of the user's, which may have been made of a text.
+def _is_users(code: types.CodeType) -> bool:
+    """Tell whether code that Python ran is the user's, who may have made it of a text.
 
     Methods that `dataclass` and `namedtuple` make are not; nor is a text that is run as a whole, since the
     code that runs it counts.
     """
-    code, module = frame.f_code, str(frame.f_globals.get("__name__"))
     if code.co_filename != "<string>":
         return is_users(code)
-    of_class = code.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
-    return not (code.co_name == "<module>" or of_class or module.partition(".")[0] in _TORCHS)
+    made = code.co_name == "<module>" or code.co_qualname.startswith("__create_fn__")
+    return not (made or code in {*_of_namedtuples()})
+
+
+def _of_namedtuples() -> Iterator[types.CodeType]:
+    """Return the code that `namedtuple` has made."""
+    for cls in tuple.__subclasses__():
+        new = getattr(vars(cls).get("__new__"), "__func__", None)
+        if not isinstance(new, types.FunctionType):
+            continue
+        if str(new.__globals__.get("__name__")).startswith("namedtuple_"):
+            yield new.__code__
 
 
 @contextmanager
@@ -178,28 +207,14 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
-    compiler, profiler = OutputGraph.call_user_compiler, sys.getprofile()
-    ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
-    apart = (ours, *_MADE)
-
-    def called(frame: types.FrameType, event: str, argument: Any) -> None:
-        code = frame.f_code
-        if event != "call" or (package := _package_of(code.co_filename)) in _TORCHS:
-            return
-        if code.co_filename.startswith(apart):
-            return
-        if package:
-            seen.note_code(code, frame.f_globals)
-            seen.ran_of_packages[code] = frame.f_globals
-        elif _is_users(frame):
-            seen.ran.add(code)
+    compiler, ran = OutputGraph.call_user_compiler, Ran()
 
     def compile(*args: Any, **kwargs: Any) -> Any:
-        sys.setprofile(profiler)
+        ran.end()
         try:
             return compiler(*args, **kwargs)
         finally:
-            sys.setprofile(called)
+            ran.begin()
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = type.__call__(cls, *args, **kwargs)
@@ -221,12 +236,13 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)
     OutputGraph.call_user_compiler = compile
-    sys.setprofile(called)
+    ran.begin()
     try:
         yield
     finally:
-        sys.setprofile(profiler)
+        ran.end()
         OutputGraph.call_user_compiler = compiler
         SourcelessBuilder.create = staticmethod(create)
         walker.__init__ = begin
         del meta.__call__
+        seen.note_run(ran.codes())
