@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -16,7 +15,7 @@ from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
 from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.sources import made_guard, read_sources
+from nbcache.torch_bridge.traces.sources import made_guard
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 __all__ = ["Adopted", "adopted"]
@@ -58,7 +57,7 @@ def adopted(
     import torch._dynamo.utils as utils
 
     trace, code = found.trace, code_from(found.trace.code, constant_from)
-    names = {name: _unique(name) for name, _, _ in trace.installed}
+    names, sources = found.names, found.sources
     inputs = [found.values[index] for index in trace.inputs]
     _refuse_overlap(torch, inputs)
     added = [name for name in trace.imports if name not in frame.scope]
@@ -73,8 +72,7 @@ def adopted(
             else:
                 value = _value(kind, place, frame, trace, inputs, load)
             cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
-        sources = _renamed(trace, names)
-        graph = _output_graph(torch, found, frame, sources, names)
+        graph = _output_graph(torch, found, frame)
         graph.cleanups = cleanups
         with _known_values(guards, dict(zip(sources, found.values, strict=True))):
             manager = guards.CheckFunctionManager(
@@ -139,7 +137,7 @@ def _value(
     raise corrupt("a trace sets a global of no known kind")
 
 
-def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: dict[str, str]) -> Any:
+def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: Mapping[str, str]) -> Any:
     """Return the function that goes on after a graph break in `before`, or what makes it with its closure."""
     try:
         stored = code_from(json.loads(place), constant_from)
@@ -164,12 +162,7 @@ def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
         raise Untold("some of its inputs share memory")
 
 
-def _unique(name: str) -> str:
-    """Return a name that no other adoption sets: a trace may be adopted for several objects."""
-    return f"{name}_{os.urandom(8).hex()}"
-
-
-def _with_names(code: CodeType, names: dict[str, str], original: CodeType) -> CodeType:
+def _with_names(code: CodeType, names: Mapping[str, str], original: CodeType) -> CodeType:
     """Return code that reads its globals by other names, and stands where the original does."""
     constants = tuple(
         _with_names(each, names, original) if isinstance(each, CodeType) else each for each in code.co_consts
@@ -184,18 +177,6 @@ def _with_names(code: CodeType, names: dict[str, str], original: CodeType) -> Co
         co_filename=original.co_filename,
         co_firstlineno=original.co_firstlineno,
     )
-
-
-def _renamed(trace: Trace, names: dict[str, str]) -> list[Any]:
-    """Return the sources of a trace, read from the globals as they are named here."""
-    import torch._dynamo.source as source_module
-
-    rows = []
-    for kind, base, fields in trace.sources:
-        if kind == "GlobalSource" and fields.get("global_name") in names:
-            fields = {**fields, "global_name": names[fields["global_name"]]}
-        rows.append([kind, base, fields])
-    return read_sources(rows, source_module)
 
 
 def _no_shapes(guards: ModuleType) -> Any:
@@ -222,16 +203,14 @@ def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
         builder.__init__ = begin
 
 
-def _output_graph(
-    torch: ModuleType, found: Checked, frame: Frame, sources: Sequence[Any], names: dict[str, str]
-) -> Any:
+def _output_graph(torch: ModuleType, found: Checked, frame: Frame) -> Any:
     """Return what stands in for Dynamo's graph: as much of it as is asked for after the tracing."""
     import torch._dynamo.guards as guards
     import torch._dynamo.output_graph as output_graph
     from torch._guards import GuardsSet, TracingContext
     from torch.utils._ordered_set import OrderedSet
 
-    trace = found.trace
+    trace, names, sources = found.trace, found.names, found.sources
     values = dict(zip(sources, found.values, strict=True))
 
     def weak(source: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -41,8 +41,12 @@ _SHOWN = ("bool ", "int ", "float ", "str ", "NoneType ")
 class Checked:
     """A trace all of whose facts hold, with what its sources stand for here."""
 
-    def __init__(self, trace: Trace, sources: Sequence[Any], values: Sequence[Any]) -> None:
+    def __init__(
+        self, trace: Trace, names: Mapping[str, str], sources: Sequence[Any], values: Sequence[Any]
+    ) -> None:
         self.trace = trace
+        self.names = names
+        """What globals that Dynamo set are called here: a trace may be adopted for several objects."""
         self.sources = sources
         self.values = values
 
@@ -62,7 +66,8 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
             raise Untold(f"the module {module} is not imported yet")
         if frame.scope.get(name, found) is not found:
             raise Untold(f"the global {name} is another thing now")
-    sources = read_sources(trace.sources, source_module)
+    names = {name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed}
+    sources = read_sources([*_renamed(trace, names)], source_module)
     state = torch._C._dynamo.guards.GlobalStateGuard()
     state.__setstate__(trace.state)
     if not state.check():
@@ -73,7 +78,7 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
     changed: list[_Changed] = []
-    here = Values(frame.values, _scope(trace, frame), guards._get_closure_vars())
+    here = Values(frame.values, _scope(trace, frame, names), guards._get_closure_vars())
     for index, source in enumerate(sources):
         values.append(here.of(source))  # what it is read from is known to be as it was
         if (digest := facts.pop(index, None)) is None:
@@ -106,7 +111,7 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 f"{_words(sources[number])} is another object than before, or the same as another one"
             )
     _check_names(objects, trace, frame)
-    return Checked(trace, sources, values)
+    return Checked(trace, names, sources, values)
 
 
 def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
@@ -169,16 +174,25 @@ class _Changed:
         return self.then.startswith(_SHOWN) and self.now.startswith(_SHOWN)
 
 
-def _scope(trace: Trace, frame: Frame) -> dict[str, Any]:
+def _renamed(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
+    """Return the rows of the sources of a trace, with other names for the globals that Dynamo set."""
+    for kind, base, fields in trace.sources:
+        if kind == "GlobalSource" and fields.get("global_name") in names:
+            yield [kind, base, {**fields, "global_name": names[fields["global_name"]]}]
+        else:
+            yield [kind, base, fields]
+
+
+def _scope(trace: Trace, frame: Frame, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the function's globals with what the code of the trace would find there."""
     scope = dict(frame.scope)
     for name, module in trace.imports.items():
         scope[name] = sys.modules[module]
     for name, kind, place in trace.installed:
         if kind == "builtins":
-            scope[name] = builtins_of(scope)
+            scope[names[name]] = builtins_of(scope)
         elif kind == "module":
-            scope[name] = sys.modules.get(place)
+            scope[names[name]] = sys.modules.get(place)
         elif kind == "object":
-            scope[name] = found_at(*place.split(" ", 1))
+            scope[names[name]] = found_at(*place.split(" ", 1))
     return scope
