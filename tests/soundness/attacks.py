@@ -10,7 +10,7 @@ from soundness.subjects import Edit, Subject, edit, subject
 __all__ = ["ATTACKS"]
 
 
-def with_package(top: str, decides: str, changes: list[Edit]) -> Subject:
+def with_package(top: str, decides: str, changes: list[Edit], holding: str = "") -> Subject:
     """Return a subject that asks an installed package's class whether something is an instance of it."""
     source = f'''\
 import os, tempfile
@@ -27,6 +27,7 @@ sys.path.append(folder)
 import nbcache_package, nbcache_settings
 class It: pass
 it = It()
+{holding}
 def f(x): return x * 2 if isinstance(it, nbcache_package.Base) else x * 3
 results = infer(f, X)
 '''
@@ -1079,5 +1080,156 @@ ATTACKS: dict[str, Subject] = {
         "import os",
         "return len(os.getcwd()) < 3",
         [edit("results =", 'os.chdir("/")\nresults ='), edit("results =", 'os.chdir("/usr")\nresults =')],
+    ),
+    "a text is the same as one in the code": subject(
+        """\
+        KIND = "fast"
+        def f(x):
+            kind = "fast"
+            return x * 2 if KIND is kind else x * 3
+        results = infer(f, X)
+        """,
+        [edit('KIND = "fast"', 'KIND = "".join(["fa", "st"])')],
+    ),
+    "a text of a class is the same as one that is made": subject(
+        """\
+        class C: KIND = "fast"
+        def f(x): return x * 2 if C().KIND is sys.intern("fast") else x * 3
+        results = infer(f, X)
+        """,
+        [edit('C: KIND = "fast"', 'C: KIND = "".join(["fa", "st"])')],
+    ),
+    "a module that is a default of a method": subject(
+        """\
+        plug = types.ModuleType("plug")
+        sys.modules["plug"] = plug
+        plug.K = 2.0
+        class C:
+            def go(s, x, p=plug): return x * p.K
+        def f(x): return C().go(x)
+        results = infer(f, X)
+        """,
+        [edit("plug.K = 2.0", "plug.K = 3.0")],
+    ),
+    "a module that a dataclass holds": subject(
+        """\
+        import dataclasses
+        plug = types.ModuleType("plug")
+        sys.modules["plug"] = plug
+        plug.K = 2.0
+        @dataclasses.dataclass
+        class C:
+            a: float
+            mod: object = plug
+        def f(x): return x * C(3.0).mod.K
+        results = infer(f, X)
+        """,
+        [edit("plug.K = 2.0", "plug.K = 3.0")],
+    ),
+    "registered by way of another class": subject(
+        """\
+        import abc, numbers
+        class Other(abc.ABC): pass
+        class Th: pass
+        th = Th()
+        def f(x): return x * 2 if isinstance(th, numbers.Number) else x * 3
+        results = infer(f, X)
+        """,
+        [edit("results =", "numbers.Number.register(Other); Other.register(Th)\nresults =")],
+    ),
+    "an order of bases that code makes": subject(
+        """\
+        G = True
+        class M(type):
+            def mro(cls):
+                found = type.mro(cls)
+                return found if G else [found[0], found[2], found[1], *found[3:]]
+        class B:
+            def go(s, x): return x + 1
+        class D:
+            def go(s, x): return x - 1
+        class A(B, D, metaclass=M):
+            def go(s, x): return super().go(x) * 2
+        def f(x): return A().go(x)
+        results = infer(f, X)
+        """,
+        [edit("G = True", "G = False")],
+    ),
+    "a constant among the built-in names": subject(
+        """\
+        import builtins
+        builtins.NBK = 2.0
+        def f(x): return x * NBK
+        results = infer(f, X)
+        """,
+        [edit("NBK = 2.0", "NBK = 3.0"), edit("NBK = 2.0", "NBK = True")],
+    ),
+    "an instance that an instance of a package holds": with_package(
+        "class S: pass\nsettings = S(); settings.inner = S(); settings.inner.FLAG = True",
+        "return settings.inner.FLAG",
+        [edit("results =", "nbcache_package.settings.inner.FLAG = False\nresults =")],
+    ),
+    "an instance that a package is asked about": with_package(
+        "",
+        "return it.inner.flag",
+        [edit("flag = True", "flag = False")],
+        holding="it.inner = It(); it.inner.flag = True",
+    ),
+    "an instance that a class of a package holds": with_package(
+        "class S: pass\nstate = S(); state.inner = S(); state.inner.FLAG = True",
+        "return cls.state.inner.FLAG",
+        [edit("results =", "nbcache_package.state.inner.FLAG = False\nresults =")],
+        holding="nbcache_package.Base.state = nbcache_package.state",
+    ),
+    "members of a flag that tracing makes": subject(
+        """\
+        import enum
+        class P(enum.Flag):
+            R = 1
+            W = 2
+        def f(x):
+            n = len(P._value2member_map_)
+            y = P.R | P.W
+            return x * n + y.value
+        results = infer(f, X)
+        """,
+        [edit("results =", "P.R | P.W\nresults =")],
+    ),
+    "how long a text of digits may be": subject(
+        """\
+        N = 1000
+        def f(x):
+            try: return x * len(str(10 ** N))
+            except ValueError: return x * 3
+        results = infer(f, X)
+        """,
+        [edit("results =", "sys.set_int_max_str_digits(700)\nresults =")],
+    ),
+    "a text that formats attributes": subject(
+        """\
+        class H: pass
+        class C: inner = H()
+        C.inner.deep = H()
+        C.inner.deep.k = "x"
+        TAB = {"x": 2.0, "y": 3.0}
+        def f(x): return x * TAB["{0.inner.deep.k}".format(C)]
+        results = infer(f, X)
+        """,
+        [edit('k = "x"', 'k = "y"')],
+    ),
+    "the limit of recursion by another name": subject(
+        """\
+        LIM = sys.getrecursionlimit
+        def f(x): return x * LIM()
+        results = infer(f, X)
+        """,
+        [edit("results =", "sys.setrecursionlimit(7000)\nresults =")],
+    ),
+    "the limit of recursion by a name that is made": subject(
+        """\
+        def f(x): return x * getattr(sys, "getrecursion" + "limit")()
+        results = infer(f, X)
+        """,
+        [edit("results =", "sys.setrecursionlimit(7000)\nresults =")],
     ),
 }

@@ -143,13 +143,16 @@ class Objects:
         annotations: bool = False,
         counters: Mapping[type, frozenset[str]] = {},
         most: int = _MOST_OBJECTS,
+        deeply: bool = False,
     ) -> None:
         """`rules` come before everything else; attributes that are `ignored` don't count.
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
         `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
+        `deeply` has instances count whole that instances hold.
         """
         self._most = most
+        self._deeply = deeply
         self._annotations = annotations
         self._counters = counters
         self._rules = tuple(rules)
@@ -229,7 +232,7 @@ class Objects:
             return self._found.setdefault((id(value), before), _EMPTY[kind])
         if issubclass(kind, _CODE):
             self._held_by_instance = False
-        elif before and self._is_apart(kind):
+        elif before and not self._deeply and self._is_apart(kind):
             return self._join("one", self.digest(kind))
         try:
             return self._counted(value)
@@ -350,6 +353,8 @@ class Objects:
             return name
         ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
+        if type(cls).mro is not type.mro:  # the order of its bases is made by code
+            parts += map(self.digest, cls.__mro__[1:])
         if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
             parts += sorted(protocol_attributes(cls))
         return self._join(name, cls.__name__, *parts, *self._named(vars(cls), ignored))
@@ -425,10 +430,12 @@ def _full_name(cls: type) -> str:
 
 
 def _registered(cls: type) -> Iterator[type]:
-    """Return the classes that were registered for an abstract class, or for any below it."""
+    """Return the classes that were registered for an abstract class, or for any that counts as one of it."""
     for reference in _get_dump(cls)[0]:
         if (found := reference()) is not None:
             yield found
+            if issubclass(type(found), ABCMeta):
+                yield from _registered(found)
     below: type
     for below in type.__subclasses__(cls):
         if issubclass(type(below), ABCMeta):

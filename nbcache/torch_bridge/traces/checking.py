@@ -17,7 +17,6 @@ from nbcache.torch_bridge.traces.facts import (
     found_at,
     is_whole,
     names_of,
-    same_constants,
     same_objects,
     scope_of,
 )
@@ -25,7 +24,7 @@ from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.sources import read_sources
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
-    CONSTANTS,
+    DEEPLY,
     IDENTITY,
     REGISTRATIONS,
     Untold,
@@ -73,7 +72,6 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     if not state.check():
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
-    constants = facts.pop(CONSTANTS, None)
     identity, registrations = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values = []
@@ -90,8 +88,15 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 break
     if changed:
         raise Untold(max(changed, key=_Changed.tells).words())
+    deep = objects_for(torch, annotations=False, deeply=True)
     for place, digest in facts.items():
-        if place.startswith("$"):
+        if place.startswith(DEEPLY):
+            where, _, name = place.removeprefix(DEEPLY).partition(" ")
+            index = -1 if name or not where.isdecimal() else int(where)
+            value = values[index] if 0 <= index < len(values) else found_at(where, name)
+            if (now := deep.digest(value)) != digest:
+                raise Untold(f"something within a {type(value).__qualname__} has changed")
+        elif place.startswith("$"):
             if (now := objects.digest(os.environ.get(place[1:]))) != digest:
                 raise Untold(_Changed(f"the environment variable {place[1:]}", None, digest, now).words())
         else:
@@ -101,8 +106,6 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 raise Untold(_Changed(f"{name} of {module}", value, digest, now).words())
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
-    if constants is not None and same_constants(values) != constants:
-        raise Untold("other numbers or texts are the very same than before")
     if objects.registrations != registrations:
         raise Untold("other classes are registered for abstract ones than before")
     for number, first in enumerate(same_objects(values)):

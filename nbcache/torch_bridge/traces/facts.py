@@ -20,7 +20,6 @@ __all__ = [
     "is_whole",
     "names_of",
     "place_of",
-    "same_constants",
     "same_objects",
     "scope_of",
 ]
@@ -93,16 +92,6 @@ def same_objects(values: Sequence[Any]) -> list[int]:
     ]
 
 
-def same_constants(values: Sequence[Any]) -> str:
-    """Return which of the numbers and texts among values are the very same object."""
-    first: dict[int, int] = {}
-    return " ".join(
-        str(first.setdefault(id(value), index))
-        for index, value in enumerate(values)
-        if type(value) in (bytes, complex, float, int, str)
-    )
-
-
 def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:
     """Return the globals of a module; those of the function itself, where the name is empty."""
     return scope if not module else getattr(sys.modules.get(module), "__dict__", None)
@@ -123,7 +112,9 @@ def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -
             value = scope[name]
             rows.append([name, objects.digest(value) if is_plain(value) else _HELD])
         else:
-            rows.append([name, _BUILT_IN if name in builtin else "absent"])
+            value = builtin.get(name, ABSENT)
+            told = objects.digest(value) if is_plain(value) else _BUILT_IN
+            rows.append([name, "absent" if value is ABSENT else told])
     return rows
 
 

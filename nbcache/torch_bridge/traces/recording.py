@@ -6,17 +6,17 @@ import dis
 import inspect
 import operator
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain, pairwise
-from logging import Logger
 from types import CodeType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, code_to, names_to, value_to
-from nbcache.core.fingerprints.instructions import LOADS_ATTRIBUTE, LOADS_GLOBAL, steps_of
+from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.torch_bridge.traces import gate
@@ -29,16 +29,16 @@ from nbcache.torch_bridge.traces.facts import (
     found_at,
     names_of,
     place_of,
-    same_constants,
     same_objects,
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
+from nbcache.torch_bridge.traces.packages import read_by_packages, read_deeply, within
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
-    CONSTANTS,
     COUNTERS,
+    DEEPLY,
     IDENTITY,
     REGISTRATIONS,
     Untold,
@@ -69,6 +69,12 @@ _UNTOLD = frozenset(
 """Attributes that tell what no fact does."""
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran; others are what their names say."""
+_SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
+"""Types whose values are the very same wherever they are equal."""
+_OF_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
+"""Types whose values may be, or not."""
+_FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
+"""A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
 """Sources of what the traced code has made."""
 
@@ -92,6 +98,8 @@ def recorded(
     _refuse_what_varies(graph, graphs)
     for code in seen.ran:
         raise Untold(f"Python runs {code.co_qualname}() while it is traced")
+    if seen.made_members:
+        raise Untold("tracing it has made members of a flag")
     annotations = _check_code(seen)
     sources = Sources()
     guards = [guard_row(each, sources) for each in graph.guards]
@@ -114,15 +122,11 @@ def recorded(
     values = [here.of(each) for each in sources.all]
     objects, unguarded = objects_for(torch, annotations=annotations), seen.unguarded()
     inlined = {id(code) for code, _ in seen.codes.values()}
-    for harmless in (id, sys.getrecursionlimit):  # `inspect.unwrap` asks whether it runs in a circle
-        naming = [code for code, _ in seen.codes.values() if harmless.__name__ in code.co_names]
-        if all(code.co_filename == inspect.__file__ for code in naming):
-            inlined.add(id(harmless))
+    inlined |= {id(each) for each in _harmless(seen, sources, values)}
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
     held = [*seen.held()]
     everything = [*values, *(value for value, _ in held)]
-    if _asks_for_identity(seen, everything):
-        facts.append([CONSTANTS, same_constants(values)])
+    _refuse_comparing(seen, values)
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
@@ -130,9 +134,14 @@ def recorded(
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    of_packages = [*_of_packages(seen, everything)]
+    of_packages = [*read_by_packages(seen, everything)]
     for module, name in of_packages:
         gate.check(found_at(module, name), inlined)
+    deep = objects_for(torch, annotations=False, deeply=True)
+    for place, value in read_deeply(seen, values, held, of_packages):
+        facts.append([f"{DEEPLY}{place}", deep.digest(value)])
+        if not deep.covers(value):
+            raise Untold(f"Python reads a {type(value).__qualname__} while it is traced, which no fact tells")
     for module, name in chain(of_packages, _places(torch, objects, held, values, inlined)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
@@ -190,12 +199,14 @@ def _check_code(seen: Seen) -> bool:
     """Raise Untold of code that reads what no fact tells; tell whether `inspect` reads annotations."""
     found = False
     texts = {*seen.texts()}
+    if any(map(_FORMATS.search, texts)):
+        raise Untold("it formats attributes of what it is given, by a text")
     if COUNTERS & texts:
         raise Untold("it reads how many hooks there are")
     if any(" at 0x" in text for text in texts):
         raise Untold("it reads the address of an object")
     for code, _ in seen.codes.values():
-        for each in _within(code):
+        for each in within(code):
             if COUNTERS & {*each.co_names}:
                 raise Untold(f"{code.co_qualname}() reads how many hooks there are")
             read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
@@ -212,17 +223,27 @@ def _check_code(seen: Seen) -> bool:
     return found
 
 
-def _asks_for_identity(seen: Seen, values: Sequence[Any]) -> bool:
-    """Tell whether code of the user's may ask whether two numbers or texts are the very same.
+def _harmless(seen: Seen, sources: Sources, values: Sequence[Any]) -> Iterator[Any]:
+    """Return what `inspect.unwrap` calls to see whether it runs in a circle, if nobody else calls it."""
+    for asked in (id, sys.getrecursionlimit):
+        naming = [code for code, _ in seen.codes.values() if asked.__name__ in code.co_names]
+        ways = [source.name for source, value in zip(sources.all, values, strict=True) if value is asked]
+        of_inspect = all(code.co_filename == inspect.__file__ for code in naming)
+        if naming and of_inspect and all("inspect" in way for way in ways):
+            yield asked
 
-    `values` is all that Dynamo has made values of.
+
+def _refuse_comparing(seen: Seen, values: Sequence[Any]) -> None:
+    """Raise Untold of code that asks whether two numbers, texts or tuples are the very same object.
+
+    Python may make one of two that are equal, or not. `values` are those that some source leads to.
     """
-    return any(value is operator.is_ or value is operator.is_not for value in values) or any(
-        step.operation == "IS_OP" and before.operation != "LOAD_CONST"
-        for code, _ in seen.codes.values()
-        for each in (_within(code) if gate.is_users(code) else ())
-        for before, step in pairwise(steps_of(each))
-    )
+    asks = any(value is operator.is_ or value is operator.is_not for value in values)
+    for left, right in seen.compared:
+        if not {left, right} & _SINGLETONS:
+            asks |= left is None or right is None or (left is right and left in _OF_VALUES)
+    if asks:
+        raise Untold("it asks whether two numbers, texts or tuples are the very same")
 
 
 def _goes_through_set(code: CodeType) -> bool:
@@ -288,8 +309,12 @@ def _places(
             gate.check_environment(None, value)
         if isinstance(value, type) and not value.__flags__ & _HEAP:
             continue
-        if isinstance(value, (types.CodeType, types.ModuleType)):
-            continue  # a part of other code; what is read of a module has a source
+        if isinstance(value, types.CodeType):
+            continue  # a part of other code
+        if isinstance(value, types.ModuleType):
+            if id(value) not in reached and value.__name__.partition(".")[0] != "torch":
+                raise Untold(f"it comes to the module {value.__name__} by no name")
+            continue
         if isinstance(value, Enum) and not objects.covers(value) and (place := place_of(type(value))):
             yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
@@ -310,53 +335,6 @@ def _kept_by_dynamo(value: Any) -> tuple[str, str] | None:
     """Return where Dynamo keeps the method of `nn.Module` that it has replaced; None of anything else."""
     module, name = "torch._dynamo.mutation_guard", "unpatched_nn_module_init"
     return (module, name) if vars(sys.modules[module]).get(name) is value else None
-
-
-def _of_packages(seen: Seen, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Return where functions of installed packages are that Python has run, and globals that they read.
-
-    Not those of classes of modules, where Dynamo has not met such a module among `values`: `inspect` asks all
-    modules for their files.
-    """
-    found: dict[tuple[str, str], None] = {}
-    kinds = {type(value) for value in values if isinstance(value, ModuleType)}
-    for code, module in seen.ran_of_packages.items():
-        name = f"{code.co_qualname}() of {module}"
-        if getattr(found_at(module, code.co_qualname), "__code__", None) is not code:
-            raise Untold(f"Python runs {name}, which cannot be found again")
-        owner = found_at(module, code.co_qualname.rpartition(".")[0]) if "." in code.co_qualname else None
-        if isinstance(owner, type) and issubclass(owner, ModuleType):
-            if any(issubclass(kind, owner) for kind in kinds):
-                raise Untold(f"it may call {name}, which is not traced")
-            continue
-        found[module, code.co_qualname] = None
-        scope = vars(sys.modules[module])
-        for each in _within(code):
-            found.update(dict.fromkeys(_read_by_package(each, scope, module, name)))
-    yield from found
-
-
-def _read_by_package(
-    code: CodeType, scope: dict[str, Any], module: str, name: str
-) -> Iterator[tuple[str, str]]:
-    """Yield where the globals are that code of a package reads, and what it reads of modules among them."""
-    steps = iter(steps_of(code))  # of which the last one returns
-    for step in steps:
-        if step.operation == "IMPORT_NAME":
-            raise Untold(f"Python runs {name}, which imports a module")
-        if step.operation not in LOADS_GLOBAL or step.value not in scope:
-            continue
-        place, value = (module, str(step.value)), scope[step.value]
-        while isinstance(value, ModuleType):
-            if type(value) is not ModuleType:
-                raise Untold(f"Python runs {name}, which reads a {type(value).__qualname__}")
-            following = next(steps)
-            if following.operation not in LOADS_ATTRIBUTE:
-                raise Untold(f"Python runs {name}, which hands the module {value.__name__} on")
-            place = (value.__name__, str(following.value))
-            value = value.__dict__.get(place[1], ABSENT)
-        if not isinstance(value, Logger):  # a logger remembers what it is asked
-            yield place
 
 
 def _is_polyfill(value: Any) -> bool:
@@ -383,25 +361,18 @@ def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
     read: dict[str, tuple[dict[str, Any], set[str]]] = {}
     for code, scope in seen.codes.values():
         module = _module_of(scope, frame)
-        for each in _within(code):
+        for each in within(code):
             names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
             read.setdefault(module, (scope, set()))[1].update(names)
     for module, (scope, found) in sorted(read.items(), key=lambda item: item[0]):
         yield from ([module, *row] for row in names_of(objects, scope, sorted(found)))
 
 
-def _within(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _within(constant)
-
-
 def _asked(seen: Seen) -> set[str]:
     """Return the names by which code may have asked a module for something."""
     asked = {*seen.texts()}
     for code, _ in seen.codes.values():
-        for each in () if _is_torchs(code) else _within(code):
+        for each in () if _is_torchs(code) else within(code):
             asked.update(each.co_names)
             asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
     return asked

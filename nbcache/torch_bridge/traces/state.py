@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise Untold("it runs in a distributed program")
     yield f"torch {torch.__version__} {torch.version.git_version}"
-    yield f"Python {sys.version}"
+    yield f"Python {sys.version} {sys.get_int_max_str_digits()} {locale.setlocale(locale.LC_ALL)}"
     yield f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()}"
     yield f"dtype {torch.get_default_dtype()} device {torch.get_default_device()}"
     yield f"threads {torch.get_num_threads()} cpu {torch.backends.cpu.get_cpu_capability()}"

@@ -12,8 +12,8 @@ from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
 
 __all__ = [
     "ANNOTATIONS",
-    "CONSTANTS",
     "COUNTERS",
+    "DEEPLY",
     "IDENTITY",
     "IGNORED",
     "REGISTRATIONS",
@@ -43,10 +43,10 @@ _TRACING_RULES = (
 
 IDENTITY = "="
 """The place of the fact that says which objects were the very same."""
-CONSTANTS = "!"
-"""The place of the fact that says which numbers and texts were the very same, where that may count."""
 REGISTRATIONS = "<"
 """The place of the fact that says which classes were registered for which abstract ones."""
+DEEPLY = "~"
+"""How the place begins of a fact that tells a value with all that it holds: an index, or module and name."""
 ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
 
@@ -94,11 +94,11 @@ def value_types(torch: ModuleType) -> tuple[type, ...]:
     )
 
 
-def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
-    """Return the digests of one recording, or of one check."""
+def objects_for(torch: ModuleType, *, annotations: bool, deeply: bool = False) -> Objects:
+    """Return the digests of one recording, or of one check; `deeply` as `Objects` takes it."""
     values = (ContextVar, *value_types(torch))
     counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
-    return Objects([_rule(torch)], IGNORED, values, annotations=annotations, counters=counters)
+    return Objects([_rule(torch)], IGNORED, values, annotations=annotations, counters=counters, deeply=deeply)
 
 
 def _rule(torch: ModuleType) -> Rule:

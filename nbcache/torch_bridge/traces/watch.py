@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import os
 import re
@@ -55,6 +56,10 @@ class Seen:
         """Dynamo's values, in the order in which they were made; those of attempts that failed as well."""
         self.sourceless: list[Any] = []
         """What Dynamo came to by no way that it could guard."""
+        self.compared: set[tuple[type | None, type | None]] = set()
+        """Types of values of which the code asks whether they are the very same; None where not known."""
+        self.made_members = False
+        """Whether members of flags were made, which stay."""
         self.ran: set[types.CodeType] = set()
         """Code of the user's that Python has run, and Dynamo has not walked through."""
         self.ran_of_packages: dict[types.CodeType, str] = {}
@@ -153,6 +158,15 @@ def _is_of_dynamo(kind: type) -> bool:
     return str(vars(kind).get("__module__", kind.__module__)).startswith(_OF_DYNAMO)
 
 
+def _type_of(tracker: Any) -> type | None:
+    """Return the type of what a value of Dynamo's stands for; None where it is not known."""
+    try:
+        found: type = tracker.unwrap().python_type()
+    except Exception:  # it has none, or none yet
+        return None
+    return found
+
+
 def _is_lazy(tracker: Any) -> bool:
     return type(tracker).__name__ in _LAZY
 
@@ -193,6 +207,18 @@ def _of_namedtuples() -> Iterator[types.CodeType]:
             yield new.__code__
 
 
+def _members() -> dict[type, int]:
+    """Return how many members the user's flags have: `A | B` makes one that stays."""
+    found: dict[type, int] = {}
+    classes: list[type] = [enum.Flag]
+    while classes:
+        cls = classes.pop()
+        classes += type.__subclasses__(cls)
+        if cls.__module__.partition(".")[0] not in (*_TORCHS, *sys.stdlib_module_names):
+            found[cls] = len(vars(cls).get("_value2member_map_", ()))
+    return found
+
+
 @contextmanager
 def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     """Note into `seen` what Dynamo makes in here, on the threads where `is_here`.
@@ -200,13 +226,14 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     Dynamo traces on one thread at a time.
     """
     from torch._dynamo.output_graph import OutputGraph
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
     from torch._dynamo.variables.base import VariableTrackerMeta
     from torch._dynamo.variables.builder import SourcelessBuilder
 
     meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
+    members = _members()
     compiler, ran = OutputGraph.call_user_compiler, Ran()
 
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -232,6 +259,18 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
             seen.sourceless.append(value)
         return create(tx, value)
 
+    def noting(compare: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(tx: Any, operands: Any, *more: Any) -> Any:
+            found = compare(tx, operands, *more)
+            if is_here():
+                left, right = operands
+                seen.compared.add((_type_of(left), _type_of(right)))
+            return found
+
+        return noted
+
+    comparing = {name: compare_op_handlers[name] for name in ("is", "is not")}
+    compare_op_handlers.update({name: noting(compare) for name, compare in comparing.items()})
     meta.__call__ = make
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)
@@ -241,8 +280,10 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         ran.end()
+        compare_op_handlers.update(comparing)
         OutputGraph.call_user_compiler = compiler
         SourcelessBuilder.create = staticmethod(create)
         walker.__init__ = begin
         del meta.__call__
         seen.note_run(ran.codes())
+        seen.made_members = _members() != members
