@@ -1232,4 +1232,22 @@ ATTACKS: dict[str, Subject] = {
         """,
         [edit("results =", "sys.setrecursionlimit(7000)\nresults =")],
     ),
+    "a codec that somebody registers": subject(
+        """\
+        import codecs
+        codecs.register_error("nbx", lambda error: ("aa", error.end))
+        def f(x): return x * len("\u00e4".encode("ascii", "nbx"))
+        results = infer(f, X)
+        """,
+        [edit('"aa", error', '"aaa", error')],
+    ),
+    "numbers that are too small": subject(
+        """\
+        def f(x):
+            k = 1e-200
+            return x * (3 if k * 1e-115 != 0.0 else 4)
+        results = infer(f, X)
+        """,
+        [edit("results =", "torch.set_flush_denormal(True)\nresults =")],
+    ),
 }

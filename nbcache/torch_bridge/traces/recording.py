@@ -199,6 +199,8 @@ def _check_code(seen: Seen) -> bool:
     """Raise Untold of code that reads what no fact tells; tell whether `inspect` reads annotations."""
     found = False
     texts = {*seen.texts()}
+    if asked := seen.methods & {"decode", "encode"}:
+        raise Untold(f"it calls {', '.join(asked)}() of a text, for which anybody may register a codec")
     if any(map(_FORMATS.search, texts)):
         raise Untold("it formats attributes of what it is given, by a text")
     if COUNTERS & texts:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import locale
 import os
 import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.objects import code_digest
@@ -78,6 +79,8 @@ def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:
 
 def _in_force(torch: ModuleType) -> Iterator[str]:
     """Return what is in force for any code that runs; Untold of what is no plain value."""
+    if not isinstance(builtins.__import__, BuiltinFunctionType):
+        raise Untold("imports are not Python's own")
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Untold("a mode of torch's is in force")
     if any(getattr(torch.nn.modules.module, name, None) for name in _HOOKS):
@@ -86,6 +89,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("it runs in a distributed program")
     yield f"torch {torch.__version__} {torch.version.git_version}"
     yield f"Python {sys.version} {sys.get_int_max_str_digits()} {locale.setlocale(locale.LC_ALL)}"
+    yield f"small numbers {sys.float_info.min / 2 > 0}"  # torch.set_flush_denormal is for Python, too
     yield f"grad {torch.is_grad_enabled()} inference {torch.is_inference_mode_enabled()}"
     yield f"dtype {torch.get_default_dtype()} device {torch.get_default_device()}"
     yield f"threads {torch.get_num_threads()} cpu {torch.backends.cpu.get_cpu_capability()}"

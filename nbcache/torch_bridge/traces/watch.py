@@ -58,6 +58,8 @@ class Seen:
         """What Dynamo came to by no way that it could guard."""
         self.compared: set[tuple[type | None, type | None]] = set()
         """Types of values of which the code asks whether they are the very same; None where not known."""
+        self.methods: set[str] = set()
+        """Methods of numbers and texts that are called."""
         self.made_members = False
         """Whether members of flags were made, which stay."""
         self.ran: set[types.CodeType] = set()
@@ -229,11 +231,12 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
     from torch._dynamo.variables.base import VariableTrackerMeta
     from torch._dynamo.variables.builder import SourcelessBuilder
+    from torch._dynamo.variables.constant import ConstantVariable
 
     meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
-    members = _members()
+    members, method = _members(), ConstantVariable.call_method
     compiler, ran = OutputGraph.call_user_compiler, Ran()
 
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -269,6 +272,12 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
 
         return noted
 
+    def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        if is_here():
+            seen.methods.add(name)
+        return method(self, tx, name, *args, **kwargs)
+
+    ConstantVariable.call_method = call_method
     comparing = {name: compare_op_handlers[name] for name in ("is", "is not")}
     compare_op_handlers.update({name: noting(compare) for name, compare in comparing.items()})
     meta.__call__ = make
@@ -281,6 +290,7 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     finally:
         ran.end()
         compare_op_handlers.update(comparing)
+        ConstantVariable.call_method = method
         OutputGraph.call_user_compiler = compiler
         SourcelessBuilder.create = staticmethod(create)
         walker.__init__ = begin
