@@ -20,12 +20,12 @@ import hashlib
 import sys
 import types
 import weakref
-from _abc import _get_dump  # type: ignore[import-not-found]
-from abc import ABC, ABCMeta
+from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from nbcache.core.fingerprints.abstract import deciding, registered
 from nbcache.core.fingerprints.digests import Unknown, exact
 from nbcache.core.fingerprints.instances import (
     has_dictionary,
@@ -36,7 +36,7 @@ from nbcache.core.fingerprints.instances import (
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
-__all__ = ["Objects", "Rule", "code_digest", "deciding", "is_plain"]
+__all__ = ["Objects", "Rule", "code_digest", "is_plain"]
 
 Rule = Callable[["Objects", Any], str | None]
 """Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
@@ -204,7 +204,7 @@ class Objects:
             if issubclass(type(abstract), ABCMeta):
                 told |= {
                     f"{_full_name(each)} {_full_name(abstract)}"
-                    for each in _registered(abstract)
+                    for each in registered(abstract)
                     if id(each) in classes
                 }
                 told |= {f"{_full_name(each)} decides" for each in deciding(abstract)}
@@ -413,33 +413,8 @@ class Objects:
         return self.opaque(value)
 
 
-def deciding(abstract: type) -> Iterator[type]:
-    """Return the classes below an abstract one that have code of their own for what counts as an instance.
-
-    Of `ABC` itself nothing is an instance.
-    """
-    below: type
-    for below in type.__subclasses__(abstract) if abstract is not ABC else ():
-        if "__subclasshook__" in vars(below) or type(below) is not type(abstract):
-            yield below
-        yield from deciding(below)
-
-
 def _full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _registered(cls: type) -> Iterator[type]:
-    """Return the classes that were registered for an abstract class, or for any that counts as one of it."""
-    for reference in _get_dump(cls)[0]:
-        if (found := reference()) is not None:
-            yield found
-            if issubclass(type(found), ABCMeta):
-                yield from _registered(found)
-    below: type
-    for below in type.__subclasses__(cls):
-        if issubclass(type(below), ABCMeta):
-            yield from _registered(below)
 
 
 def _name(value: Any) -> str | None:

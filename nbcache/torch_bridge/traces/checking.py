@@ -10,6 +10,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
+from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.facts import (
     Values,
     builtins_of,
@@ -91,9 +92,10 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     deep = objects_for(torch, annotations=False, deeply=True)
     for place, digest in facts.items():
         if place.startswith(DEEPLY):
-            where, _, name = place.removeprefix(DEEPLY).partition(" ")
-            index = -1 if name or not where.isdecimal() else int(where)
-            value = values[index] if 0 <= index < len(values) else found_at(where, name)
+            where = place.removeprefix(DEEPLY)
+            if not where.isdecimal() or int(where) >= len(values):
+                raise corrupt("a fact of a trace is of nothing")
+            value = values[int(where)]
             if (now := deep.digest(value)) != digest:
                 raise Untold(f"something within a {type(value).__qualname__} has changed")
         elif place.startswith("$"):

@@ -11,8 +11,8 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
+from nbcache.core.fingerprints.abstract import deciding
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
-from nbcache.core.fingerprints.objects import deciding
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 from nbcache.torch_bridge.traces.values import Untold, environment
 

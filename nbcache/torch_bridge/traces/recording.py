@@ -33,7 +33,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
-from nbcache.torch_bridge.traces.packages import read_by_packages, read_deeply, within
+from nbcache.torch_bridge.traces.packages import read_deeply, run_of_packages
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
@@ -73,6 +73,8 @@ _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
 """Types whose values are the very same wherever they are equal."""
 _OF_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
 """Types whose values may be, or not."""
+_CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
+"""What Python encodes by itself."""
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
@@ -100,6 +102,14 @@ def recorded(
         raise Untold(f"Python runs {code.co_qualname}() while it is traced")
     if seen.made_members:
         raise Untold("tracing it has made members of a flag")
+    if imported := seen.imported & {
+        str(step.value)
+        for code, _ in seen.codes.values()
+        for each in _within(code)
+        for step in steps_of(each)
+        if step.operation == "IMPORT_NAME"
+    }:
+        raise Untold(f"tracing it has imported {', '.join(sorted(imported))}")
     annotations = _check_code(seen)
     sources = Sources()
     guards = [guard_row(each, sources) for each in graph.guards]
@@ -134,14 +144,11 @@ def recorded(
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    of_packages = [*read_by_packages(seen, everything)]
-    for module, name in of_packages:
-        gate.check(found_at(module, name), inlined)
-    deep = objects_for(torch, annotations=False, deeply=True)
-    for place, value in read_deeply(seen, values, held, of_packages):
-        facts.append([f"{DEEPLY}{place}", deep.digest(value)])
-        if not deep.covers(value):
-            raise Untold(f"Python reads a {type(value).__qualname__} while it is traced, which no fact tells")
+    of_packages, deep = run_of_packages(seen, everything), objects_for(torch, annotations=False, deeply=True)
+    for index in read_deeply(of_packages, values, held):
+        facts.append([f"{DEEPLY}{index}", deep.digest(values[index])])
+        if not deep.covers(values[index]):
+            raise Untold(f"Python reads a {type(values[index]).__qualname__}, which no fact tells")
     for module, name in chain(of_packages, _places(torch, objects, held, values, inlined)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
@@ -199,8 +206,8 @@ def _check_code(seen: Seen) -> bool:
     """Raise Untold of code that reads what no fact tells; tell whether `inspect` reads annotations."""
     found = False
     texts = {*seen.texts()}
-    if asked := seen.methods & {"decode", "encode"}:
-        raise Untold(f"it calls {', '.join(asked)}() of a text, for which anybody may register a codec")
+    if not seen.codecs <= _CODECS:
+        raise Untold("it encodes or decodes a text by what anybody may have registered")
     if any(map(_FORMATS.search, texts)):
         raise Untold("it formats attributes of what it is given, by a text")
     if COUNTERS & texts:
@@ -208,7 +215,7 @@ def _check_code(seen: Seen) -> bool:
     if any(" at 0x" in text for text in texts):
         raise Untold("it reads the address of an object")
     for code, _ in seen.codes.values():
-        for each in within(code):
+        for each in _within(code):
             if COUNTERS & {*each.co_names}:
                 raise Untold(f"{code.co_qualname}() reads how many hooks there are")
             read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
@@ -231,7 +238,7 @@ def _harmless(seen: Seen, sources: Sources, values: Sequence[Any]) -> Iterator[A
         naming = [code for code, _ in seen.codes.values() if asked.__name__ in code.co_names]
         ways = [source.name for source, value in zip(sources.all, values, strict=True) if value is asked]
         of_inspect = all(code.co_filename == inspect.__file__ for code in naming)
-        if naming and of_inspect and all("inspect" in way for way in ways):
+        if naming and of_inspect and all("inspect" in way or "__builtins_dict__" in way for way in ways):
             yield asked
 
 
@@ -363,18 +370,25 @@ def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
     read: dict[str, tuple[dict[str, Any], set[str]]] = {}
     for code, scope in seen.codes.values():
         module = _module_of(scope, frame)
-        for each in within(code):
+        for each in _within(code):
             names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
             read.setdefault(module, (scope, set()))[1].update(names)
     for module, (scope, found) in sorted(read.items(), key=lambda item: item[0]):
         yield from ([module, *row] for row in names_of(objects, scope, sorted(found)))
 
 
+def _within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _within(constant)
+
+
 def _asked(seen: Seen) -> set[str]:
     """Return the names by which code may have asked a module for something."""
     asked = {*seen.texts()}
     for code, _ in seen.codes.values():
-        for each in () if _is_torchs(code) else within(code):
+        for each in () if _is_torchs(code) else _within(code):
             asked.update(each.co_names)
             asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
     return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import codecs
 import locale
 import os
 import sys
@@ -79,8 +80,9 @@ def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:
 
 def _in_force(torch: ModuleType) -> Iterator[str]:
     """Return what is in force for any code that runs; Untold of what is no plain value."""
-    if not isinstance(builtins.__import__, BuiltinFunctionType):
-        raise Untold("imports are not Python's own")
+    of_python = (builtins.__import__, *map(codecs.lookup_error, ("strict", "surrogateescape")))
+    if not all(isinstance(each, BuiltinFunctionType) for each in of_python):
+        raise Untold("imports, or handlers of errors of codecs, are not Python's own")
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Untold("a mode of torch's is in force")
     if any(getattr(torch.nn.modules.module, name, None) for name in _HOOKS):

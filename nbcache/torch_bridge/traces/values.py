@@ -46,7 +46,7 @@ IDENTITY = "="
 REGISTRATIONS = "<"
 """The place of the fact that says which classes were registered for which abstract ones."""
 DEEPLY = "~"
-"""How the place begins of a fact that tells a value with all that it holds: an index, or module and name."""
+"""How the place begins, before an index, of the fact that tells a value with all that it holds."""
 ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
 

@@ -58,8 +58,10 @@ class Seen:
         """What Dynamo came to by no way that it could guard."""
         self.compared: set[tuple[type | None, type | None]] = set()
         """Types of values of which the code asks whether they are the very same; None where not known."""
-        self.methods: set[str] = set()
-        """Methods of numbers and texts that are called."""
+        self.codecs: set[Any] = set()
+        """What texts and bytes are encoded and decoded by; None where that is not known."""
+        self.imported: set[str] = set()
+        """Names of modules that were imported."""
         self.made_members = False
         """Whether members of flags were made, which stay."""
         self.ran: set[types.CodeType] = set()
@@ -236,7 +238,7 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
-    members, method = _members(), ConstantVariable.call_method
+    modules, members, method = {*sys.modules}, _members(), ConstantVariable.call_method
     compiler, ran = OutputGraph.call_user_compiler, Ran()
 
     def compile(*args: Any, **kwargs: Any) -> Any:
@@ -273,8 +275,9 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
         return noted
 
     def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if is_here():
-            seen.methods.add(name)
+        if name in ("decode", "encode") and is_here():
+            given, named = args
+            seen.codecs.update(getattr(each, "value", None) for each in (*given, *named.values()))
         return method(self, tx, name, *args, **kwargs)
 
     ConstantVariable.call_method = call_method
@@ -297,3 +300,4 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
         del meta.__call__
         seen.note_run(ran.codes())
         seen.made_members = _members() != members
+        seen.imported = {*sys.modules} - modules
