@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from soundness.attacked import HELD, MENDED
 from soundness.attacks import ATTACKS
 from soundness.restarts import Restarts
 from soundness.test_edits import difference, edited
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("traces")]  # for its
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
+ATTACKED = {"held": HELD, "mended": MENDED}
 COMMON = ("a print between two graphs", "closures", "redefined class", "sets")
 
 
@@ -65,6 +67,23 @@ def test_what_is_stored_is_what_another_process_traces(
     audited = second.having(NBCACHE_TRACE="audit").run(TRACED[name].source, tmp_path / "kernels")
 
     assert [*map(str, reasons(audited))] == [AGREES] * len(reasons(before))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "name", [*(f"held: {name}" for name in HELD), *(f"mended: {name}" for name in MENDED)]
+)
+def test_what_an_attack_has_tried_gets_no_answer_of_before(
+    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    which, _, name = name.partition(": ")
+    subject = ATTACKED[which][name]
+    first, second = both
+    first.run(subject.source, tmp_path / "kernels")
+    for edit in (*subject.changes, *subject.same):
+        source = edited(subject.source, edit)
+        found = second.run(source, tmp_path / "kernels")
+        assert not difference(found, first.run(source, tmp_path / "eager", eager=True)), edit
 
 
 def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
