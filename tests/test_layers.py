@@ -10,7 +10,7 @@ from pathlib import Path
 import nbcache
 from support.front_door import RunPython
 
-LOW = {"artifacts", "core", "kernel", "shared", "snapshots", "stores"}
+LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"}
 """Packages below the bridge."""
 HIGH = {"bench", "torch_bridge", "ui"}
 TOP = {"__main__"}

@@ -44,7 +44,9 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
             slot = ref.identity[:2] if type_of(ref.type).grows else ref.identity
             newest[slot] = max(newest.get(slot, ref), ref, key=recency)
         for graph in manifest.graphs:
-            longest[graph.identity] = max(longest.get(graph.identity, graph), graph, key=_length)
+            other = longest.get(graph.identity, graph)
+            components = max(other.components, graph.components)  # which a hit does not tell
+            longest[graph.identity] = replace(max(other, graph, key=_length), components=components)
     kept = set(sorted(newest.values(), key=recency)[-MAX_MANIFEST_ARTIFACTS:])
     digests = {ref.digest for ref in kept}
     graphs = [

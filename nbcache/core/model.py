@@ -177,6 +177,8 @@ class GraphSummary:
     """torch's number of threads; 0 where it is not known. Keys of CPU graphs hold it."""
     maker: str = ""
     """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
+    components: str = ""
+    """What its key is made of, as `nbcache.explain` writes it; empty where that is not known."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -187,6 +189,7 @@ class GraphSummary:
         """Return the summary as JSON values, as manifests and `nbcache inspect` have it."""
         known: dict[str, Any] = {"threads": self.threads} if self.threads else {}
         known |= {"maker": self.maker} if self.maker else {}
+        known |= {"components": self.components} if self.components else {}
         return known | {
             "cell": self.cell,
             "function": self.function,
@@ -347,6 +350,8 @@ class GraphRecord:
     """torch's number of threads when the graph was looked up; 0 where it is not known."""
     trace: str | None = None
     """What became of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
+    components: str = field(default="", repr=False)
+    """What its key is made of, as `nbcache.explain` writes it; empty on a hit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))

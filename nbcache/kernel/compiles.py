@@ -23,6 +23,7 @@ class Graph:
         self.source: str | None = None
         self.saved: float | None = None
         self.threads = 0
+        self.components = ""
         self.phases: dict[str, float] = {}
         self.bytes: dict[str, int] = {}
         self.kernels: list[bool | None] = []

@@ -71,6 +71,7 @@ class GraphLookup(Event):
     level: Level | None = None
     source: str | None = None
     threads: int = 0
+    components: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tup
                 seconds=max(0.0, _compiling(graph)),
                 artifacts=tuple(artifacts[cell, graph.function]),
                 threads=graph.threads,
+                components=graph.components,
             )
         )
     return tuple(found)

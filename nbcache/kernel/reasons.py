@@ -2,64 +2,101 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TypeVar
 
 from nbcache.core.model import ArtifactRef, Direction, GraphRecord, GraphSummary
+from nbcache.explain.components import Components, from_text
+from nbcache.explain.misses import Explanation, explained
 
-__all__ = ["FIRST_TIME", "NOT_STORED", "names_changed", "why_missed"]
+__all__ = ["FIRST_TIME", "NOT_STORED", "Miss", "explanation_of", "names_changed", "why_missed"]
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
 """How a reason begins that a trace can tell better."""
 
 
-class _Known(Protocol):
-    """What summaries and records of graphs both tell."""
-
-    @property
-    def function(self) -> str: ...
-    @property
-    def threads(self) -> int: ...
+_Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
 
 
-def why_missed(
-    key: str,
-    function: str,
-    cell: str,
-    threads: int,
-    stored: Iterable[GraphSummary],
-    earlier: Iterable[GraphRecord],
-    *,
-    backward: bool = False,
-    incomplete: bool = False,
-) -> str:
-    """Return why torch could hit nothing under `key` for a function that the cell with this digest calls.
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A graph that torch asked its cache for, and that was not there."""
 
-    `stored` is what the notebook's manifests tell, `earlier` what this kernel has compiled; `threads` is
-    torch's number of threads, 0 where it is not known. `incomplete` says that the graph is there without its
-    C++ kernels; they are for one number of threads, also where torch's key leaves it out (until 2.12).
+    key: str
+    function: str
+    cell: str = ""
+    """Digest of the cell that calls the function."""
+    threads: int = 0
+    """torch's number of threads; 0 where it is not known."""
+    backward: bool = False
+    incomplete: bool = False
+    """Whether it is there without its C++ kernels."""
+    components: Components | None = None
+    """What the key is made of."""
+
+
+def why_missed(miss: Miss, stored: Iterable[GraphSummary], earlier: Iterable[GraphRecord]) -> str:
+    """Return why torch could hit nothing.
+
+    `stored` is what the notebook's manifests tell, `earlier` what this kernel has compiled. C++ kernels are
+    for one number of threads, also where torch's key leaves it out (until 2.12).
     """
-    before = [graph for graph in stored if _is_same(function, cell, graph.function, graph.cell)]
-    here = [graph for graph in earlier if _is_same(function, cell, graph.function, _digest(graph))]
-    before = [graph for graph in before if (graph.direction is Direction.BACKWARD) == backward]
-    here = [graph for graph in here if (graph.direction is Direction.BACKWARD) == backward]
-    known: list[_Known] = [*before, *here]
+    before, here = _versions(miss, stored), _versions(miss, earlier)
+    known: list[GraphSummary | GraphRecord] = [*before, *here]
     counts = {graph.threads for graph in known if graph.threads}
-    if threads and counts and threads not in counts:
+    if miss.threads and counts and miss.threads not in counts:
         those = " or ".join(map(str, sorted(counts)))
-        return f"not stored for this number of threads: {threads} now, {those} before"
-    if incomplete:
+        return f"not stored for this number of threads: {miss.threads} now, {those} before"
+    if miss.incomplete:
         return "stored, but a C++ kernel of it is missing"
     if not known:
         return FIRST_TIME
-    if any(graph.key == key for graph in before):
+    if any(graph.key == miss.key for graph in before):
         return "it was stored, and is not there any more: evicted, or removed"
+    if (found := _nearest(miss, known)) is not None:
+        return f"{NOT_STORED}{found.clause()}"
     if not before:
         return f"{NOT_STORED}what this kernel has compiled of this name had other code, inputs or settings"
-    if cell and any(graph.cell == cell for graph in before):
+    if miss.cell and any(_digest(graph) == miss.cell for graph in before):
         return f"{NOT_STORED}this cell is unchanged, so inputs, settings or code outside it differ"
     return f"{NOT_STORED}what is stored of a function of this name has other code, inputs or settings"
+
+
+def explanation_of(
+    graph: GraphRecord, stored: Iterable[GraphSummary], all_here: Iterable[GraphRecord]
+) -> Explanation | None:
+    """Return how a graph that missed differs from the nearest one of before; None where nothing tells."""
+    if not graph.components:
+        return None
+    earlier = itertools.takewhile(lambda each: each is not graph, all_here)
+    miss = Miss(
+        key=graph.key or "",
+        function=graph.function,
+        cell=_digest(graph),
+        backward=graph.direction is Direction.BACKWARD,
+        components=from_text(graph.components),
+    )
+    return _nearest(miss, [*_versions(miss, stored), *_versions(miss, earlier)])
+
+
+def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
+    """Return those graphs that may be versions of the one that missed, by their names."""
+    return [
+        graph
+        for graph in graphs
+        if _is_same(miss.function, miss.cell, graph.function, _digest(graph))
+        and (graph.direction is Direction.BACKWARD) == miss.backward
+    ]
+
+
+def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
+    if miss.components is None:
+        return None
+    others = [(graph.key, graph.components) for graph in reversed(known) if graph.key]
+    return explained(miss.components, [each for each in others if each[0] != miss.key])
 
 
 def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
@@ -67,7 +104,9 @@ def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
     return function == other and (not function.endswith("<lambda>") or cell == other_cell)
 
 
-def _digest(graph: GraphRecord) -> str:
+def _digest(graph: GraphSummary | GraphRecord) -> str:
+    if isinstance(graph, GraphSummary):
+        return graph.cell
     return graph.cell.digest if graph.cell else ""
 
 

@@ -34,6 +34,7 @@ from nbcache.core.model import (
 )
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
+from nbcache.explain.components import Components
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.interfaces import CompilerBridge, Snapshots
@@ -41,7 +42,7 @@ from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
-from nbcache.kernel.reasons import names_changed, why_missed
+from nbcache.kernel.reasons import Miss, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
 from nbcache.shared.client import SharedClient
@@ -397,19 +398,17 @@ class Session:
     def _renamed(self, key: str, autograd_key: str) -> bool:
         return names_changed(key, autograd_key, self.cache.summaries(), self.cache.refs())
 
-    def miss_reason(self, key: str, threads: int = 0, *, backward: bool = False) -> str:
-        """Return why nothing could be hit under `key`, where torch uses so many threads."""
+    def miss_reason(
+        self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
+    ) -> str:
+        """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
         if self._local.is_damaged(key):
             return "what is stored is damaged; it was set aside"
         if self.environment is None:
             return "nbcache does not know this environment"
-        function = self.function()
-        cell = self.cell.digest if self.cell else ""
-        stored = self.cache.summaries()
-        incomplete = self.cache.is_given_up("inductor", key)
-        return why_missed(
-            key, function, cell, threads, stored, self.graphs, backward=backward, incomplete=incomplete
-        )
+        cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
+        miss = Miss(key, self.function(), cell, threads, backward, incomplete, components)
+        return why_missed(miss, self.cache.summaries(), self.graphs)
 
     def met_others(self) -> None:
         """Have nothing that the compiler finds in its folder counted as compiled here from now on."""

@@ -249,6 +249,7 @@ class Tracker:
             graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
             graph.reason, graph.saved = event.reason, event.saved_seconds
             graph.level, graph.source, graph.threads = event.level, event.source, event.threads
+            graph.components = event.components
             while thread.stack and thread.stack[-1].name != _LOOKUP:
                 self._pop(thread, event.time)
             if thread.stack:
@@ -350,4 +351,5 @@ class Tracker:
             graph_break_reason=graph_break_of(compile) if forward else None,
             threads=graph.threads,
             trace=None if graph.backward else trace_of(compile),
+            components=graph.components,
         )

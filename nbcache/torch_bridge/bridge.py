@@ -12,7 +12,7 @@ from nbcache.core.cpu_levels import OFF, Baseline
 from nbcache.core.errors import ConfigError, UnsupportedTorch
 from nbcache.core.model import Environment
 from nbcache.kernel.prewarming import Steps
-from nbcache.torch_bridge import environment, events, gc_pause, gpus, portable, prewarm, recording
+from nbcache.torch_bridge import environment, events, gc_pause, gpus, lookups, portable, prewarm, recording
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
 from nbcache.torch_bridge.compile_lock import nothing_compiles
@@ -284,7 +284,7 @@ class TorchBridge:
         self._hook(self.folder.default.replace_in_codecache, module)
         self._hook(self.folder.default.replace_headers, module)
         self._depends("follow_keys", module)
-        self._hook(events.follow_lookups, module)
+        self._hook(lookups.follow_lookups, module)
         self._provide(graphs.provide_graphs, module, serving=self._serving_graphs)
         self._provide(gemm_autotune.provide_times, module)
         self._provide(cpp_kernels.provide_kernels, module)

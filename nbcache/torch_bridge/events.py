@@ -17,10 +17,8 @@ from nbcache.core.model import Outcome
 from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
-    GraphLookup,
     KernelTuned,
     KernelUsed,
-    LookupStarted,
     SpanEnded,
     SpanStarted,
 )
@@ -34,19 +32,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CANDIDATE",
     "NotStored",
-    "being_looked_up",
     "follow_kernels",
-    "follow_lookups",
     "follow_spans",
+    "given_to_compile",
     "is_restoring_only",
     "must_be_stored",
     "restoring_only",
     "stamp",
     "with_cells",
 ]
-
-being_looked_up = threading.local()
-"""`key`: that of the FX graph which the cache is being asked for on this thread, or None."""
 
 _restraint = threading.local()
 """`on`: what is not stored is not to be compiled or found out on this thread."""
@@ -239,12 +233,17 @@ def _was_outvoted(utils: ModuleType) -> bool:
 
 def _code_being_compiled(frame: FrameType | None) -> CodeType | None:
     """Return the code that Dynamo has begun to compile: an argument of its `_compile`, up the stack."""
-    for _ in range(12):
+    code = given_to_compile(frame, "code", within=12)
+    return code if isinstance(code, CodeType) else None
+
+
+def given_to_compile(frame: FrameType | None, name: str, *, within: int) -> Any:
+    """Return an argument of Dynamo's `_compile`, so many frames up the stack at most; else None."""
+    for _ in range(within):
         if frame is None:
             return None
-        if frame.f_code.co_name == "_compile" and "code" in frame.f_locals:
-            code = frame.f_locals["code"]
-            return code if isinstance(code, CodeType) else None
+        if frame.f_code.co_name == "_compile" and name in frame.f_locals:
+            return frame.f_locals[name]
         frame = frame.f_back
     return None
 
@@ -332,68 +331,6 @@ def words_of_break(reason: Any) -> str:
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
         explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
     return f"{lines[0]}: {explanation}" if explanation else lines[0]
-
-
-def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) -> None:
-    """Report each question to the FX graph cache: `FxGraphCache.load_with_key`.
-
-    torch's own instant events leave out the hits under an AOTAutograd hit.
-    """
-
-    def load_with_key(
-        original: Any,
-        key: str,
-        debug_lines: list[str],
-        example_inputs: Any,
-        local: bool,
-        remote_cache: Any,
-        is_backward: bool,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        session.attempt(
-            _FOLLOWING, lambda: session.emit(LookupStarted(**stamp(), key=key, backward=is_backward))
-        )
-        graph, info = None, {}
-        being_looked_up.key = key
-        try:
-            graph, info = original(
-                key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
-            )
-        finally:
-            being_looked_up.key = None
-            session.attempt(_FOLLOWING, partial(_looked_up, session, key, is_backward, graph, info))
-        if graph is None:
-            must_be_stored(key)
-        return graph, info
-
-    takes = "key debug_lines example_inputs local remote_cache is_backward"
-    patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key, takes=takes)
-
-
-def _looked_up(session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any]) -> None:
-    hit = graph is not None
-    level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
-    threads = sys.modules["torch"].get_num_threads()
-    session.emit(
-        GraphLookup(
-            **stamp(),
-            key=key,
-            backward=backward,
-            hit=hit,
-            reason=None if hit else _miss_reason(session, key, info, threads, backward),
-            saved_seconds=_scaled(info.get("time_saved_ns"), 1e-9),
-            level=level,
-            source=source,
-            threads=threads,
-        )
-    )
-
-
-def _miss_reason(session: Session, key: str, info: Mapping[str, Any], threads: int, backward: bool) -> str:
-    if info.get("cache_status_detailed") == "guard_miss":
-        return "stored for other shapes: a guard of the stored graph does not hold"
-    return session.miss_reason(key, threads, backward=backward)
 
 
 def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:

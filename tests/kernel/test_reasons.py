@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nbcache.core.model import ArtifactRef, Direction, GraphRecord, GraphSummary, Outcome
-from nbcache.kernel.reasons import FIRST_TIME, names_changed, why_missed
+from nbcache.kernel.reasons import FIRST_TIME, Miss, names_changed, why_missed
 
 
 def stored(function: str = "f", cell: str = "c1", key: str = "k1", **more: Any) -> GraphSummary:
@@ -32,33 +32,35 @@ def compiled(function: str = "f", threads: int = 0) -> GraphRecord:
     ],
 )
 def test_a_miss_says_what_is_known_of_its_cause(known: list[GraphSummary], threads: int, said: str) -> None:
-    assert said in why_missed("now", "f", "c1", threads, known, [])
+    assert said in why_missed(Miss("now", "f", "c1", threads), known, [])
 
 
 def test_what_this_kernel_compiled_counts_as_well() -> None:
-    assert "2 now, 4 before" in why_missed("now", "f", "c1", 2, [], [compiled(threads=4)])
+    assert "2 now, 4 before" in why_missed(Miss("now", "f", "c1", 2), [], [compiled(threads=4)])
     assert "what this kernel has compiled of this name had other code" in why_missed(
-        "now", "f", "c1", 2, [], [compiled()]
+        Miss("now", "f", "c1", 2), [], [compiled()]
     )
-    assert why_missed("now", "f", "c1", 2, [], [compiled("g")]) == FIRST_TIME
+    assert why_missed(Miss("now", "f", "c1", 2), [], [compiled("g")]) == FIRST_TIME
 
 
 def test_a_graph_without_its_kernels_names_the_threads_where_they_differ() -> None:
     def why(threads: int) -> str:
-        return why_missed("now", "f", "c1", threads, [stored(key="now", threads=2)], [], incomplete=True)
+        miss = Miss("now", "f", "c1", threads, incomplete=True)
+        return why_missed(miss, [stored(key="now", threads=2)], [])
 
     assert why(2) == "stored, but a C++ kernel of it is missing"
     assert "3 now, 2 before" in why(3)
 
 
 def test_a_backward_that_was_never_seen_does_not_differ_from_its_forward() -> None:
-    assert why_missed("now", "f", "c1", 2, [stored()], [compiled()], backward=True) == FIRST_TIME
+    miss = Miss("now", "f", "c1", 2, backward=True)
+    assert why_missed(miss, [stored()], [compiled()]) == FIRST_TIME
 
 
 def test_another_cells_lambda_is_another_function() -> None:
     lambdas = [stored("<lambda>", cell="c2", threads=4)]
-    assert why_missed("now", "<lambda>", "c1", 2, lambdas, [compiled("<lambda>", 4)]) == FIRST_TIME
-    assert "this cell is unchanged" in why_missed("now", "<lambda>", "c2", 4, lambdas, [])
+    assert why_missed(Miss("now", "<lambda>", "c1", 2), lambdas, [compiled("<lambda>", 4)]) == FIRST_TIME
+    assert "this cell is unchanged" in why_missed(Miss("now", "<lambda>", "c2", 4), lambdas, [])
 
 
 def test_names_have_changed_where_autograds_entry_for_the_graph_is_under_another_key() -> None:

@@ -24,7 +24,8 @@ from nbcache.core.key import components, digest, sha256
 from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.torch_bridge.environment import torch_release
-from nbcache.torch_bridge.events import being_looked_up, must_be_stored, stamp
+from nbcache.torch_bridge.events import must_be_stored, stamp
+from nbcache.torch_bridge.lookups import being_looked_up
 from nbcache.torch_bridge.patches import Intended
 from nbcache.torch_bridge.providers.graphs import being_loaded, was_provided
 

@@ -29,6 +29,7 @@ class Magics:
         self._shell = shell
         self._verbs: dict[str, Callable[[list[str]], object]] = {
             "status": own.status,
+            "why": own.why,
             "config": own.config,
             "doctor": own.doctor,
             "snapshot": snapshots.snapshot,
@@ -55,6 +56,8 @@ class Magics:
 
         %nbcache, %nbcache status   the session, by cell and graph
         %nbcache status --json      the same as JSON
+        %nbcache why                why the graphs of the last cell missed, and what to do
+        %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
         %nbcache config             each setting, its value and where it comes from
         %nbcache config NAME=VALUE  change a setting for this kernel, nbcache's or one of torch's caches
         %nbcache doctor             check all that nbcache needs, and say what to do where it is not there

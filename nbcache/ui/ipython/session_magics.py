@@ -17,11 +17,13 @@ from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.model import CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
+from nbcache.kernel.reasons import explanation_of
 from nbcache.kernel.session import Session
 from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.ui.display.render import Rendered, render_checks, render_settings, render_status
 from nbcache.ui.display.rows import SettingRow, store_parts
+from nbcache.ui.display.why import WhyRow, render_why
 from nbcache.ui.doctor import in_kernel
 from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
@@ -38,7 +40,7 @@ _TRUST_USAGE = (
     "A SIGNER is a fingerprint, or, to add, a snapshot"
 )
 USAGE = (
-    "%nbcache [status [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
+    "%nbcache [status [--json] | why [GRAPH] [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
     "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
     "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
     "clear [--all [--yes]] | flush | bench …]"
@@ -81,6 +83,21 @@ class SessionMagics:
         shared_client = self._session.shared_client
         shared = None if shared_client is None else shared_client.level.figures()
         _show(render_status(reports, figures, self._session.prewarm, shared), as_json)
+
+    def why(self, arguments: list[str]) -> None:
+        """Say of the last cell's graphs, or of those that are named, why they missed and what to do."""
+        names = [word for word in arguments if word != "--json"]
+        if unknown := [word for word in names[1:] + names if word.startswith("-") or len(names) > 1]:
+            raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
+        graphs = self._session.graphs
+        if names:
+            chosen = [graph for graph in graphs if names[0] in (graph.compile_id, graph.function)]
+        else:
+            reports = [report for report in self._session.reports if report.graphs]
+            chosen = list(reports[-1].graphs) if reports else graphs
+        stored = self._session.cache.summaries()
+        rows = [WhyRow(graph, explanation_of(graph, stored, graphs)) for graph in chosen]
+        _show(render_why(rows), "--json" in arguments)
 
     def config(self, arguments: list[str]) -> None:
         """Show each setting, or change some."""
@@ -219,6 +236,7 @@ class SessionMagics:
 
 _OPTIONS = {
     "status": ("--json",),
+    "why": ("--json",),
     "config": ("--json",),
     "doctor": ("--json",),
     "clear": ("--all", "--yes"),

@@ -1,0 +1,1 @@
+"""Why a graph missed: values in, values out."""

@@ -1,0 +1,282 @@
+"""What the key of a graph is made of, kept small beside the graph, and what differs between two of them.
+
+torch tells the parts of a key as lines, `[digest] name: value`: the graph's code, each input, each setting.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+
+from nbcache.core.canonical_json import corrupt
+
+__all__ = ["Components", "Difference", "differences", "from_lines", "from_text", "to_text"]
+
+_LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
+_SETTING = re.compile(r"inductor_config\[(.*)\]")
+_INPUT = re.compile(r"example_inputs\[(\d+)\]")
+_FIELD = re.compile(r"(\w+)=((?:[^,()\[\]]|\([^()]*\)|torch\.Size\(\[[^\]]*\]\))*)")
+_NODE = re.compile(r"\s*(?:\w+(?:, \w+)* = )?(torch\.\S+?|operator\.\w+|[\w.]+)\((.*?)\);?(?:  .*)?$")
+_VARIABLE = re.compile(r"\b[a-z_]\w*_\d+\b|\b[a-z_]\w*\b(?!\s*[.=(])")
+_KINDS = {
+    "float32": "f32",
+    "float64": "f64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "b8",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+_SYMBOL = re.compile(r"-?[su]\d+")
+"""A size that is dynamic, as an input."""
+_FEW = 3
+"""More settings than that are seldom set one by one."""
+_MOST_NODES = 4000
+"""More nodes of a graph are not kept."""
+_MOST_BYTES = 1 << 20
+"""More bytes are not unpacked."""
+_LONGEST = 120
+"""Characters of a value that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The parts of one key."""
+
+    nodes: tuple[str, ...]
+    """The operators of the graph in order, with their constants: `mul.Tensor(_, 0.001)`."""
+    inputs: tuple[str, ...]
+    """What the graph is called with: `f32[2, 64]`."""
+    settings: Mapping[str, str]
+    """Settings of inductor that are not its defaults."""
+    others: Mapping[str, str]
+    """Everything else by name: the value where it is short, else `#` and a digest."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Numbers, texts and the like that the function was called with, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One part of two keys that differs."""
+
+    what: str
+    """What a person calls it: `input 0`, `setting max_autotune`."""
+    before: str
+    now: str
+    """Empty, as `before` is, where there is nothing short to show."""
+
+    def words(self) -> str:
+        """Return it as a clause."""
+        if not self.before and not self.now:
+            return f"{self.what} differs" if ":" not in self.what else self.what
+        return f"{self.what}: {self.before or 'none'} before, {self.now or 'none'} now"
+
+
+def from_lines(
+    lines: Iterable[str], defaults: Mapping[str, str], arguments: Mapping[str, str] = {}
+) -> Components:
+    """Return the components that torch's lines tell; `defaults` are inductor's settings as they are written.
+
+    A line that is none is left out. `arguments` are constants that the function was called with.
+    """
+    nodes: tuple[str, ...] = ()
+    inputs: dict[int, str] = {}
+    settings: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for line in lines:
+        if (match := _LINE.fullmatch(line)) is None:
+            continue
+        digest, name, value = match.groups()
+        if name == "gm":
+            nodes = (*_nodes(value),)
+            others["gm"] = f"#{digest[:12]}"
+        elif found := _INPUT.fullmatch(name):
+            inputs[int(found[1])] = _input(value)
+        elif found := _SETTING.fullmatch(name):
+            if defaults.get(found[1]) != value:
+                settings[found[1]] = value[:_LONGEST]
+        else:
+            readable = value.isprintable() and " at 0x" not in value and len(value) <= _LONGEST
+            others[name] = value if readable and name not in _UNREADABLE else f"#{digest[:12]}"
+    ordered = tuple(inputs[index] for index in sorted(inputs))
+    return Components(nodes, ordered, settings, others, dict(arguments))
+
+
+def _nodes(code: str) -> Iterator[str]:
+    for line in code.splitlines()[:_MOST_NODES]:
+        text = line.strip()
+        if not text or text.startswith(("def ", "return ", "<", "#", "class ")):
+            continue
+        if match := _NODE.match(text):
+            operator = match[1].removeprefix("torch.ops.").removeprefix("aten.").removesuffix(".default")
+            yield f"{operator}({_VARIABLE.sub('_', match[2])})"[:_LONGEST]
+
+
+def _input(value: str) -> str:
+    """Return an input in short, `f32[2, 64]`, with what is not usual of it."""
+    if not value.startswith("TensorMetadata("):
+        return value[:_LONGEST]
+    fields = dict(_FIELD.findall(value.removeprefix("TensorMetadata(").removesuffix(")")))
+    kind = fields.get("dtype", "").removeprefix("torch.")
+    shape = _numbers(fields.get("shape", ""))
+    stride = _numbers(fields.get("stride", ""))
+    text = f"{_KINDS.get(kind, kind)}[{', '.join(shape)}]"
+    if stride != _contiguous(shape):
+        text += f" of strides ({', '.join(stride)})"
+    device = "".join(re.findall(r"type='(\w+)'", fields.get("device", "")))
+    if device and device != "cpu":
+        text += f" on {device}"
+    for name, usual in (("requires_grad", "False"), ("storage_offset", "0"), ("is_conj", "False")):
+        if fields.get(name, usual) != usual:
+            text += f", {name} {fields[name]}"
+    return text
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"-?\w+", text.removeprefix("torch.Size"))
+
+
+def _contiguous(shape: list[str]) -> list[str]:
+    strides, size = [], 1
+    for each in reversed(shape):
+        strides.append(str(size))
+        size *= max(1, int(each)) if each.isdigit() else 1
+    return strides[::-1]
+
+
+def differences(before: Components, now: Components) -> list[Difference]:
+    """Return what differs, what tells a person most first."""
+    others = {name: _other(name, before.others, now.others) for name in {*before.others, *now.others}}
+    named = [others[name] for name in _NAMES if name in others]
+    rest = [others[name] for name in sorted(others) if name not in (*_NAMES, *_LAST)]
+    graph = _graph(before.nodes, now.nodes) if others.get("gm") else ()
+    last = [others[name] for name in _LAST[1:] if name in others]
+    found = [
+        *_mappings("constant", before.arguments, now.arguments, "none"),
+        *named,
+        *_inputs(before, now),
+        *_settings(before.settings, now.settings),
+        *rest,
+        *graph,
+        *last,
+    ]
+    return [each for each in found if each is not None]
+
+
+def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
+    then, here = before.get(name, "none"), now.get(name, "none")
+    if then == here:
+        return None
+    shown = not (then.startswith("#") or here.startswith("#"))
+    words = _WORDS.get(name, {})
+    called = (_NAMES | _MORE_NAMES).get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
+    return Difference(called, *((words.get(then, then), words.get(here, here)) if shown else ("", "")))
+
+
+def _inputs(before: Components, now: Components) -> Iterator[Difference]:
+    then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
+    if then != here:
+        yield Difference("sizes", *("dynamic" if each else "fixed" for each in (then, here)))
+        return
+    if len(before.inputs) != len(now.inputs):
+        yield Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
+        return
+    for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
+        if old != new:
+            yield Difference(f"input {index}", old, new)
+
+
+def _settings(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
+    found = [*_mappings("setting", before, now, "the default")]
+    if len(found) > _FEW:
+        yield Difference(f"mode or options: {len(found)} settings differ", "", "")
+    yield from found
+
+
+def _mappings(
+    kind: str, before: Mapping[str, str], now: Mapping[str, str], absent: str
+) -> Iterator[Difference]:
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            yield Difference(f"{kind} {name}", before.get(name, absent), now.get(name, absent))
+
+
+_UNREADABLE = frozenset({"nbcache_dependencies", "system_info[hash]", "torch_version"})
+"""Parts whose values are digests themselves."""
+_NAMES = {
+    "autocast": "autocast",
+    "fx_kwargs[is_inference]": "gradients",
+    "cpp_runtime_thread_count": "threads",
+    "default_dtype": "default dtype",
+    "deterministic_algorithms_settings": "deterministic algorithms",
+    "cuda_matmul_settings": "precision of matrix multiplications",
+    "cache_key_tag": "cache tag",
+    "torch_version": "torch's sources",
+    "system_info[hash]": "device",
+}
+"""What people call parts of torch's keys, what tells most first."""
+_MORE_NAMES = {"nbcache_dependencies": "what its operators and inputs depend on"}
+_WORDS = {"fx_kwargs[is_inference]": {"True": "off", "False": "on"}}
+"""What people call their values."""
+_LAST = ("gm", "nbcache_dependencies")
+
+
+def _graph(before: tuple[str, ...], now: tuple[str, ...]) -> Iterator[Difference]:
+    """Yield how two graphs differ: a constant, if that is all, else how many nodes and which is the first."""
+    if len(before) == len(now):
+        pairs = [(then, here) for then, here in zip(before, now, strict=True) if then != here]
+        if len(pairs) == 1 and pairs[0][0].partition("(")[0] == pairs[0][1].partition("(")[0]:
+            yield Difference("constant in the graph", *pairs[0])
+            return
+    changed = [
+        (first, second, start, other)
+        for kind, start, first, other, second in SequenceMatcher(
+            None, before, now, autojunk=False
+        ).get_opcodes()
+        if kind != "equal"
+    ]
+    count = sum(max(first - start, second - other) for first, second, start, other in changed)
+    if not changed:
+        yield Difference("graph: its nodes are connected otherwise", "", "")
+        return
+    _, _, start, other = changed[0]
+    one = before[start] if start < len(before) else ""
+    two = now[other] if other < len(now) else ""
+    what = "1 node differs" if count == 1 else f"{count} nodes differ, first"
+    yield Difference(f"graph: {what}", one, two)
+
+
+def to_text(components: Components) -> str:
+    """Return components as a manifest holds them: JSON, compressed, in base64."""
+    value = [
+        list(components.nodes),
+        list(components.inputs),
+        *(dict(each) for each in (components.settings, components.others, components.arguments)),
+    ]
+    told = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    return base64.b64encode(zlib.compress(told, 9)).decode()
+
+
+def from_text(text: str) -> Components:
+    """Return the components that a manifest holds; CorruptEntry where it holds none that can be shown."""
+    try:
+        unpacking = zlib.decompressobj()
+        content = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        nodes, inputs, *mappings = json.loads(content)
+        names = [*nodes, *inputs, *(part for each in mappings for pair in each.items() for part in pair)]
+        if not all(isinstance(each, str) and each.isprintable() for each in names):
+            raise ValueError("no text that can be shown")
+        settings, others, arguments = mappings
+        return Components(tuple(nodes), tuple(inputs), settings, others, arguments)
+    except (ValueError, TypeError, AttributeError, zlib.error, RecursionError) as error:
+        raise corrupt("what the key of a graph is made of is not as nbcache writes it") from error

@@ -1,0 +1,63 @@
+"""Why a graph missed: the nearest one that is stored, what differs, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nbcache.core.errors import FormatError
+from nbcache.explain.components import Components, Difference, differences, from_text
+
+__all__ = ["Explanation", "explained"]
+
+_MOST = 32
+"""So many graphs are compared at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a graph was not there."""
+
+    nearest: str
+    """torch's key of the stored graph that it differs from in least."""
+    differences: tuple[Difference, ...]
+    """What differs, what tells a person most first; at least one."""
+
+    def clause(self) -> str:
+        """Return it in short, for a table."""
+        first, *more = (each.words() for each in self.differences)
+        return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
+
+    def action(self) -> str:
+        """Return one thing to do about it."""
+        what = self.differences[0].what
+        for begins, action in _ACTIONS:
+            if what.startswith(begins):
+                return action
+        return "nothing: it is stored now, and the next kernel finds it"
+
+
+_ACTIONS = (
+    ("constant", "pass it as a tensor, and another value need not compile again"),
+    ("inputs", "nothing, if the model has changed; else see what the function closes over"),
+    ("input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),
+    ("setting", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
+    ("threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
+)
+"""What to do, by how the first difference begins."""
+
+
+def explained(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
+    """Return how a graph differs from the nearest of `stored`, keys with components as manifests hold them.
+
+    None where there is none to compare with, or none that differs: what made the miss is not in the key.
+    """
+    nearest: Explanation | None = None
+    for key, text in [each for each in stored if each[1]][:_MOST]:
+        try:
+            found = tuple(differences(from_text(text), now))
+        except FormatError:
+            continue
+        if found and (nearest is None or len(found) < len(nearest.differences)):
+            nearest = Explanation(key, found)
+    return nearest

@@ -1,0 +1,143 @@
+"""A program, and changes of it, each with what its miss says first; None where torch hits."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["CHANGES", "PROGRAM"]
+
+PROGRAM = """\
+import os, torch
+from torch import nn
+SCALE = 2.0
+TABLE = {"gain": 1.5}
+MODE = "lite"
+OPTIONS = {}
+def helper(x): return x.sin()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.drop = nn.Dropout(0.0)
+        self.factor = 3.0
+    def forward(self, x): return self.drop(self.a(x)) * self.factor
+torch.manual_seed(0)
+net = Net()
+BIAS = torch.ones(8)
+def make(power):
+    def inner(x): return x ** power
+    return inner
+inner = make(2)
+@torch.library.custom_op("nbtest::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor: return x * 2
+@double.register_fake
+def _(x): return torch.empty_like(x)
+def f(x, lr, flag):
+    y = inner(helper(net(x))) * SCALE * TABLE["gain"] * lr + BIAS
+    return y.sum() if flag else y.mean()
+x = torch.randn(4, 8)
+LR = 0.001
+FLAG = True
+def results(compile):
+    with torch.no_grad():
+        return [compile(f, **OPTIONS)(x, LR, FLAG)]
+"""
+
+WITHIN = "    with torch.no_grad():\n        return"
+SETTING = "SCALE = 2.0"
+CONFIG = f"{SETTING}; import torch._inductor.config as c; c."
+TWO = "self.factor = 3.0\n        self.a = nn.Sequential(nn.Linear(8, {0}), nn.Linear({0}, 8))"
+
+
+def changed(old: str, new: str, told: str | None) -> tuple[str, str | None]:
+    """Return the program with one text in the place of another, and what is told."""
+    assert old in PROGRAM, old
+    return PROGRAM.replace(old, new, 1), told
+
+
+def set_to(name: str, value: str) -> tuple[str, str | None]:
+    """Return the program with a setting of inductor's that is not its default."""
+    told = f"setting {re.escape(name)}: the default before, {re.escape(value)} now"
+    return changed(SETTING, f"{CONFIG}{name} = {value}", told)
+
+
+def given(new: str, told: str | None) -> tuple[str, str | None]:
+    """Return the program with another input."""
+    return changed("randn(4, 8)", new, told)
+
+
+def after(new: str, told: str | None) -> tuple[str, str | None]:
+    """Return the program with something done before it is compiled."""
+    return changed(SETTING, f"{SETTING}; {new}", told)
+
+
+CHANGES = {
+    # inputs
+    "batch": given("randn(6, 8)", r"input 2: f32\[4, 8\] before, f32\[6, 8\] now"),
+    "rank": given("randn(2, 4, 8)", r"input 2: f32\[4, 8\] before, f32\[2, 4, 8\] now"),
+    "stride": given("randn(8, 4).t()", r"input 2: .* before, f32\[4, 8\] of strides \(1, 4\) now"),
+    "dtype": given("randn(4, 8).double(); net = net.double()", r"input 0: f32\[8, 8\] before, f64"),
+    "half precision": given("randn(4, 8).bfloat16(); net = net.bfloat16()", "input 0: f32.* bf16"),
+    "offset": given("randn(5, 8)[1:]", None),
+    "values": given("randn(4, 8) * 3", None),
+    "another seed": changed("manual_seed(0)", "manual_seed(1)", None),
+    "requires grad": changed("torch.ones(8)", "torch.ones(8, requires_grad=True)", None),
+    "shape of a global": changed("torch.ones(8)", "torch.ones(1)", r"input 3: f32\[8\] before, f32\[1\] now"),
+    "dtype of a global": changed("torch.ones(8)", "torch.ones(8).double()", "input 3: f32.* before, f64"),
+    # constants
+    "learning rate": changed("LR = 0.001", "LR = 0.0003", "constant lr: 0.001 before, 0.0003 now"),
+    "integer": changed("LR = 0.001", "LR = 1", "constant lr: 0.001 before, 1 now"),
+    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, none now"),
+    "flag": changed("FLAG = True", "FLAG = False", "constant flag: True before, False now"),
+    "flag is None": changed("FLAG = True", "FLAG = None", "constant flag: True before, None now"),
+    # code
+    "body": changed("y.sum() if", "y.sum().exp() if", r"graph: 1 node differs: none before, exp\(_\) now"),
+    "operator": changed("+ BIAS", "- BIAS", "graph: 1 node differs: add.* before, sub.* now"),
+    "helper": changed("x.sin()", "x.cos()", r"graph: 1 node differs: sin\(_\) before, cos\(_\) now"),
+    "longer helper": changed("x.sin()", "x.sin().tan()", r"graph: 1 node differs: .* tan\(_\) now"),
+    "closure": changed("make(2)", "make(3)", r"constant in the graph: pow.*2\) before, pow.*3\) now"),
+    "global": changed(SETTING, "SCALE = 4.0", r"constant in the graph: mul.*2.0\) before, mul.*4.0\) now"),
+    "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant in the graph: mul.*1.5\) before"),
+    "attribute": changed("factor = 3.0", "factor = 5.0", r"constant in the graph: mul.*3.0\) before"),
+    "forward": changed("* self.factor\n", "/ self.factor\n", "graph: 1 node differs: mul.* div.* now"),
+    "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
+    "wider layers": changed("self.factor = 3.0", TWO.format(9), "inputs: 4 before, 6 now"),
+    "no bias": changed("nn.Linear(8, 8)\n", "nn.Linear(8, 8, bias=False)\n", "inputs: 4 before, 3 now"),
+    "dropout": changed("Dropout(0.0)", "Dropout(0.5)", "graph: 1 node differs: clone.* native_dropout"),
+    "evaluation": changed("net = Net()", "net = Net().eval()", None),
+    "one factor less": changed("SCALE * TABLE", "TABLE", "graph: 1 node differs: mul.*2.0"),
+    "custom operator": changed("x.sin()", "double(x)", "graph: 1 node differs: sin.* nbtest.double"),
+    "code of an operator that is not called": changed("return x * 2\n", "return x * 3\n", None),
+    "comment": changed("def helper(x): return", "def helper(x):\n    # why\n    return", None),
+    "another function": changed("def helper", "def other(x): return x\ndef helper", None),
+    "name of an argument": changed("f(x, lr, flag):\n    y =", "f(x, lr, flag):\n    z = x; y =", None),
+    # how it is compiled
+    "mode": changed('MODE = "lite"', 'MODE = "default"', r"mode or options: \d+ settings differ"),
+    "dynamic": changed("OPTIONS = {}", 'OPTIONS = {"dynamic": True}', "inputs: 4 before, 9 now"),
+    "epilogues": set_to("epilogue_fusion", "False"),
+    "fusion": set_to("max_fusion_size", "7"),
+    "vectors": set_to("cpp.simdlen", "1"),
+    "fast math": set_to("cpp.enable_unsafe_math_opt_flag", "True"),
+    "padding": set_to("shape_padding", "False"),
+    "index order": set_to("pick_loop_orders", "False"),
+    "cache tag": after('torch.compiler.config.cache_key_tag = "mine"', "cache tag: none before, mine now"),
+    # what is in force
+    "threads": after("torch.set_num_threads(1)", "for this number of threads: 1 now, 2 before"),
+    "default dtype": changed(
+        "LR = 0.001",
+        "LR = 0.001; torch.set_default_dtype(torch.float64)",
+        "default dtype: torch.float32 before, torch.float64 now",
+    ),
+    "deterministic": after("torch.use_deterministic_algorithms(True)", "deterministic algorithms: "),
+    "precision": after('torch.set_float32_matmul_precision("high")', "precision of matrix multiplications: "),
+    "autocast": changed(
+        WITHIN,
+        WITHIN.replace("no_grad()", "no_grad(), torch.autocast('cpu')"),
+        "autocast: off before, bfloat16 now",
+    ),
+    "gradients": changed(WITHIN, WITHIN.replace("no_grad", "enable_grad"), "gradients: off before, on now"),
+    "inference mode": changed(WITHIN, WITHIN.replace("no_grad", "inference_mode"), None),
+    "a variable that torch read before": after('os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1"', None),
+    "a variable of ours": after('os.environ["NBX"] = "1"', None),
+}
+"""By name, each a program and what is told of its miss, a regular expression."""

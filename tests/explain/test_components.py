@@ -1,0 +1,170 @@
+"""What a key is made of: read from torch's lines, kept small, and compared."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+
+import pytest
+
+from nbcache.core.errors import FormatError
+from nbcache.core.model import Direction, GraphRecord, Outcome
+from nbcache.explain.actions import NOTHING_TO_DO, next_action
+from nbcache.explain.components import Components, differences, from_lines, from_text, to_text
+from nbcache.explain.misses import explained
+
+CODE = """<lambda>()
+
+def forward(self, arg0_1, arg1_1):
+    sin = torch.ops.aten.sin.default(arg0_1);  arg0_1 = None
+    mul = torch.ops.aten.mul.Tensor(sin, 0.001);  sin = None
+    return (mul,)
+"""
+TENSOR = (
+    "TensorMetadata(dtype=torch.float32, shape=torch.Size([2, 8]), stride=(8, 1), device=device(type='cpu'), "
+    "layout=torch.strided, memory_format=torch.contiguous_format, storage_offset=0, storage_bytes=64, "
+    "requires_grad=False, is_quantized=False, is_conj=False, is_neg=False)"
+)
+LINES = [
+    f"[aaaa] gm: {CODE}",
+    f"[bbbb] example_inputs[0]: {TENSOR}",
+    "[cccc] cpp_runtime_thread_count: 2",
+    "[dddd] inductor_config[max_autotune]: False",
+    "[dddd] inductor_config[cpp.simdlen]: None",
+    "[eeee] fx_kwargs[get_decomp_fn]: <function f at 0x7f3ef9a70680>",
+    "[ffff] torch_version: \x00\ufffd",
+    "no line of torch's",
+]
+DEFAULTS = {"max_autotune": "False", "cpp.simdlen": "None"}
+
+
+def made(*lines: str, **arguments: str) -> Components:
+    """Return the components with these lines in the place of those of the same names."""
+    names = {line.split("] ", 1)[1].split(": ", 1)[0] for line in lines}
+    kept = [line for line in LINES if line.split("] ", 1)[-1].split(": ", 1)[0] not in names]
+    return from_lines([*kept, *lines], DEFAULTS, arguments)
+
+
+def words(before: Components, now: Components) -> list[str]:
+    return [each.words() for each in differences(before, now)]
+
+
+def test_components_are_short_and_hold_neither_defaults_nor_addresses_nor_bytes() -> None:
+    found = made()
+    assert found.nodes == ("sin(_)", "mul.Tensor(_, 0.001)")
+    assert found.inputs == ("f32[2, 8]",)
+    assert found.settings == {}
+    assert found.others == {
+        "gm": "#aaaa",
+        "cpp_runtime_thread_count": "2",
+        "fx_kwargs[get_decomp_fn]": "#eeee",
+        "torch_version": "#ffff",
+    }
+    assert from_text(to_text(found)) == found
+    assert words(found, made()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            f"[x] example_inputs[0]: {TENSOR.replace('[2, 8]', '[4, 8]')}",
+            "input 0: f32[2, 8] before, f32[4, 8] now",
+        ),
+        (
+            f"[x] example_inputs[0]: {TENSOR.replace('float32', 'bfloat16').replace('cpu', 'cuda')}",
+            "input 0: f32[2, 8] before, bf16[2, 8] on cuda now",
+        ),
+        (
+            f"[x] example_inputs[0]: {TENSOR.replace('(8, 1)', '(1, 2)')}",
+            "input 0: f32[2, 8] before, f32[2, 8] of strides (1, 2) now",
+        ),
+        ("[x] example_inputs[1]: s77", "sizes: fixed before, dynamic now"),
+        (f"[x] example_inputs[1]: {TENSOR}", "inputs: 1 before, 2 now"),
+        ("[x] inductor_config[max_autotune]: True", "setting max_autotune: the default before, True now"),
+        ("[x] cpp_runtime_thread_count: 1", "threads: 2 before, 1 now"),
+        ("[x] torch_version: other", "torch's sources differs"),
+        ("[x] fx_kwargs[get_decomp_fn]: <function g at 0x1>", "get decomp fn differs"),
+        (
+            f"[x] gm: {CODE.replace('0.001', '0.002')}",
+            "constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.002) now",
+        ),
+        (
+            f"[x] gm: {CODE.replace('sin.default', 'cos.default')}",
+            "graph: 1 node differs: sin(_) before, cos(_) now",
+        ),
+        (f"[x] gm: {CODE.replace('(sin,', '(arg1_1,')}", "graph: its nodes are connected otherwise"),
+    ],
+)
+def test_a_difference_is_told_in_words(line: str, told: str) -> None:
+    assert words(made(), made(line)) == [told]
+
+
+def test_a_constant_that_it_is_called_with_comes_before_what_that_changes() -> None:
+    now = made(f"[x] gm: {CODE.replace('0.001', '0.002')}", lr="0.002")
+    assert words(made(lr="0.001"), now) == [
+        "constant lr: 0.001 before, 0.002 now",
+        "constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.002) now",
+    ]
+
+
+def test_many_settings_are_a_mode() -> None:
+    lines = [f"[x] inductor_config[{name}]: 1" for name in "abcd"]
+    first, *more = words(made(), made(*lines))
+    assert first == "mode or options: 4 settings differ" and len(more) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no base64!",
+        base64.b64encode(b"not compressed").decode(),
+        base64.b64encode(zlib.compress(b"[1]")).decode(),
+        base64.b64encode(zlib.compress(json.dumps([[1], [], {}, {}, {}]).encode())).decode(),
+        base64.b64encode(zlib.compress(json.dumps([["\x1b[2J"], [], {}, {}, {}]).encode())).decode(),
+        base64.b64encode(zlib.compress(b"[" * 5_000_000)).decode(),
+    ],
+)
+def test_what_is_no_components_or_cannot_be_shown_is_refused(text: str) -> None:
+    with pytest.raises(FormatError):
+        from_text(text)
+
+
+def test_the_nearest_graph_is_the_one_that_differs_least() -> None:
+    far = to_text(made("[x] cpp_runtime_thread_count: 1", "[x] inductor_config[max_autotune]: True"))
+    near = to_text(made("[x] cpp_runtime_thread_count: 1"))
+    found = explained(made(), [("far", far), ("damaged", "?"), ("unknown", ""), ("near", near)])
+    assert found is not None and (found.nearest, found.clause()) == ("near", "threads: 1 before, 2 now")
+    found = explained(made(), [("far", far)])
+    assert found is not None and found.clause().endswith("; and 1 more, see %nbcache why")
+    assert explained(made(), [("same", to_text(made()))]) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "action"),
+    [
+        (
+            {"recompile_reason": "0/0: tensor 'x' size mismatch at index 0. expected 2, actual 3"},
+            "dynamic=True",
+        ),
+        ({"recompile_reason": "0/0: L['lr'] == 0.1"}, "pass the value as a tensor"),
+        ({"recompile_reason": "0/0: GLOBAL_STATE changed: grad_mode"}, "in the same mode"),
+        ({"graph_break_reason": "generic_jump: an `if` asks for the value of a tensor"}, "torch.where"),
+        ({"graph_break_reason": "Unsupported Tensor.item() call"}, "keep it a tensor"),
+        ({"graph_break_reason": "Attempted to call print"}, "print after"),
+        ({"graph_break_reason": "something new"}, "fullgraph=True shows where"),
+        (
+            {"outcome": Outcome.BYPASS, "reason": "this backend does not use torch's caches"},
+            "backend='inductor'",
+        ),
+        ({"outcome": Outcome.BYPASS, "reason": "no idea"}, "torch does not cache such a graph"),
+        ({"outcome": Outcome.DISABLED, "reason": "fx_graph_cache is off"}, "%nbcache config"),
+        ({"outcome": Outcome.HIT}, "it was there"),
+        ({}, NOTHING_TO_DO),
+    ],
+)
+def test_each_graph_has_one_next_action(more: dict[str, object], action: str) -> None:
+    told = {"outcome": Outcome.MISS, **more}
+    graph = GraphRecord("f", "0/0", Direction.INFERENCE, **told)  # type: ignore[arg-type]
+    assert action in next_action(graph, None)

@@ -1,0 +1,65 @@
+"""Why a graph missed: what was changed is named first, through kernels that are restarted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from explain.changes import CHANGES, PROGRAM
+from soundness.conftest import restarts
+from soundness.restarts import Restarts
+
+from support.front_door import LOAD, SET_UP, RunCells, printed, shown
+
+__all__ = ["restarts"]  # the fixture
+
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("why")]  # for its fixtures
+
+COMMON = ("autocast", "batch", "comment", "gradients", "helper", "learning rate", "mode", "threads")
+
+
+@pytest.fixture(scope="module")
+def compiled(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folders of a kernel that has compiled the program as it is."""
+    folder = tmp_path_factory.mktemp("why") / "before"
+    assert [outcome for outcome, *_ in restarts.run(PROGRAM, folder)["graphs"]] == ["miss"]
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in COMMON else pytest.mark.proof) for each in CHANGES]
+)
+def test_what_was_changed_is_named_first(
+    name: str, restarts: Restarts, compiled: Path, tmp_path: Path
+) -> None:
+    program, told = CHANGES[name]
+    shutil.copytree(compiled, tmp_path / "now")
+    answer = restarts.run(program, tmp_path / "now")
+    assert "error" not in answer, answer["error"]
+    (outcome, _, reason), *_ = answer["graphs"]
+    assert outcome == ("hit" if told is None else "miss"), reason
+    assert told is None or re.search(f"^not stored(?::| for) ?{told.removeprefix('for ')}", reason), reason
+
+
+def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> None:
+    define = "def loss(x, lr): return model(x).sum() * lr\nf = torch.compile(loss, mode='lite')"
+    call = "with torch.no_grad(): print(f(x, 0.001).item())"
+    run_cells([LOAD, SET_UP, define, call])
+    other = call.replace("0.001", "0.0003")
+
+    done = run_cells(
+        [LOAD, SET_UP, define, "%nbcache why", other, "%nbcache why", "%nbcache why loss --json"]
+    )
+
+    assert "no graph has compiled yet" in shown(done, 3)
+    assert "not stored: constant lr: 0.001 before, 0.0003 now" in shown(done, 4)
+    said = shown(done, 5)
+    assert "differs: constant lr: 0.001 before, 0.0003 now" in said
+    assert "differs: constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.0003) now" in said
+    assert "next: pass it as a tensor, and another value need not compile again" in said
+    (row,) = json.loads(printed(done, 6))["graphs"]
+    assert row["differences"][0] == {"what": "constant lr", "before": "0.001", "now": "0.0003"}
+    assert row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("pass it as")
