@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import takewhile
 
 from nbcache.core.canonical_json import corrupt
 
@@ -41,6 +42,8 @@ _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic, as an input."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
+_MOST_COMPARED = 400
+"""Of more nodes from the first difference on, it is not looked for those that are the same again."""
 _MOST_NODES = 4000
 """More nodes of a graph are not kept."""
 _MOST_BYTES = 1 << 20
@@ -238,22 +241,19 @@ def _graph(before: tuple[str, ...], now: tuple[str, ...]) -> Iterator[Difference
         if len(pairs) == 1 and pairs[0][0].partition("(")[0] == pairs[0][1].partition("(")[0]:
             yield Difference("constant in the graph", *pairs[0])
             return
-    changed = [
-        (first, second, start, other)
-        for kind, start, first, other, second in SequenceMatcher(
-            None, before, now, autojunk=False
-        ).get_opcodes()
-        if kind != "equal"
-    ]
-    count = sum(max(first - start, second - other) for first, second, start, other in changed)
-    if not changed:
+    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+    one, two = before[begin:], now[begin:]
+    if not one and not two:
         yield Difference("graph: its nodes are connected otherwise", "", "")
         return
-    _, _, start, other = changed[0]
-    one = before[start] if start < len(before) else ""
-    two = now[other] if other < len(now) else ""
+    count = max(len(one), len(two))
+    if count <= _MOST_COMPARED:
+        steps = SequenceMatcher(None, one, two, autojunk=False).get_opcodes()
+        changed = [step for step in steps if step[0] != "equal"]
+        count = sum(max(step[2] - step[1], step[4] - step[3]) for step in changed)
+        one, two = one[changed[0][1] :], two[changed[0][3] :]
     what = "1 node differs" if count == 1 else f"{count} nodes differ, first"
-    yield Difference(f"graph: {what}", one, two)
+    yield Difference(f"graph: {what}", one[0] if one else "", two[0] if two else "")
 
 
 def to_text(components: Components) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["being_looked_up", "follow_lookups"]
 
 _FOLLOWING = "following torch's lookups"
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
-"""Types of arguments that count by their values."""
+_CONSTANTS = (bool, int, float, complex, type(None))
+"""Types of arguments that are told by their values; texts are not, which may be nobody else's business."""
 _LONGEST = 60
 """Characters of a constant that are kept."""
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -107,6 +108,13 @@ def test_a_constant_that_it_is_called_with_comes_before_what_that_changes() -> N
         "constant lr: 0.001 before, 0.002 now",
         "constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.002) now",
     ]
+
+
+def test_of_large_graphs_the_first_difference_is_told_and_how_many_nodes_follow() -> None:
+    nodes = tuple(f"op{number % 7}(_)" for number in range(4000))
+    before = replace(made(), nodes=nodes)
+    now = replace(made("[x] gm: other"), nodes=(*nodes[:10], "new(_)", *nodes[10:]))
+    assert words(before, now) == ["graph: 3991 nodes differ, first: op3(_) before, new(_) now"]
 
 
 def test_many_settings_are_a_mode() -> None:

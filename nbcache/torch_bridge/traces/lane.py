@@ -53,8 +53,6 @@ _TYPE = "trace"
 _SPAN = "nbcache.trace"
 _MOST_CANDIDATES = 16
 """Of the traces under a key, how many are tried, the newest first."""
-_MOST_KEPT = 16
-"""How many calls are kept for an audit."""
 _KERNELS_PER_TRY = 20
 """One kernel of so many tries to record what could not be recorded before: that takes time."""
 _COMPILE_TAKES = (

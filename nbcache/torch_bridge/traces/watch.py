@@ -56,7 +56,7 @@ class Seen:
         """Dynamo's values, in the order in which they were made; those of attempts that failed as well."""
         self.sourceless: list[Any] = []
         """What Dynamo came to by no way that it could guard."""
-        self.compared: set[tuple[type | None, type | None]] = set()
+        self.compared: set[tuple[type | None, ...]] = set()
         """Types of values of which the code asks whether they are the very same; None where not known."""
         self.codecs: set[Any] = set()
         """What texts and bytes are encoded and decoded by; None where that is not known."""
@@ -171,6 +171,17 @@ def _type_of(tracker: Any) -> type | None:
     return found
 
 
+def _constants(given: Iterable[Any]) -> Iterator[Any]:
+    """Return the constants among arguments of Dynamo's, which are lists and dictionaries; None for others."""
+    for each in given:
+        if isinstance(each, (list, tuple)):
+            yield from _constants(each)
+        elif isinstance(each, dict):
+            yield from _constants(each.values())
+        else:
+            yield getattr(each, "value", None)
+
+
 def _is_lazy(tracker: Any) -> bool:
     return type(tracker).__name__ in _LAZY
 
@@ -268,36 +279,34 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
         def noted(tx: Any, operands: Any, *more: Any) -> Any:
             found = compare(tx, operands, *more)
             if is_here():
-                left, right = operands
-                seen.compared.add((_type_of(left), _type_of(right)))
+                seen.compared.add(tuple(map(_type_of, operands)))
             return found
 
         return noted
 
     def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if name in ("decode", "encode") and is_here():
-            given, named = args
-            seen.codecs.update(getattr(each, "value", None) for each in (*given, *named.values()))
+            seen.codecs.update(_constants((*args, *kwargs.values())))
         return method(self, tx, name, *args, **kwargs)
 
-    ConstantVariable.call_method = call_method
     comparing = {name: compare_op_handlers[name] for name in ("is", "is not")}
+    ran.begin()
+    ConstantVariable.call_method = call_method
     compare_op_handlers.update({name: noting(compare) for name, compare in comparing.items()})
     meta.__call__ = make
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)
     OutputGraph.call_user_compiler = compile
-    ran.begin()
     try:
         yield
     finally:
-        ran.end()
         compare_op_handlers.update(comparing)
         ConstantVariable.call_method = method
         OutputGraph.call_user_compiler = compiler
         SourcelessBuilder.create = staticmethod(create)
         walker.__init__ = begin
         del meta.__call__
+        ran.end()
         seen.note_run(ran.codes())
         seen.made_members = _members() != members
         seen.imported = {*sys.modules} - modules
