@@ -76,11 +76,7 @@ def sample_key(device: str, failed_with: str | None = None) -> str:
 
 def run_sample(session: Session, device: str) -> float | None:
     """Return the result of the sample in inference, compiled from what is stored; None where it is not."""
-    try:
-        with restoring_only():
-            return compile_sample(session, device, training=False) if is_as_usual() else None
-    except NotStored:
-        return None
+    return _Restoring(session, device).run(training=False) if is_as_usual() else None
 
 
 class _Restoring:
@@ -91,15 +87,18 @@ class _Restoring:
         self._device = device
         self.stored = True
 
-    def run(self, *, training: bool, backend: str = "inductor") -> None:
-        """Compile the sample, unless that failed before; whatever stops it is no matter for the user."""
-        if not self.stored:
-            return
-        try:
-            with restoring_only():
-                compile_sample(self._session, self._device, training=training, backend=backend)
-        except Exception:  # most often NotStored, within an error of torch's
-            self.stored = False
+    def run(self, *, training: bool, backend: str = "inductor") -> float | None:
+        """Compile the sample, unless that failed before; whatever stops it is no matter for the user.
+
+        Returns the result of inference; None where there is none.
+        """
+        if self.stored:
+            try:
+                with restoring_only():
+                    return compile_sample(self._session, self._device, training=training, backend=backend)
+            except Exception:  # most often NotStored, within an error of torch's
+                self.stored = False
+        return None
 
 
 def _choose_instruction_set() -> None:

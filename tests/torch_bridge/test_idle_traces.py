@@ -110,6 +110,19 @@ def test_a_trace_is_tried_and_what_was_adopted_is_audited_while_no_cell_runs(
     assert result == expected[-1].strip()
 
 
+def test_without_a_sample_nothing_is_tried_and_traces_stay(
+    isolated: dict[str, str], start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    del isolated["NBCACHE_PREWARM"]
+    without_compiler = {**isolated, "NBCACHE_TRACE": "on", "PATH": str(tmp_path / "empty")}
+    kernel = start_kernel(without_compiler)
+    run(kernel, LOAD)
+    kernel.idle()
+    assert slices(kernel) == ["record a trace", "adopt a trace"]
+    assert kernel.ask(f"{SESSION}.notices") == []
+
+
 def test_a_kept_call_keeps_nothing_alive_and_is_not_audited_without_what_it_was_given(
     tracing: dict[str, str], start_kernel: StartKernel
 ) -> None:

@@ -25,6 +25,7 @@ from nbcache.torch_bridge.events import is_restoring_only, restoring_only
 from nbcache.torch_bridge.traces.adopting import Adopted
 from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.frame import Frame
+from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.unnoticed import is_as_usual, unnoticed
 
@@ -162,7 +163,8 @@ class Later:
         """Have the sample's trace recorded, or adopted: where that goes wrong, there are no traces here."""
         self._here.trial = trial
         try:
-            result = run_sample()
+            if (result := run_sample()) is None:  # it is not stored, or another thread compiles
+                return
             if trial.result not in (None, result):
                 raise RuntimeError(f"an adopted trace returns {result} instead of {trial.result}")
             trial.result = result
@@ -177,7 +179,8 @@ class Later:
 
         trace = call.candidate.trace
         name = f"{trace.function}()"
-        if not (self._is_on() and is_as_usual() and compile_lock.acquire(blocking=False)):
+        may_trace = self._is_on() and is_as_usual() and Ran.is_possible()
+        if not (may_trace and compile_lock.acquire(blocking=False)):
             return
         try:
             with call.in_force():
@@ -207,12 +210,8 @@ def _kept_call(
     try:
         values = {name: _kept(torch, value) for name, value in frame.values.items()}
         cells = [_kept(torch, cell.cell_contents) for cell in frame.closure or ()]
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):  # no weak reference to it, an empty cell, a list of itself
-        return None
+    except (TypeError, ValueError, RecursionError):
+        return None  # there is no weak reference to it, a cell is empty, or a list holds itself
 
     def again() -> Frame:
         held = {name: value() for name, value in values.items()}
