@@ -52,6 +52,16 @@ _RECOMPILES = (
 )
 """What to do about a recompile, by the guard that failed."""
 
+_MISSES = (
+    ("^constant", "pass it as a tensor, and another value need not compile again"),
+    ("^inputs", "nothing, if the model has changed; else see what the function closes over"),
+    ("^input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),
+    ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
+    ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
+    ("", NOTHING_TO_DO),
+)
+"""What to do about a miss, by what differs first."""
+
 
 def next_action(graph: GraphRecord, found: Explanation | None) -> str:
     """Return one thing to do next about a graph; a clause that begins with a verb."""
@@ -64,7 +74,7 @@ def next_action(graph: GraphRecord, found: Explanation | None) -> str:
     if graph.outcome is Outcome.DISABLED:
         return "switch the cache on: %nbcache config shows which setting it is"
     if found is not None:
-        return found.action()
+        return _first(_MISSES, found.differences[0].what)
     return NOTHING_TO_DO if graph.outcome is Outcome.MISS else "nothing: it was there"
 
 

@@ -61,11 +61,11 @@ class Components:
     inputs: tuple[str, ...]
     """What the graph is called with: `f32[2, 64]`."""
     settings: Mapping[str, str]
-    """Settings of inductor that are not its defaults."""
+    """Settings of inductor that are not its defaults, each where it is short, else `#` and a digest."""
     others: Mapping[str, str]
-    """Everything else by name: the value where it is short, else `#` and a digest."""
+    """Everything else by name, in the same way."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Numbers, texts and the like that the function was called with, by name."""
+    """Numbers and flags that the function was called with, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +102,27 @@ def from_lines(
         digest, name, value = match.groups()
         if name == "gm":
             nodes = (*_nodes(value),)
-            others["gm"] = f"#{digest[:12]}"
+            others["gm"] = _hidden(digest)
         elif found := _INPUT.fullmatch(name):
-            inputs[int(found[1])] = _input(value)
+            inputs[int(found[1])] = _input(value, digest)
         elif found := _SETTING.fullmatch(name):
             if defaults.get(found[1]) != value:
-                settings[found[1]] = value[:_LONGEST]
+                settings[found[1]] = _short(value, digest)
         else:
-            readable = value.isprintable() and " at 0x" not in value and len(value) <= _LONGEST
-            others[name] = value if readable and name not in _UNREADABLE else f"#{digest[:12]}"
+            others[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
     ordered = tuple(inputs[index] for index in sorted(inputs))
     return Components(nodes, ordered, settings, others, dict(arguments))
+
+
+def _short(value: str, digest: str) -> str:
+    """Return a value that a person can read at a glance; else its digest, in place of addresses and bytes."""
+    shown = value.isprintable() and " at 0x" not in value and len(value) <= _LONGEST
+    return value if shown else _hidden(digest)
+
+
+def _hidden(digest: str) -> str:
+    """Return what stands for a value that is not shown."""
+    return f"#{digest[:12]}"
 
 
 def _nodes(code: str) -> Iterator[str]:
@@ -125,10 +135,10 @@ def _nodes(code: str) -> Iterator[str]:
             yield f"{operator}({_VARIABLE.sub('_', match[2])})"[:_LONGEST]
 
 
-def _input(value: str) -> str:
+def _input(value: str, digest: str) -> str:
     """Return an input in short, `f32[2, 64]`, with what is not usual of it."""
     if not value.startswith("TensorMetadata("):
-        return value[:_LONGEST]
+        return _short(value, digest)
     fields = dict(_FIELD.findall(value.removeprefix("TensorMetadata(").removesuffix(")")))
     kind = fields.get("dtype", "").removeprefix("torch.")
     shape = _numbers(fields.get("shape", ""))
@@ -177,13 +187,16 @@ def differences(before: Components, now: Components) -> list[Difference]:
 
 
 def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
-    then, here = before.get(name, "none"), now.get(name, "none")
-    if then == here:
-        return None
-    shown = not (then.startswith("#") or here.startswith("#"))
     words = _WORDS.get(name, {})
+    then, here = (words.get(each, each) for each in (before.get(name, "none"), now.get(name, "none")))
     called = (_NAMES | _MORE_NAMES).get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
-    return Difference(called, *((words.get(then, then), words.get(here, here)) if shown else ("", "")))
+    return None if then == here else _difference(called, then, here)
+
+
+def _difference(what: str, before: str, now: str) -> Difference:
+    """Return a difference that shows both values, where both are short."""
+    shown = not (before.startswith("#") or now.startswith("#"))
+    return Difference(what, *((before, now) if shown else ("", "")))
 
 
 def _inputs(before: Components, now: Components) -> Iterator[Difference]:
@@ -196,7 +209,7 @@ def _inputs(before: Components, now: Components) -> Iterator[Difference]:
         return
     for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
         if old != new:
-            yield Difference(f"input {index}", old, new)
+            yield _difference(f"input {index}", old, new)
 
 
 def _settings(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
@@ -211,7 +224,7 @@ def _mappings(
 ) -> Iterator[Difference]:
     for name in sorted({*before, *now}):
         if before.get(name) != now.get(name):
-            yield Difference(f"{kind} {name}", before.get(name, absent), now.get(name, absent))
+            yield _difference(f"{kind} {name}", before.get(name, absent), now.get(name, absent))
 
 
 _UNREADABLE = frozenset({"nbcache_dependencies", "system_info[hash]", "torch_version"})

@@ -1,4 +1,4 @@
-"""Why a graph missed: the nearest one that is stored, what differs, and what to do about it."""
+"""Why a graph missed: the nearest one that is stored, and what differs."""
 
 from __future__ import annotations
 
@@ -27,24 +27,6 @@ class Explanation:
         """Return it in short, for a table."""
         first, *more = (each.words() for each in self.differences)
         return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
-
-    def action(self) -> str:
-        """Return one thing to do about it."""
-        what = self.differences[0].what
-        for begins, action in _ACTIONS:
-            if what.startswith(begins):
-                return action
-        return "nothing: it is stored now, and the next kernel finds it"
-
-
-_ACTIONS = (
-    ("constant", "pass it as a tensor, and another value need not compile again"),
-    ("inputs", "nothing, if the model has changed; else see what the function closes over"),
-    ("input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),
-    ("setting", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
-    ("threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
-)
-"""What to do, by how the first difference begins."""
 
 
 def explained(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:

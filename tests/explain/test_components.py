@@ -117,6 +117,14 @@ def test_of_large_graphs_the_first_difference_is_told_and_how_many_nodes_follow(
     assert words(before, now) == ["graph: 3991 nodes differ, first: op3(_) before, new(_) now"]
 
 
+def test_a_value_that_is_none_is_told_and_one_that_cannot_be_shown_is_not() -> None:
+    before = made("[x] cache_key_tag: ")
+    assert words(before, made("[y] cache_key_tag: mine")) == ["cache tag: none before, mine now"]
+    now = made("[z] cache_key_tag: ", "[z] inductor_config[max_autotune]: a\nb")
+    assert from_text(to_text(now)) == now
+    assert words(before, now) == ["setting max_autotune differs"]
+
+
 def test_many_settings_are_a_mode() -> None:
     lines = [f"[x] inductor_config[{name}]: 1" for name in "abcd"]
     first, *more = words(made(), made(*lines))
@@ -147,6 +155,18 @@ def test_the_nearest_graph_is_the_one_that_differs_least() -> None:
     found = explained(made(), [("far", far)])
     assert found is not None and found.clause().endswith("; and 1 more, see %nbcache why")
     assert explained(made(), [("same", to_text(made()))]) is None
+
+
+def test_a_miss_has_the_action_for_what_differs_first() -> None:
+    graph = GraphRecord("f", "0/0", Direction.INFERENCE, Outcome.MISS)
+    several = [f"[x] inductor_config[{name}]: 1" for name in "abcd"]
+    for now, action in (
+        (made(lr="0.1"), "pass it as a tensor"),
+        (made(*several), "use the same mode"),
+        (made("[x] cpp_runtime_thread_count: 1"), "torch.set_num_threads"),
+        (made("[x] torch_version: other"), NOTHING_TO_DO),
+    ):
+        assert action in next_action(graph, explained(now, [("before", to_text(made()))]))
 
 
 @pytest.mark.parametrize(

@@ -89,16 +89,9 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 break
     if changed:
         raise Untold(max(changed, key=_Changed.tells).words())
-    deep = objects_for(torch, annotations=False, deeply=True)
+    _check_deeply(torch, {place: facts.pop(place) for place in [*facts] if place.startswith(DEEPLY)}, values)
     for place, digest in facts.items():
-        if place.startswith(DEEPLY):
-            where = place.removeprefix(DEEPLY)
-            if not where.isdecimal() or int(where) >= len(values):
-                raise corrupt("a fact of a trace is of nothing")
-            value = values[int(where)]
-            if (now := deep.digest(value)) != digest:
-                raise Untold(f"something within a {type(value).__qualname__} has changed")
-        elif place.startswith("$"):
+        if place.startswith("$"):
             if (now := objects.digest(os.environ.get(place[1:]))) != digest:
                 raise Untold(_Changed(f"the environment variable {place[1:]}", None, digest, now).words())
         else:
@@ -117,6 +110,18 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
             )
     _check_names(objects, trace, frame)
     return Checked(trace, names, sources, values)
+
+
+def _check_deeply(torch: ModuleType, facts: Mapping[str, str], values: Sequence[Any]) -> None:
+    """Raise Untold of a value of which something has changed, however deep within."""
+    objects = objects_for(torch, annotations=False, deeply=True) if facts else None
+    for place, digest in facts.items():
+        index = place.removeprefix(DEEPLY)
+        if not index.isdecimal() or int(index) >= len(values):
+            raise corrupt("a fact of a trace is of nothing")
+        value = values[int(index)]
+        if objects is not None and objects.digest(value) != digest:
+            raise Untold(f"something within a {type(value).__qualname__} has changed")
 
 
 def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:

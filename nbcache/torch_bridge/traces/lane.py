@@ -221,11 +221,10 @@ class Traces:
         return ""
 
     def _stored(self, key: str) -> Sequence[Artifact]:
-        """Return the traces under a key, newest first, but for those that an audit has found to be wrong."""
+        """Return the traces under a key, newest first."""
         if (trial := self._later.trial) is not None:
             return () if trial.artifact is None else (trial.artifact,)
-        found = self._session.find(_TYPE, key)[:_MOST_CANDIDATES]
-        return [each for each in found if not self._session.find(DIFFERS, sha256(each.content))]
+        return self._session.find(_TYPE, key)[:_MOST_CANDIDATES]
 
     def _has_none(self, key: str) -> bool:
         """Tell whether it is known of a function that it can have no trace."""
@@ -239,8 +238,11 @@ class Traces:
         reasons = []
         try:
             for number, artifact in enumerate(self._stored(key)):
+                digest = sha256(artifact.content)
+                if self._session.find(DIFFERS, digest):
+                    continue  # an audit has found it to be wrong
                 try:
-                    candidate = Candidate(key, sha256(artifact.content), from_bytes(artifact.content))
+                    candidate = Candidate(key, digest, from_bytes(artifact.content))
                     trace = candidate.trace
                     fitting = checked(self._torch, trace, frame, thorough=number == 0)
                     if self._session.settings.trace == "audit":

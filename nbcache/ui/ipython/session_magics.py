@@ -87,7 +87,7 @@ class SessionMagics:
     def why(self, arguments: list[str]) -> None:
         """Say of the last cell's graphs, or of those that are named, why they missed and what to do."""
         names = [word for word in arguments if word != "--json"]
-        if unknown := [word for word in names[1:] + names if word.startswith("-") or len(names) > 1]:
+        if unknown := [word for word in names if word.startswith("-")] or names[1:]:
             raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
         graphs = self._session.graphs
         if names:
