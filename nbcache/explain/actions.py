@@ -55,6 +55,7 @@ _RECOMPILES = (
 _MISSES = (
     ("^constant", "pass it as a tensor, and another value need not compile again"),
     ("^inputs", "nothing, if the model has changed; else see what the function closes over"),
+    ("^sizes", "nothing: it is for more sizes than one now, and the next kernel finds it"),
     ("^input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),

@@ -38,8 +38,10 @@ _KINDS = {
     "complex64": "c64",
     "complex128": "c128",
 }
+_SIZE = re.compile(r"\('(.*)',\)")
+"""How torch writes an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
-"""A size that is dynamic, as an input."""
+"""A size that is dynamic."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
@@ -137,6 +139,8 @@ def _nodes(code: str) -> Iterator[str]:
 
 def _input(value: str, digest: str) -> str:
     """Return an input in short, `f32[2, 64]`, with what is not usual of it."""
+    if match := _SIZE.fullmatch(value):
+        return match[1]
     if not value.startswith("TensorMetadata("):
         return _short(value, digest)
     fields = dict(_FIELD.findall(value.removeprefix("TensorMetadata(").removesuffix(")")))
@@ -241,7 +245,7 @@ _NAMES = {
     "system_info[hash]": "device",
 }
 """What people call parts of torch's keys, what tells most first."""
-_MORE_NAMES = {"nbcache_dependencies": "what its operators and inputs depend on"}
+_MORE_NAMES = {"nbcache_dependencies": "what nbcache adds to torch's key"}
 _WORDS = {"fx_kwargs[is_inference]": {"True": "off", "False": "on"}}
 """What people call their values."""
 _LAST = ("gm", "nbcache_dependencies")

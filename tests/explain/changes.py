@@ -113,7 +113,7 @@ CHANGES = {
     "name of an argument": changed("f(x, lr, flag):\n    y =", "f(x, lr, flag):\n    z = x; y =", None),
     # how it is compiled
     "mode": changed('MODE = "lite"', 'MODE = "default"', r"mode or options: \d+ settings differ"),
-    "dynamic": changed("OPTIONS = {}", 'OPTIONS = {"dynamic": True}', "inputs: 4 before, 9 now"),
+    "dynamic": changed("OPTIONS = {}", 'OPTIONS = {"dynamic": True}', "sizes: fixed before, dynamic now"),
     "epilogues": set_to("epilogue_fusion", "False"),
     "fusion": set_to("max_fusion_size", "7"),
     "vectors": set_to("cpp.simdlen", "1"),

@@ -81,7 +81,7 @@ def test_components_are_short_and_hold_neither_defaults_nor_addresses_nor_bytes(
             f"[x] example_inputs[0]: {TENSOR.replace('(8, 1)', '(1, 2)')}",
             "input 0: f32[2, 8] before, f32[2, 8] of strides (1, 2) now",
         ),
-        ("[x] example_inputs[1]: s77", "sizes: fixed before, dynamic now"),
+        ("[x] example_inputs[1]: ('s77',)", "sizes: fixed before, dynamic now"),
         (f"[x] example_inputs[1]: {TENSOR}", "inputs: 1 before, 2 now"),
         ("[x] inductor_config[max_autotune]: True", "setting max_autotune: the default before, True now"),
         ("[x] cpp_runtime_thread_count: 1", "threads: 2 before, 1 now"),
@@ -164,6 +164,7 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
         (made(lr="0.1"), "pass it as a tensor"),
         (made(*several), "use the same mode"),
         (made("[x] cpp_runtime_thread_count: 1"), "torch.set_num_threads"),
+        (made("[x] example_inputs[1]: ('s77',)"), "for more sizes than one"),
         (made("[x] torch_version: other"), NOTHING_TO_DO),
     ):
         assert action in next_action(graph, explained(now, [("before", to_text(made()))]))
