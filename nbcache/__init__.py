@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbcache.core.errors import NbcacheError
-    from nbcache.core.model import CellReport, GraphRecord
+    from nbcache.core.reports import CellReport, GraphRecord
     from nbcache.core.version import __version__
     from nbcache.kernel.session import Session
 
@@ -24,7 +24,12 @@ __all__ = [
     "unload_ipython_extension",
 ]
 
-_MODULES = {"CellReport": "model", "GraphRecord": "model", "NbcacheError": "errors", "__version__": "version"}
+_MODULES = {
+    "CellReport": "reports",
+    "GraphRecord": "reports",
+    "NbcacheError": "errors",
+    "__version__": "version",
+}
 """Where in `nbcache.core` the values are that this exports."""
 
 

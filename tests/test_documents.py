@@ -16,7 +16,8 @@ import nbformat
 import pytest
 
 from nbcache.core.cpu_levels import BASELINES
-from nbcache.core.model import CellReport, Direction, GraphRecord, Outcome
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment

@@ -55,7 +55,7 @@ def test_importing_nbcache_loads_nothing_else_of_it(run_python: RunPython) -> No
 def test_values_and_errors_are_imported_when_they_are_asked_for(run_python: RunPython) -> None:
     names = ["GraphRecord", "CellReport", "NbcacheError", "__version__"]
     code = f"import nbcache; print(*(getattr(nbcache, name) for name in {names}))"
-    graph, report, error = "core.model.GraphRecord", "core.model.CellReport", "core.errors.NbcacheError"
+    graph, report, error = "core.reports.GraphRecord", "core.reports.CellReport", "core.errors.NbcacheError"
     said = " ".join(f"<class 'nbcache.{each}'>" for each in (graph, report, error))
     assert run_python(code).stdout == f"{said} {nbcache.__version__}\n"
     assert not hasattr(nbcache, "nothing")

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbcache.bench.options import FULL, Idle, Options, Variant
 from nbcache.bench.results import Held, Result, Row, Sizes, median, ratio, rows_of
-from nbcache.core.model import PHASES
+from nbcache.core.reports import PHASES
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
 
 __all__ = ["call_text", "hot_of", "idle_text", "report_json", "report_text", "times"]

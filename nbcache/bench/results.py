@@ -10,7 +10,7 @@ from typing import Any
 
 from nbcache.bench.options import Idle, Variant
 from nbcache.bench.variants import Subject
-from nbcache.core.model import PHASES
+from nbcache.core.reports import PHASES
 
 __all__ = ["Held", "Result", "Row", "Run", "Sizes", "Traffic", "median", "outcomes_of", "ratio", "rows_of"]
 

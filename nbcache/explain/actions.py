@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nbcache.core.model import GraphRecord, Outcome
+from nbcache.core.model import Outcome
+from nbcache.core.reports import GraphRecord
 from nbcache.explain.misses import Explanation
 
 __all__ = ["NOTHING_TO_DO", "next_action"]

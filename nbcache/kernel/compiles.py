@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nbcache.core.model import Cell, Level, Outcome
+from nbcache.core.model import Level, Outcome
+from nbcache.core.reports import Cell
 from nbcache.kernel.events import AutogradLookup, FrameCompiled, FrameTraced, TraceAdopted, TraceAudited
 from nbcache.kernel.reasons import NOT_STORED
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbcache.core.model import Cell, Level, Outcome
+from nbcache.core.model import Level, Outcome
+from nbcache.core.reports import Cell
 
 __all__ = [
     "ArtifactSeen",

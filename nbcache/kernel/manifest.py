@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbcache.artifacts.types import type_of
-from nbcache.core.model import ArtifactRef, Environment, GraphRecord, GraphSummary, Manifest, Source
+from nbcache.core.model import ArtifactRef, Environment, GraphSummary, Manifest, Source
+from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import renew_in_children
 
 __all__ = ["ManifestBuilder", "PendingImport", "summaries"]

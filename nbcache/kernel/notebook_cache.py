@@ -15,17 +15,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from nbcache.core.log import logger
-from nbcache.core.model import (
-    Artifact,
-    ArtifactRef,
-    Cell,
-    Environment,
-    GraphRecord,
-    GraphSummary,
-    Level,
-    Manifest,
-    Source,
-)
+from nbcache.core.model import Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest, Source
+from nbcache.core.reports import Cell, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.threads import Worker, renew_in_children, start_thread
 from nbcache.kernel.local_cache import LocalLevel

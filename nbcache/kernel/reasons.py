@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nbcache.core.model import ArtifactRef, Direction, GraphRecord, GraphSummary
+from nbcache.core.model import ArtifactRef, Direction, GraphSummary
+from nbcache.core.reports import GraphRecord
 from nbcache.explain.components import Components, from_text
 from nbcache.explain.misses import Explanation, explained
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from nbcache.core.log import logger
-from nbcache.core.model import Cell, CellReport, GraphRecord
+from nbcache.core.reports import Cell, CellReport, GraphRecord
 from nbcache.core.text import printable
 from nbcache.core.threads import renew_in_children
 

@@ -20,18 +20,8 @@ from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import sha256
 from nbcache.core.log import logger
-from nbcache.core.model import (
-    Activity,
-    Artifact,
-    ArtifactRef,
-    Cell,
-    CellReport,
-    Environment,
-    GraphRecord,
-    Manifest,
-    SnapshotRestored,
-    SnapshotTaken,
-)
+from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored, SnapshotTaken
+from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
@@ -282,8 +272,15 @@ class Session:
             marks.append(
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
-        if graphs and (off := self._shared_is_off()) is not None:
-            marks.append(off)
+        shared = None if self.shared_client is None else self.shared_client.level
+        failure = None if shared is None else shared.failure
+        if (
+            graphs
+            and shared is not None
+            and failure is not None
+            and not self.report_log.will_say(failure.what)
+        ):
+            marks.append(f"{shared.name} is off for now: {failure.what}")
         report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
         self.cell = None
         self._idle_since = self._clock()
@@ -292,14 +289,6 @@ class Session:
         self.saving = True
         self.cache.save_manifest()
         return report
-
-    def _shared_is_off(self) -> str | None:
-        """Return the mark of a report while the shared level is off, unless a notice of it says why."""
-        shared = None if self.shared_client is None else self.shared_client.level
-        failure = None if shared is None else shared.failure
-        if shared is None or failure is None or self.report_log.will_say(failure.what):
-            return None
-        return f"{shared.name} is off for now: {failure.what}"
 
     def idle_seconds(self) -> float:
         """Return how long no cell has run; 0 while one runs."""

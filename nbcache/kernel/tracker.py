@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbcache.core.model import Activity, Cell, Direction, GraphRecord, Outcome
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import Activity, Cell, GraphRecord
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (

@@ -11,7 +11,8 @@ import pytest
 
 from nbcache.core.errors import StoreUnavailable
 from nbcache.core.key import components
-from nbcache.core.model import Cell, Environment, Outcome
+from nbcache.core.model import Environment, Outcome
+from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing

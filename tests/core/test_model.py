@@ -6,17 +6,8 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from nbcache.core.key import components
-from nbcache.core.model import (
-    Artifact,
-    ArtifactRef,
-    Cell,
-    CellReport,
-    Direction,
-    Environment,
-    GraphRecord,
-    Level,
-    Outcome,
-)
+from nbcache.core.model import Artifact, ArtifactRef, Direction, Environment, Level, Outcome
+from nbcache.core.reports import Cell, CellReport, GraphRecord
 
 GRAPH = GraphRecord(
     function="f",

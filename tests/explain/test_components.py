@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from nbcache.core.errors import FormatError
-from nbcache.core.model import Direction, GraphRecord, Outcome
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import GraphRecord
 from nbcache.explain.actions import NOTHING_TO_DO, next_action
 from nbcache.explain.components import Components, differences, from_lines, from_text, to_text
 from nbcache.explain.misses import explained

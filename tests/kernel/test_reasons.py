@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nbcache.core.model import ArtifactRef, Direction, GraphRecord, GraphSummary, Outcome
+from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Outcome
+from nbcache.core.reports import GraphRecord
 from nbcache.kernel.reasons import FIRST_TIME, Miss, names_changed, why_missed
 
 

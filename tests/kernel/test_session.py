@@ -11,7 +11,8 @@ import pytest
 
 from nbcache.core.errors import StoreFull, StoreUnavailable
 from nbcache.core.key import components
-from nbcache.core.model import Cell, Environment, Level, Outcome
+from nbcache.core.model import Environment, Level, Outcome
+from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.session import Session

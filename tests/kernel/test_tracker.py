@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nbcache.core.model import Cell, Direction, Level, Outcome
+from nbcache.core.model import Direction, Level, Outcome
+from nbcache.core.reports import Cell
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.core.model import CellReport, Level
+from nbcache.core.model import Level
+from nbcache.core.reports import CellReport
 from nbcache.shared.keys import slot_of
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import in_child

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.core.key import components
-from nbcache.core.model import Cell, CellReport, Environment, Level, Outcome
+from nbcache.core.model import Environment, Level, Outcome
+from nbcache.core.reports import Cell, CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session

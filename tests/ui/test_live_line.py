@@ -11,7 +11,7 @@ import pexpect
 import pytest
 from nbclient import NotebookClient
 
-from nbcache.core.model import Activity
+from nbcache.core.reports import Activity
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import live_line
 from nbcache.ui.ipython.live_line import LiveLine
@@ -402,7 +402,7 @@ SETUP = """
 import time
 from IPython.display import clear_output
 from tqdm import tqdm
-from nbcache.core.model import Activity
+from nbcache.core.reports import Activity
 from nbcache.ui.ipython.live_line import LiveLine
 from nbcache.ui.display.render import Rendered
 

@@ -5,7 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nbcache.core.model import Activity, Cell, CellReport, Direction, GraphRecord, Level, Outcome
+from nbcache.core.model import Direction, Level, Outcome
+from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.text import NOTHING, ago, duration, percent, size
 from nbcache.kernel.prewarming import Pause, Prewarming, Slice
 from nbcache.shared.level import SharedFigures

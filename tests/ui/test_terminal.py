@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nbcache.core.model import Cell
+from nbcache.core.reports import Cell
 from nbcache.core.trust import Keyring
 from nbcache.snapshots.verify import receive
 from nbcache.ui.display.cell_titles import cell_titles

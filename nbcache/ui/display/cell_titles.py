@@ -8,7 +8,8 @@ from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
-from nbcache.core.model import Cell, Snapshot
+from nbcache.core.model import Snapshot
+from nbcache.core.reports import Cell
 
 __all__ = ["cell_titles"]
 

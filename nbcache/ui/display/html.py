@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from nbcache.core.model import Activity, CellReport, GraphRecord, Outcome
+from nbcache.core.model import Outcome
+from nbcache.core.reports import Activity, CellReport, GraphRecord
 from nbcache.core.text import DOT, LONG, NOTHING, duration, one_line, size
 from nbcache.ui.display.rows import (
     SHORT,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nbcache.core.model import Activity, CellReport
+from nbcache.core.reports import Activity, CellReport
 from nbcache.core.text import DOT, one_line
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures

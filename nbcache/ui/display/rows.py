@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbcache.core.model import Activity, CellReport
+from nbcache.core.reports import Activity, CellReport
 from nbcache.core.text import counted, duration, one_line, percent, size
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures

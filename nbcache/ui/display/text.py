@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from nbcache.core.model import Activity, CellReport, GraphRecord
+from nbcache.core.reports import Activity, CellReport, GraphRecord
 from nbcache.core.text import DOT, NOTHING, aligned, duration, one_line
 from nbcache.ui.display.rows import (
     TORCH_SETTINGS,

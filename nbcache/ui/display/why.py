@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbcache.core.model import GraphRecord
+from nbcache.core.reports import GraphRecord
 from nbcache.core.text import DOT
 from nbcache.explain.actions import next_action
 from nbcache.explain.misses import Explanation

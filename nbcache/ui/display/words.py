@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from nbcache.core.model import PHASES, GraphRecord, Level, Outcome
+from nbcache.core.model import Level, Outcome
+from nbcache.core.reports import PHASES, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent
 
 __all__ = [

@@ -14,7 +14,8 @@ from IPython.display import display as _display
 
 from nbcache.core.errors import HitRequired, StoreError
 from nbcache.core.key import sha256
-from nbcache.core.model import Cell, CellReport, Outcome
+from nbcache.core.model import Outcome
+from nbcache.core.reports import Cell, CellReport
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.display.render import Rendered, render_notices, render_report

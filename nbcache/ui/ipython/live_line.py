@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, TextIO
 
-from nbcache.core.model import Activity
+from nbcache.core.reports import Activity
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.ui.display.render import Rendered, render_activity, render_idle
 from nbcache.ui.ipython.streams import WatchedStreams

@@ -14,7 +14,7 @@ from IPython.display import display as _display
 
 from nbcache.core import log
 from nbcache.core.errors import ConfigError, StoreError
-from nbcache.core.model import CellReport
+from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
 from nbcache.kernel.reasons import explanation_of

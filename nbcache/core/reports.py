@@ -1,0 +1,185 @@
+"""What happened to graphs: the rows of every report, and what is being compiled right now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from nbcache.core.key import sha256
+from nbcache.core.model import Direction, Level, Outcome
+
+__all__ = ["PHASES", "Activity", "Cell", "CellReport", "GraphRecord"]
+
+PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
+"""The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
+
+`trace` is looking for a stored trace and checking it; `build` is the C++ or Triton compiler; `wait` is for
+another kernel that compiles the same graph; `load` is reading from caches and loading kernels.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A notebook cell at one execution."""
+
+    execution_count: int | None
+    digest: str
+    """First 16 hexadecimal digits of the SHA-256 of the cell's source."""
+
+    @classmethod
+    def of(cls, source: str, execution_count: int | None) -> Cell:
+        """Return the cell with this source, run as number `execution_count`."""
+        return cls(execution_count, sha256(source.encode())[:16])
+
+    @property
+    def label(self) -> str:
+        """How people name it: `In[3]`."""
+        return f"In[{' ' if self.execution_count is None else self.execution_count}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"execution_count": self.execution_count, "digest": self.digest}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """What happened to one graph: the row of every report. `to_json` names are stable."""
+
+    function: str
+    """Name of the function that was compiled."""
+    compile_id: str
+    """torch's compile id, `0/1`: frame 0, second compile."""
+    direction: Direction
+    outcome: Outcome
+    cell: Cell | None = None
+    """The cell that was running when the graph compiled; None outside any cell."""
+    function_cell: Cell | None = None
+    """The cell that defines the function; None where it comes from a module."""
+    location: str = ""
+    """`file:line` of the function, `In[3]:5` for one that is defined in a cell."""
+    level: Level | None = None
+    """The level that had it; None where nothing was hit."""
+    source: str | None = None
+    """What was hit, in words: `torch's cache folder`, `local store`."""
+    reason: str | None = None
+    """Why it missed, was bypassed or is disabled; on a hit, what had to be done all the same."""
+    key: str | None = None
+    """torch's FX graph key."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by phase (`PHASES`, absent where zero) and their sum `total`."""
+    saved_seconds: float | None = None
+    """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
+    operators: int | None = None
+    """Operators in the traced graph; None for a backward graph, which is not traced on its own."""
+    kernels: int = 0
+    """C++ or Triton kernels that the graph runs."""
+    kernels_compiled: int = 0
+    """How many of them were compiled now; the others came from a cache."""
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of content by artifact type."""
+    recompile_reason: str | None = None
+    """The guard that failed, where this is a recompile."""
+    graph_break_reason: str | None = None
+    """Why the graph ended before its function did."""
+    threads: int = 0
+    """torch's number of threads when the graph was looked up; 0 where it is not known."""
+    trace: str | None = None
+    """What became of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
+    components: str = field(default="", repr=False)
+    """What its key is made of, as `nbcache.explain` writes it; empty on a hit."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
+        object.__setattr__(self, "bytes", MappingProxyType(dict(self.bytes)))
+
+    @property
+    def total_seconds(self) -> float:
+        return self.seconds.get("total", 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values, by the stable names that docs/json.md documents."""
+        return {
+            "cell": self.cell and self.cell.to_json(),
+            "function": self.function,
+            "function_cell": self.function_cell and self.function_cell.to_json(),
+            "location": self.location,
+            "compile_id": self.compile_id,
+            "direction": self.direction.value,
+            "outcome": self.outcome.value,
+            "level": self.level and self.level.value,
+            "source": self.source,
+            "reason": self.reason,
+            "key": self.key,
+            "seconds": dict(self.seconds),
+            "saved_seconds": self.saved_seconds,
+            "operators": self.operators,
+            "kernels": self.kernels,
+            "kernels_compiled": self.kernels_compiled,
+            "bytes": dict(self.bytes),
+            "trace": self.trace,
+            "recompile_reason": self.recompile_reason,
+            "graph_break_reason": self.graph_break_reason,
+            "threads": self.threads or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CellReport:
+    """What one run of a cell compiled, in the order in which it compiled it."""
+
+    cell: Cell | None
+    graphs: tuple[GraphRecord, ...]
+    seconds: float
+    """Wall seconds of the cell, compiling and everything else."""
+    notices: tuple[str, ...] = ()
+    """One-line warnings to show once: a level that failed, a setting torch ignores."""
+    name: str | None = None
+    """What the user calls the cell (`--name`)."""
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many graphs had this outcome."""
+        return Counter(graph.outcome for graph in self.graphs)[outcome]
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that the graphs took, compiled or loaded."""
+        return sum(graph.total_seconds for graph in self.graphs)
+
+    @property
+    def saved_seconds(self) -> float:
+        """Seconds saved by the hits."""
+        return sum(graph.saved_seconds or 0.0 for graph in self.graphs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values, by the stable names that docs/json.md documents."""
+        return {
+            "cell": self.cell and self.cell.to_json(),
+            "name": self.name,
+            "graphs": [graph.to_json() for graph in self.graphs],
+            "hits": self.count(Outcome.HIT),
+            "misses": self.count(Outcome.MISS),
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "saved_seconds": self.saved_seconds,
+            "notices": list(self.notices),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What is being compiled right now: the live line's content."""
+
+    function: str
+    compile_id: str
+    phase: str
+    """One of `PHASES`, or `restoring` while artifacts are being made present."""
+    seconds: float
+    """Seconds since this compile began."""
+    graphs_done: int
+    """Graphs that this cell has finished."""
+    compiled_by: str = ""
+    """Who compiles it, where that is another kernel that this one waits for."""
+    compiled_since: float = 0.0
+    """Unix seconds at which they began, by their clock."""
