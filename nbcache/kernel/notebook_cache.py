@@ -19,6 +19,7 @@ from nbcache.core.model import Artifact, ArtifactRef, Environment, GraphSummary,
 from nbcache.core.reports import Cell, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.threads import Worker, renew_in_children, start_thread
+from nbcache.kernel.history import History
 from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.manifest import ManifestBuilder, PendingImport
 from nbcache.kernel.prefetch import Prefetcher
@@ -73,6 +74,8 @@ class NotebookCache:
         """What compiled code is bound to here; None until the compiler is imported."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of its own, before this notebook's manifest is read."""
+        self.history = History(local)
+        """What the graphs of this notebook took."""
         self._local = local
         self._kernel = kernel
         self._worker = Worker(partial(kernel.failed, "storing what was compiled"))
@@ -112,6 +115,7 @@ class NotebookCache:
             self._forget_read()
             self._prefetcher.begin(None)
             self._given_up.clear()
+            self.history.forget()
 
     # --- what is there --------------------------------------------------------------------------
 
@@ -270,9 +274,14 @@ class NotebookCache:
         if os.getpid() == self._pid:
             self._worker.submit(task)
 
-    def save_manifest(self) -> None:
-        """Have the notebook's manifest written in the background."""
+    def save_manifest(self, graphs: Sequence[GraphRecord] = ()) -> None:
+        """Have the notebook's manifest and history written in the background, with the `graphs` of a cell."""
+        environment, saves = self.environment, self._kernel.saving and self._kernel.settings.save
+        if graphs and saves and environment is not None and os.getpid() == self._pid:
+            add = partial(self.history.add, graphs, environment.digest)
+            self._kernel.attempt("keeping the history", add)
         self._kernel.attempt("writing the manifest", partial(self.submit, self._save_manifest))
+        self._kernel.attempt("writing the history", partial(self.submit, self._save_history))
 
     # --- on the worker thread -------------------------------------------------------------------
 
@@ -307,6 +316,9 @@ class NotebookCache:
         else:
             self._kernel.was_named(saved)
 
+    def _save_history(self) -> None:
+        self.history.save(self._kernel.notebook(timeout=1.0))
+
     def _forget_read(self) -> None:
         """Begin as if nothing had been read, found or used; with the lock held."""
         self._prefetcher.stop()
@@ -330,4 +342,5 @@ class NotebookCache:
         if self._kernel.settings.prefetch:
             manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
         prefetcher.begin(manifest)
+        self.history.read(notebook)
         self._kernel.was_read(environment)
