@@ -5,9 +5,10 @@ It stays on this machine: no snapshot holds it, and nothing of it is shared, sin
 Grammar (version 1, frozen; JSON as in `nbcache.artifacts.encoding`, the content of an entry)::
 
     history = {"format": "nbcache.history", "notebook": text, "runs": [*run], "version": 1}
-    run     = {"cell": text, "direction": text, "environment": text, "function": text, "kernel": text,
-               "key": text, ["level": text,] "number": integer, "outcome": text, ["reason": text,]
-               ["saved_seconds": seconds,] "seconds": {*text: seconds}, "time": seconds}
+    run     = {"cell": text, "direction": text, "environment": text, ["execution_count": integer,]
+               "function": text, ["function_cell": text,] "kernel": text, "key": text, ["level": text,]
+               "number": integer, "outcome": text, ["reason": text,] ["saved_seconds": seconds,]
+               "seconds": {*text: seconds}, "time": seconds}
 
 Each kernel writes its own entry, and no other writes that one, so nothing is lost where kernels of one
 notebook run at once. Entries of earlier kernels are made one as soon as there are many::
@@ -96,6 +97,10 @@ class Run:
     """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
     reason: str = ""
     """Why it was not hit, or what a hit had to do all the same; cut where it is long."""
+    execution_count: int | None = None
+    """The number of its cell, in this kernel; None where it had none."""
+    function_cell: str = ""
+    """Digest of the source of the cell that defines the function; empty where it comes from a module."""
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -175,6 +180,8 @@ def run_of(graph: GraphRecord, *, time: float, kernel: str, number: int, environ
         seconds={phase: max(0.0, round(each, 4)) for phase, each in graph.seconds.items()},
         saved_seconds=None if graph.saved_seconds is None else max(0.0, round(graph.saved_seconds, 4)),
         reason=one_line(graph.reason or "", _LONGEST),
+        execution_count=graph.cell.execution_count if graph.cell else None,
+        function_cell=graph.function_cell.digest if graph.function_cell else "",
     )
 
 
@@ -248,7 +255,9 @@ def decode_history(content: bytes, notebook: str) -> list[Run]:
 def _run_fields(run: Run) -> dict[str, Any]:
     known: dict[str, Any] = {"level": run.level.value} if run.level else {}
     known |= {"reason": run.reason} if run.reason else {}
+    known |= {"function_cell": run.function_cell} if run.function_cell else {}
     known |= {} if run.saved_seconds is None else {"saved_seconds": float(run.saved_seconds)}
+    known |= {} if run.execution_count is None else {"execution_count": run.execution_count}
     return known | {
         "cell": run.cell,
         "direction": run.direction.value,
@@ -280,6 +289,8 @@ def _run(fields: Fields) -> Run:
         seconds={one_line(phase, _LONGEST): seconds.seconds(phase) for phase in islice(phases, _MOST_PHASES)},
         saved_seconds=fields.seconds("saved_seconds") if fields.has("saved_seconds") else None,
         reason=_text(fields, "reason") if fields.has("reason") else "",
+        execution_count=fields.integer("execution_count") if fields.has("execution_count") else None,
+        function_cell=_text(fields, "function_cell") if fields.has("function_cell") else "",
     )
 
 
