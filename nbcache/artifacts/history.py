@@ -39,6 +39,7 @@ from nbcache.core.text import one_line
 from nbcache.stores.base import Store
 
 __all__ = [
+    "MAX_BYTES",
     "MAX_RUNS",
     "PREFIX",
     "HistoryStore",
@@ -54,11 +55,13 @@ __all__ = [
 PREFIX = "history/"
 MAX_RUNS = 1000
 """Of a notebook, in all its environments: the newest are kept."""
+MAX_BYTES = 4 << 20
+"""Of all notebooks, compressed: some 200,000 runs."""
 
 _FORMAT = "nbcache.history"
 _MOST_ENTRIES = 16
 """So many kernels of a notebook leave an entry each before they are made one."""
-_MAX_BYTES = 8 << 20
+_MAX_ENTRY_BYTES = 8 << 20
 _LONGEST = 200
 """Characters of a text that are kept."""
 _MOST_PHASES = 16
@@ -188,7 +191,11 @@ def run_of(graph: GraphRecord, *, time: float, kernel: str, number: int, environ
 def merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Return each run once, oldest first; of very many the newest."""
     each = {run.identity: run for run in runs}
-    return tuple(sorted(each.values(), key=lambda run: (run.time, *run.identity))[-MAX_RUNS:])
+    return tuple(sorted(each.values(), key=_order)[-MAX_RUNS:])
+
+
+def _order(run: Run) -> tuple[float, str, int]:
+    return (run.time, *run.identity)
 
 
 class HistoryStore:
@@ -204,6 +211,15 @@ class HistoryStore:
     def read(self, notebook: str) -> tuple[Run, ...]:
         """Return what kernels have kept of a notebook, oldest first; drop what cannot be read."""
         return merged(run for runs in self._entries(notebook).values() for run in runs)
+
+    def everything(self) -> tuple[Run, ...]:
+        """Return what kernels have kept of all notebooks, oldest first."""
+        runs = {}
+        for entry in self._store.get_many(list(self._store.keys(PREFIX))).values():
+            with suppress(FormatError):
+                found = decode_history(decode_entry(entry, max_bytes=_MAX_ENTRY_BYTES))
+                runs.update({run.identity: run for run in found})
+        return tuple(sorted(runs.values(), key=_order))
 
     def write(self, notebook: str, kernel: str, runs: Sequence[Run]) -> None:
         """Keep what `kernel` has run, all of it, in place of what it had written.
@@ -229,7 +245,7 @@ class HistoryStore:
         found = {}
         for key, entry in self._store.get_many(self.keys(notebook)).items():
             try:
-                found[key] = decode_history(decode_entry(entry, max_bytes=_MAX_BYTES), notebook)
+                found[key] = decode_history(decode_entry(entry, max_bytes=_MAX_ENTRY_BYTES), notebook)
             except UnsupportedVersion:
                 continue  # left to the nbcache that wrote it
             except FormatError as error:
@@ -244,10 +260,13 @@ def encode_history(notebook: str, runs: Iterable[Run]) -> bytes:
     return to_json(_FORMAT, {"notebook": _shown(notebook), "runs": [_run_fields(run) for run in runs]})
 
 
-def decode_history(content: bytes, notebook: str) -> list[Run]:
-    """Return the runs of a notebook's history; raises CorruptEntry or UnsupportedVersion."""
+def decode_history(content: bytes, notebook: str | None = None) -> list[Run]:
+    """Return the runs of a history, of this notebook if one is given.
+
+    Raises CorruptEntry or UnsupportedVersion.
+    """
     fields = from_json(content, _FORMAT)
-    if fields.text("notebook") != _shown(notebook):
+    if fields.text("notebook") != _shown(notebook or "") and notebook is not None:
         raise corrupt("a history is of another notebook than its key says")
     return [_run(Fields(value, "run")) for value in islice(fields.array("runs"), MAX_RUNS)]
 

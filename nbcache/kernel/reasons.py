@@ -12,11 +12,24 @@ from nbcache.core.reports import GraphRecord
 from nbcache.explain.components import Components, from_text
 from nbcache.explain.misses import Explanation, explained
 
-__all__ = ["FIRST_TIME", "NOT_STORED", "Miss", "explanation_of", "names_changed", "why_missed"]
+__all__ = [
+    "FIRST_TIME",
+    "LOST",
+    "NOT_STORED",
+    "Miss",
+    "explanation_of",
+    "names_changed",
+    "why_missed",
+]
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
 """How a reason begins that a trace can tell better."""
+DAMAGED = "what is stored is damaged; it was set aside"
+INCOMPLETE = "stored, but a C++ kernel of it is missing"
+GONE = "it was stored, and is not there any more: evicted, or removed"
+LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
+"""Why a graph missed that was stored as it is."""
 
 
 _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
@@ -52,11 +65,11 @@ def why_missed(miss: Miss, stored: Iterable[GraphSummary], earlier: Iterable[Gra
         those = " or ".join(map(str, sorted(counts)))
         return f"not stored for this number of threads: {miss.threads} now, {those} before"
     if miss.incomplete:
-        return "stored, but a C++ kernel of it is missing"
+        return INCOMPLETE
     if not known:
         return FIRST_TIME
     if any(graph.key == miss.key for graph in before):
-        return "it was stored, and is not there any more: evicted, or removed"
+        return GONE
     if (found := _nearest(miss, known)) is not None:
         return f"{NOT_STORED}{found.clause()}"
     if not before:

@@ -32,7 +32,7 @@ from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
-from nbcache.kernel.reasons import Miss, names_changed, why_missed
+from nbcache.kernel.reasons import DAMAGED, Miss, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
 from nbcache.shared.client import SharedClient
@@ -393,7 +393,7 @@ class Session:
     ) -> str:
         """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
         if self._local.is_damaged(key):
-            return "what is stored is damaged; it was set aside"
+            return DAMAGED
         if self.environment is None:
             return "nbcache does not know this environment"
         cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
