@@ -224,9 +224,19 @@ def planned(
     index = {key: place for place in reversed(places) for key in _keys_of(place)}
     saves = {graph.key: graph.seconds for place in places for graph in place.manifest.graphs if graph.key}
 
+    runs: dict[str, list[Run]] = {}
+    for run in history:
+        runs.setdefault(run.function, []).append(run)
+
     def plans(digest: str, *, is_edited: bool) -> tuple[GraphPlan, ...]:
         return tuple(
-            _graph(graph, digest, is_edited or graph.is_redefined(here), index, saves, history)
+            _graph(
+                graph,
+                is_edited or graph.is_redefined(here),
+                index.get(graph.key),
+                expected(runs.get(graph.function, ()), digest, graph.function, graph.direction),
+                saves.get(graph.key),
+            )
             for graph in known[digest]
         )
 
@@ -329,21 +339,14 @@ def _keys_of(place: Place) -> Iterator[str]:
 
 
 def _graph(
-    graph: _Known,
-    cell: str,
-    is_edited: bool,
-    index: Mapping[str, Place],
-    saves: Mapping[str, float],
-    history: Sequence[Run],
+    graph: _Known, is_edited: bool, place: Place | None, usual: Usual, saves: float | None
 ) -> GraphPlan:
-    place = index.get(graph.key)
     if graph.is_bypassed:
         verdict = Verdict.BYPASS
     elif place is None:
         verdict = Verdict.ELSEWHERE if graph.is_elsewhere else Verdict.GONE
     else:
         verdict = Verdict.EDITED if is_edited else Verdict.HIT
-    usual = expected(history, cell, graph.function, graph.direction)
     return GraphPlan(
         graph.function,
         graph.direction,
@@ -352,7 +355,7 @@ def _graph(
         place.level if place else None,
         place.name if place else None,
         usual,
-        saves.get(graph.key),
+        saves,
     )
 
 

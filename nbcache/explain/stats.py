@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from nbcache.artifacts.history import Run
@@ -207,6 +207,8 @@ class Stats:
     """All kernels of this notebook that are remembered."""
     store: Lifetime
     """All kernels of all notebooks that are remembered."""
+    traces: Mapping[str, int] = field(default_factory=dict)
+    """How many stored traces were `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
 
     @property
     def net_seconds(self) -> float:
@@ -230,6 +232,7 @@ class Stats:
             },
             "stored": [each.to_json() for each in self.stored],
             "types": [asdict(each) for each in self.types],
+            "traces": dict(self.traces),
             "refused": [asdict(each) for each in self.refused],
             "notebook": self.notebook.to_json(),
             "store": self.store.to_json(),

@@ -149,7 +149,7 @@ class LocalLevel:
             self._judge.admit_stored(ref)
             if ref.provenance is not None:
                 self._met_others()
-            self.refused.pop(ref.digest, None)
+                self.refused.pop(ref.digest, None)  # its maker is trusted by now
             return True
         except TrustError as error:
             self.refused[ref.digest] = error.what

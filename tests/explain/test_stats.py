@@ -142,6 +142,7 @@ def the_stats(**changes: Any) -> Stats:
         session=tally(graphs),
         stored=audited([stored("k1"), stored("k8"), stored("z", "g", "other")], graphs, [differs]),
         types=by_type([ArtifactRef("inductor", "k1", "a" * 64, 170_000)], {("inductor", "k1")}),
+        traces={"adopted": 2, "outdated": 1},
         refused=(Refusal("12 artifacts", "<b>nobody</b> trusts\x1b[31m them"),),
         overhead_seconds=0.5,
         notebook=lifetime(runs),
@@ -166,6 +167,7 @@ def test_it_reads_as_a_page() -> None:
     assert f"{net} in vain" in lines
     for line in (
         "  torch's own folder saved 2.0 s, as without nbcache",
+        "  stored traces: 2 adopted, 1 outdated",
         "  1 hit re-tuned: kernels were benchmarked again",
         "  3 graphs stored before · 1 used · 1 not used: changed since · 1 of cells that have not run",
         "  changed since: loss forward, 6.0 s: constant lr: 0.001 before, 0.0003 now",

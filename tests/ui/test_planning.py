@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.stores.open import open_shared
+from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.planning import Planner
 from support.live_kernels import HERE, QUICK
 from support.people import Person
@@ -214,4 +216,28 @@ def test_without_a_notebook_there_is_no_plan_and_no_error(ada: Person) -> None:
     plan, text = planned(ada, session, sharing)  # its file is not there
     assert "there is no such file: save the notebook first" in text and plan["problem"]
     assert "cannot tell its notebook" in Planner(session, lambda: None, sharing).rendered("").text
+    session.close()
+
+
+def test_what_may_not_be_used_is_told_with_its_reason(
+    ada: Person, bob: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bob.snapshot.write_bytes(ada.make("one", "two"))
+    fingerprint = Keyring(ada.keys).own() or ""
+    Keyring(bob.keys).add(fingerprint)
+    session, bridge, sharing = bob.session()
+    run(session, bridge, CALL, "one")
+    session.close()  # with what the snapshot brought stored
+    Keyring(bob.keys).remove(fingerprint)
+
+    session, bridge, sharing = bob.session()
+    run(session, bridge, CALL, "one")
+    session.flush(10)
+    HistoryMagics(session, lambda: None, sharing).stats(["--json"])
+    stats = json.loads(capsys.readouterr().out)
+    assert stats["session"]["missed"] == 1
+    refused = {each["what"]: each["why"] for each in stats["refused"]}
+    assert refused["model.nbcache"].endswith("is not trusted (%nbcache trust)")
+    assert refused["2 artifacts"]
+    assert (stats["notebook"]["hits"], stats["notebook"]["missed"]) == (1, 1)
     session.close()

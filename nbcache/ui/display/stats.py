@@ -81,6 +81,9 @@ def _session(stats: Stats) -> _Part:
         lines.append(f"torch's own folder saved {duration(tally.saved_by_torch_seconds)}, as without nbcache")
     if tally.retuned:
         lines.append(f"{counted(tally.retuned, 'hit')} re-tuned: kernels were benchmarked again")
+    if stats.traces:
+        counts = (f"{count} {what}" for what, count in sorted(stats.traces.items()))
+        lines.append(f"stored traces: {', '.join(counts)}")
     lines += _audit(stats)
     lines += [f"refused: {each.what}: {each.why}" for each in stats.refused]
     types = [

@@ -60,6 +60,7 @@ class HistoryMagics:
             overhead_seconds=session.overhead_seconds,
             notebook=lifetime(here, most=MAX_RUNS),
             store=lifetime(sorted(everywhere.values(), key=lambda run: run.time)),
+            traces=Counter(graph.trace for graph in graphs if graph.trace),
         )
         _show(render_stats(found, os.path.basename(notebook)), as_json)
 
