@@ -19,8 +19,11 @@ from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import CellReport, GraphRecord
 from nbcache.core.settings import Settings
+from nbcache.explain.plan import Plan
+from nbcache.explain.stats import Stats, lifetime, tally
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
+from nbcache.ui.display.plan import render_plan
 from nbcache.ui.display.rows import Check, CheckState, SettingRow
 from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
@@ -146,9 +149,14 @@ def test_make_leaves_the_package_index_to_pip_and_says_where_torch_is_of_another
 def test_the_docs_name_every_json_field_and_no_other() -> None:
     graph = GraphRecord("f", "0/0", Direction.FORWARD, Outcome.MISS)
     json = page("json.md")
+    stats = Stats(tally([graph]), (), (), (), 0.0, lifetime([]), lifetime([])).to_json()
+    plan = render_plan(Plan((), 0), "n.ipynb").data
+    assert plan is not None
     for title, fields in (
         ("Graph", graph.to_json()),
         ("Report of a cell", CellReport(None, (graph,), 0.0).to_json()),
+        ("Stats", {**stats["session"], **stats["notebook"]}),
+        ("Plan", plan),
         ("Check", Check("torch", CheckState.OK, "2.13.0").to_json()),
         ("Setting", asdict(SettingRow("save", "on", "default", "record what is compiled"))),
         ("Prewarm", Prewarming(lambda: iter(()), lambda *_: None).to_json()),
