@@ -25,6 +25,7 @@ from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
+from nbcache.explain.why import Why, explain
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.interfaces import CompilerBridge, Snapshots
@@ -32,7 +33,7 @@ from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
-from nbcache.kernel.reasons import Miss, names_changed, why_missed
+from nbcache.kernel.reasons import Miss, Reason, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
 from nbcache.shared.client import SharedClient
@@ -389,15 +390,26 @@ class Session:
 
     def miss_reason(
         self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
-    ) -> str:
+    ) -> Reason:
         """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
         if self._local.is_damaged(key):
-            return "what is stored is damaged; it was set aside"
+            return Reason("what is stored is damaged; it was set aside")
         if self.environment is None:
-            return "nbcache does not know this environment"
+            return Reason("nbcache does not know this environment")
         cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
         miss = Miss(key, self.function(), cell, threads, backward, incomplete, components)
-        return why_missed(miss, self.cache.summaries(), self.graphs)
+        return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
+
+    def why(self, graph: str | None = None) -> list[Why]:
+        """Return what there is to say of a function's graphs, or of that with torch's compile id, `0/1`.
+
+        Without `graph`, of those of the last cell that compiled any.
+        """
+        known, last = self.graphs, next((each for each in reversed(self.reports) if each.graphs), None)
+        chosen = known if last is None else last.graphs
+        if graph is not None:
+            chosen = [each for each in known if graph in (each.compile_id, each.function)]
+        return explain(chosen, known)
 
     def met_others(self) -> None:
         """Have nothing that the compiler finds in its folder counted as compiled here from now on."""

@@ -58,6 +58,8 @@ _PHASES = {
     "nbcache.wait": "wait",
 }
 _LOOKUP = "nbcache.lookup"
+_MOST_NAMED = 3
+"""Kernels that are named where they are tuned again."""
 
 
 @dataclass(slots=True)
@@ -250,7 +252,7 @@ class Tracker:
             graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
             graph.reason, graph.saved = event.reason, event.saved_seconds
             graph.level, graph.source, graph.threads = event.level, event.source, event.threads
-            graph.components = event.components
+            graph.components, graph.explanation = event.components, event.explanation
             while thread.stack and thread.stack[-1].name != _LOOKUP:
                 self._pop(thread, event.time)
             if thread.stack:
@@ -282,7 +284,8 @@ class Tracker:
         before, names = self._tuned.setdefault(index, (self._records[index], set()))
         names.add(event.name)
         again = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
-        note = f"re-tuned: {again} benchmarked again"
+        listed = ", ".join(sorted(names)[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+        note = f"re-tuned: {again} benchmarked again, since no best configuration is stored: {listed}"
         self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
     def _finish(self, compile: Compile) -> None:
@@ -353,4 +356,6 @@ class Tracker:
             threads=graph.threads,
             trace=None if graph.backward else trace_of(compile),
             components=graph.components,
+            explanation=graph.explanation,
+            recompile_limit=forward.recompile_limit if forward else 0,
         )

@@ -39,6 +39,7 @@ __all__ = [
     "must_be_stored",
     "restoring_only",
     "stamp",
+    "user_line",
     "with_cells",
 ]
 
@@ -59,6 +60,10 @@ _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
+_TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
+"""A line of a node's stack trace."""
+_LIMIT = "recompile limit exceeded"
+"""What torch's error says where a function was compiled too often."""
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
@@ -271,16 +276,46 @@ def _frame(
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
+    function = _function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?")
+    recompiled = with_cells(session, getattr(metrics, "recompile_reason", None))
+    failure = _failure(metadata)
+    if recompiled or failure:
+        _warn_of_limit(session, function, at["compile_id"], recompiled, failure)
     return FrameCompiled(
         **at,
-        function=_function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?"),
+        function=function,
         location=f"{where}:{line}" if where else "",
         function_cell=session.report_log.code_cell(file),
         operators=metadata.get("graph_op_count"),
-        recompile_reason=with_cells(session, getattr(metrics, "recompile_reason", None)),
+        recompile_reason=recompiled,
+        recompile_limit=_recompile_limit() if recompiled else 0,
         graph_break_reason=_graph_break(utils, session) if broke else None,
-        failure=_failure(metadata),
+        failure=failure,
     )
+
+
+def _recompile_limit() -> int:
+    """Return how often torch compiles one function; 0 where torch does not tell."""
+    config = sys.modules["torch._dynamo.config"]
+    return int(getattr(config, "recompile_limit", 0))
+
+
+def _warn_of_limit(
+    session: Session, function: str, compile_id: str | None, recompiled: str | None, failure: str | None
+) -> None:
+    """Say so where a function is compiled once more at most, and where it was compiled too often."""
+    limit, count = _recompile_limit(), (compile_id or "").partition("/")[2]
+    fix = "%nbcache why says what differs, and torch._dynamo.config.recompile_limit is the limit"
+    if _LIMIT in str(sys.exc_info()[1] or ""):
+        session.notice(
+            f"{function} was compiled {limit} times, and torch compiles it no more: "
+            f"calls that fit none of these run eagerly, without a compiled graph; {fix}"
+        )
+    elif recompiled and failure is None and count.isdecimal() and limit > 2 and int(count) + 2 == limit:
+        session.notice(
+            f"{function} was compiled {limit - 1} of at most {limit} times: after the next, "
+            f"calls that fit none of these run eagerly; {fix}"
+        )
 
 
 def _failure(metadata: Mapping[str, Any]) -> str | None:
@@ -294,6 +329,20 @@ def _failure(metadata: Mapping[str, Any]) -> str | None:
 def with_cells(session: Session, text: str | None) -> str | None:
     """Return `text` with cells named as people do, `In[3]`: torch names their files, often cut short."""
     return text and _CELL_FILE.sub(lambda match: _place(session, match[0]), text)
+
+
+def user_line(session: Session, trace: str) -> str:
+    """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
+    ours = os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), "")
+    for file, line in reversed(_TRACED.findall(trace)):
+        if not file.startswith(ours):
+            return f"{_short_place(session, file)}:{line}"
+    return ""
+
+
+def _short_place(session: Session, file: str) -> str:
+    """Return how a line of a report names a file: a cell's label, or its name without folders."""
+    return _place(session, file).rpartition(os.sep)[2]
 
 
 def _place(session: Session, file: str) -> str:
