@@ -6,12 +6,26 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nbcache.artifacts.types import type_of
+from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest
 
-__all__ = ["MAX_MANIFEST_ARTIFACTS", "holdings", "newest_first", "recency", "restricted", "union"]
+__all__ = [
+    "MAX_MANIFEST_ARTIFACTS",
+    "holdings",
+    "newest_first",
+    "notebook_digest",
+    "recency",
+    "restricted",
+    "union",
+]
 
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
+
+
+def notebook_digest(notebook: str) -> str:
+    """Return what stands for a notebook in keys of a store; a path in no encoding is no error."""
+    return sha256(notebook.encode(errors="surrogatepass"))
 
 
 def recency(ref: ArtifactRef) -> tuple[object, ...]:

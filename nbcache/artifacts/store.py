@@ -5,6 +5,7 @@ Keys of a store, all below these prefixes (each value is an entry of `nbcache.ar
     artifact/<content digest>                                     content
     ref/<digest of environment, type, key>/<content digest>       ArtifactRef
     manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
+    history/<notebook digest>/<kernel>                            runs (`nbcache.artifacts.history`)
     corrupt/<key, with - for />                                   bytes that could not be used
 
 An artifact is written before its reference, so that a reference promises its artifact. A fault in
@@ -34,7 +35,16 @@ from nbcache.artifacts.encoding import (
     entry_of,
     packed_of,
 )
-from nbcache.artifacts.manifests import holdings, newest_first, recency, restricted, union
+from nbcache.artifacts.history import PREFIX as _HISTORY
+from nbcache.artifacts.history import HistoryStore
+from nbcache.artifacts.manifests import (
+    holdings,
+    newest_first,
+    notebook_digest,
+    recency,
+    restricted,
+    union,
+)
 from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
@@ -56,7 +66,7 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
 """How often manifests are listed again, when some were replaced between listing and reading."""
 _UPKEEP_SHARE = 16
-"""Manifests, and corrupt bytes, may each take this fraction of what artifacts may."""
+"""Manifests, histories and corrupt bytes may each take this fraction of what artifacts may."""
 
 _ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
 
@@ -111,6 +121,8 @@ class ArtifactStore:
         admits: Callable[[ArtifactRef], bool] = lambda ref: True,
     ):
         self.store = store
+        self.history = HistoryStore(store)
+        """What the graphs of each notebook took."""
         self._clock = clock
         self._on_fault = on_fault
         self._admits = admits
@@ -245,8 +257,8 @@ class ArtifactStore:
         if not isinstance(self.store, _KeepsOrderOfUse):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
-        self.store.evict(_MANIFEST, max_bytes // _UPKEEP_SHARE)
-        self.store.evict(_CORRUPT, max_bytes // _UPKEEP_SHARE)
+        for prefix in (_MANIFEST, _HISTORY, _CORRUPT):
+            self.store.evict(prefix, max_bytes // _UPKEEP_SHARE)
         if removed:
             # In this order: a reference is put after its artifact, so one that is listed now and
             # whose artifact is not listed later has lost it.
@@ -261,24 +273,24 @@ class ArtifactStore:
         """Return the manifests of all environments, of one notebook or of every one, by key."""
         listed = list(self.store.keys(_MANIFEST))
         if notebook is not None:
-            listed = [key for key in listed if key.split("/")[2] == _notebook_digest(notebook)]
+            listed = [key for key in listed if key.split("/")[2] == notebook_digest(notebook)]
         entries = self.store.get_many(listed)
         decoded = {key: self._decoded(key, entry, _manifest_of) for key, entry in entries.items()}
         return {key: manifest for key, manifest in decoded.items() if manifest is not None}
 
-    def drop(self, manifests: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
-        """Remove manifests, by key, and references, each after its environment's digest.
+    def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
+        """Remove manifests and histories, by key, and references, each after its environment's digest.
 
         Artifacts without any reference go, too, such as earlier states of a profile. Returns how many.
         """
-        for key in manifests:
+        for key in listed:
             self.store.delete(key)
         for environment_digest, ref in refs:
             self.store.delete(_ref_prefix(environment_digest, ref.type, ref.key) + ref.digest)
         # In this order: what is put meanwhile is not listed, and its reference comes after it.
-        listed = list(self.store.keys(_ARTIFACT))
+        present = list(self.store.keys(_ARTIFACT))
         referred = {key.rpartition("/")[2] for key in self.store.keys(_REF)}
-        orphans = [key for key in listed if key.removeprefix(_ARTIFACT) not in referred]
+        orphans = [key for key in present if key.removeprefix(_ARTIFACT) not in referred]
         for key in orphans:
             self.store.delete(key)
         return len(orphans)
@@ -286,7 +298,7 @@ class ArtifactStore:
     def clear(self) -> int:
         """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
         removed = 0
-        for prefix in (_MANIFEST, _REF, _ARTIFACT, _CORRUPT):
+        for prefix in (_MANIFEST, _REF, _ARTIFACT, _HISTORY, _CORRUPT):
             for key in list(self.store.keys(prefix)):
                 self.store.delete(key)
                 removed += 1
@@ -423,8 +435,4 @@ def _manifest_of(entry: bytes) -> Manifest:
 
 
 def _manifest_prefix(environment: Environment, notebook: str) -> str:
-    return f"{_MANIFEST}{environment.digest}/{_notebook_digest(notebook)}/"
-
-
-def _notebook_digest(notebook: str) -> str:
-    return keys.sha256(notebook.encode(errors="surrogatepass"))  # a path in no encoding is no error
+    return f"{_MANIFEST}{environment.digest}/{notebook_digest(notebook)}/"

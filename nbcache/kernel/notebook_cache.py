@@ -20,6 +20,7 @@ from nbcache.core.reports import Cell, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.threads import Worker, renew_in_children, start_thread
 from nbcache.kernel.elsewhere import Elsewhere, unusable
+from nbcache.kernel.history import History
 from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.manifest import ManifestBuilder, PendingImport
 from nbcache.kernel.prefetch import Prefetcher
@@ -74,6 +75,8 @@ class NotebookCache:
         """What compiled code is bound to here; None until the compiler is imported."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of its own, before this notebook's manifest is read."""
+        self.history = History(local)
+        """What the graphs of this notebook took."""
         self._local = local
         self._kernel = kernel
         self._worker = Worker(partial(kernel.failed, "storing what was compiled"))
@@ -116,6 +119,7 @@ class NotebookCache:
             self._forget_read()
             self._prefetcher.begin(None)
             self._given_up.clear()
+            self.history.forget()
 
     # --- what is there --------------------------------------------------------------------------
 
@@ -286,9 +290,14 @@ class NotebookCache:
         if os.getpid() == self._pid:
             self._worker.submit(task)
 
-    def save_manifest(self) -> None:
-        """Have the notebook's manifest written in the background."""
+    def save_manifest(self, graphs: Sequence[GraphRecord] = ()) -> None:
+        """Have the notebook's manifest and history written in the background, with the `graphs` of a cell."""
+        environment, saves = self.environment, self._kernel.saving and self._kernel.settings.save
+        if graphs and saves and environment is not None and os.getpid() == self._pid:
+            add = partial(self.history.add, graphs, environment.digest)
+            self._kernel.attempt("keeping the history", add)
         self._kernel.attempt("writing the manifest", partial(self.submit, self._save_manifest))
+        self._kernel.attempt("writing the history", partial(self.submit, self._save_history))
 
     # --- on the worker thread -------------------------------------------------------------------
 
@@ -323,6 +332,9 @@ class NotebookCache:
         else:
             self._kernel.was_named(saved)
 
+    def _save_history(self) -> None:
+        self.history.save(self._kernel.notebook(timeout=1.0))
+
     def _forget_read(self) -> None:
         """Begin as if nothing had been read, found or used; with the lock held."""
         self._prefetcher.stop()
@@ -347,4 +359,5 @@ class NotebookCache:
             manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
         prefetcher.begin(manifest)
         self.note_elsewhere("stored for another environment", self._local.of_all_environments(notebook))
+        self.history.read(notebook)
         self._kernel.was_read(environment)

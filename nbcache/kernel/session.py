@@ -153,7 +153,8 @@ class Session:
         Returns how many entries are gone, or artifacts of the notebook. StoreError where the store fails.
         """
         self.cache.flush()
-        removed = self.artifacts.clear() if only is None else self.artifacts.drop(only.manifests, only.refs)
+        listed = () if only is None else (*only.manifests, *only.history)
+        removed = self.artifacts.clear() if only is None else self.artifacts.drop(listed, only.refs)
         self.bridge.clear()
         self.cache.forget()
         return removed
@@ -287,8 +288,8 @@ class Session:
         self._idle_since = self._clock()
         for hook in self.cell_ended:
             self.attempt("ending a cell", hook)
+        self.cache.save_manifest(graphs)
         self.saving = True
-        self.cache.save_manifest()
         return report
 
     def idle_seconds(self) -> float:

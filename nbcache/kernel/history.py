@@ -1,0 +1,67 @@
+"""The history of this kernel's notebook: read in the background, added to after each cell."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+
+from nbcache.artifacts.history import MAX_RUNS, Run, merged, run_of
+from nbcache.core.reports import GraphRecord
+from nbcache.kernel.local_cache import LocalLevel
+
+__all__ = ["History"]
+
+
+class History:
+    """What became of the notebook's graphs, in this kernel and in earlier ones.
+
+    Methods are safe to call from any thread, and nothing but `read` and `save` reads or writes disks.
+    """
+
+    def __init__(self, local: LocalLevel) -> None:
+        self.kernel = secrets.token_hex(8)
+        """Tells this kernel's runs from those of others."""
+        self._local = local
+        self._earlier: tuple[Run, ...] = ()
+        self._own: list[Run] = []
+        self._number = 0
+        self._known: tuple[Run, ...] | None = ()
+        self._due = self._tidied = False
+
+    def runs(self) -> tuple[Run, ...]:
+        """Return the runs that are known, oldest first."""
+        if (known := self._known) is None:
+            known = self._known = merged([*self._earlier, *self._own])
+        return known
+
+    def read(self, notebook: str) -> None:
+        """Take in what is stored."""
+        self._earlier = self._local.history(notebook) or ()
+        self._known = None
+
+    def add(self, graphs: Iterable[GraphRecord], environment_digest: str) -> None:
+        """Take in the graphs of a cell that has just ended."""
+        now = time.time()
+        for graph in graphs:
+            run = run_of(
+                graph, time=now, kernel=self.kernel, number=self._number, environment=environment_digest
+            )
+            self._own.append(run)
+            self._number += 1
+        del self._own[:-MAX_RUNS]
+        self._known = None
+        self._due = True
+
+    def save(self, notebook: str) -> None:
+        """Write what this kernel has run, where there is any that is not written."""
+        if self._due:
+            self._due = False
+            written = self._local.save_history(notebook, self.kernel, list(self._own), tidy=not self._tidied)
+            self._tidied |= written is not None
+            self._due |= written is None
+
+    def forget(self) -> None:
+        """Begin as if nothing had been run: what was stored is removed."""
+        self._earlier, self._own, self._known = (), [], ()
+        self._due = False
