@@ -229,3 +229,11 @@ class Activity:
     """Who compiles it, where that is another kernel that this one waits for."""
     compiled_since: float = 0.0
     """Unix seconds at which they began, by their clock."""
+    backward: bool = False
+    """Whether it is a backward graph."""
+    usual_seconds: float = 0.0
+    """What this compile usually takes; 0 where history does not know."""
+    usual_graphs: int = 0
+    """How many graphs the cell had when it last ran; 0 where history does not know."""
+    candidates: tuple[int, int] = (0, 0)
+    """Of the kernels that are being timed: how many were, and how many there are."""

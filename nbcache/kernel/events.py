@@ -113,6 +113,15 @@ class KernelTuned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateTimed(Event):
+    """A kernel is timed to choose the fastest, the first time by a compile that tunes itself."""
+
+    done: int
+    """How many of them were timed."""
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
 class ArtifactSeen(Event):
     """torch made or hit an artifact."""
 

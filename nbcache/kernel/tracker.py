@@ -21,6 +21,7 @@ from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, s
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
+    CandidateTimed,
     Event,
     FrameCompiled,
     FrameTraced,
@@ -77,6 +78,7 @@ class _Thread:
         self.stack: list[_Span] = []
         self.compile: Compile | None = None
         self.charged_until = 0.0
+        self.candidates = (0, 0)
 
 
 class Tracker:
@@ -151,6 +153,8 @@ class Tracker:
                 phase=thread.stack[-1].phase,
                 seconds=max(0.0, now - compile.began),
                 graphs_done=len(self._records) - self._cell_start,
+                backward=thread.stack[-1].backward,
+                candidates=thread.candidates,
             )
 
     def handle(self, event: Event) -> None:
@@ -268,6 +272,8 @@ class Tracker:
                 target.names.add(event.name)
                 if event.size:
                     target.bytes[event.type] = target.bytes.get(event.type, 0) + event.size
+        elif isinstance(event, CandidateTimed):
+            thread.candidates = (event.done, event.all) if event.done < event.all else (0, 0)
         elif isinstance(event, ArtifactSeen):
             sizes = (compile.open or compile).bytes
             sizes[event.type] = sizes.get(event.type, 0) + event.size

@@ -18,7 +18,6 @@ from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
     KernelTuned,
-    KernelUsed,
     SpanEnded,
     SpanStarted,
 )
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
-    "CANDIDATE",
     "NotStored",
-    "follow_kernels",
     "follow_spans",
     "given_to_compile",
     "is_restoring_only",
@@ -73,10 +70,6 @@ _TUNING = frozenset(
     for way in ("benchmark_all_configs", "combo_sequential_autotune", "coordinate_descent_tuning")
 )
 """Spans in which configurations of a Triton kernel are benchmarked."""
-_KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
-"""Where the source of a Triton kernel says what torch calls it."""
-CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
@@ -380,30 +373,6 @@ def words_of_break(reason: Any) -> str:
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
         explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
     return f"{lines[0]}: {explanation}" if explanation else lines[0]
-
-
-def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:
-    """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
-    from torch._guards import CompileContext
-
-    def loaded(kernel_name: str, source_code: str) -> None:
-        match = _KERNEL_NAME.search(source_code)
-        name = kernel_name if match is None else match[1]  # of a user's kernel the function's name is another
-        if name == CANDIDATE:
-            return
-        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
-        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
-        tuner = getattr(async_compile.CompiledTritonKernels.get(source_code), "static_autotuner", None)
-        if tuner is not None:
-            tuner.compile_id = CompileContext.current_compile_id()
-
-    def counted(
-        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
-        return original(self, kernel_name, source_code, *args, **kwargs)
-
-    patches.hook(async_compile.AsyncCompile, "triton", counted, takes="self kernel_name source_code")
 
 
 def _scaled(value: Any, unit: float) -> float | None:
