@@ -55,7 +55,9 @@ _RECOMPILES = (
 """What to do about a recompile, by the guard that failed."""
 
 _MISSES = (
-    ("^constant", "pass it as a tensor, and another value need not compile again"),
+    ("^constant .*param_groups", "give it to the optimizer as a tensor, such as lr=torch.tensor(0.001)"),
+    (r"^constant \w+$", "pass it as a tensor, and another value need not compile again"),
+    ("^constant", "make it a tensor, and another value need not compile again"),
     ("^inputs", "nothing, if the model has changed; else see what the function closes over"),
     ("^sizes", "nothing: it is for more sizes than one now, and the next kernel finds it"),
     ("^input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),

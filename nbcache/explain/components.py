@@ -9,6 +9,7 @@ import base64
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -43,6 +44,10 @@ _SIZE = re.compile(r"\('(.*)',\)")
 """How torch writes an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic."""
+_SIZES = "sizes"
+"""What it is called that sizes are fixed, or dynamic."""
+_ORDER = "inputs: in another order"
+"""What follows from another graph."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
@@ -172,23 +177,34 @@ def differences(before: Components, now: Components) -> list[Difference]:
     rest = [others[name] for name in sorted(others) if name not in (*_NAMES, *_LAST)]
     graph = _graph(before.nodes, now.nodes, now.places) if others.get("gm") else ()
     last = [others[name] for name in _LAST[1:] if name in others]
+    changed, elsewhere = _constants(before.constants, now.constants)
+    inputs = [*_inputs(before, now)]
+    sizes = [each for each in inputs if each.what == _SIZES]
+    order = [each for each in inputs if each.what == _ORDER]
     found = [
-        *_constants(before.constants, now.constants),
+        *changed,
+        *sizes,
+        *elsewhere,
         *named,
-        *_inputs(before, now),
+        *(each for each in inputs if each not in (*sizes, *order)),
         *_settings(before.settings, now.settings),
         *rest,
         *graph,
+        *order,
         *last,
     ]
     return [each for each in found if each is not None]
 
 
-def _constants(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> Iterator[Difference]:
-    if before is not None and now is not None:
-        # What is read now only, or no more, follows from what else has changed.
-        found = [*_mappings("constant", before, now, "none")]
-        yield from sorted(found, key=lambda each: "none" in (each.before, each.now))
+def _constants(
+    before: Mapping[str, str] | None, now: Mapping[str, str] | None
+) -> tuple[list[Difference], list[Difference]]:
+    """Return the constants that have changed, and those that are read now only, or no more."""
+    if before is None or now is None:
+        return [], []
+    found = [*_mappings("constant", before, now, "none")]
+    elsewhere = [each for each in found if each.what.partition(" ")[2] not in {*before} & {*now}]
+    return [each for each in found if each not in elsewhere], elsewhere
 
 
 def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
@@ -207,10 +223,13 @@ def _difference(what: str, before: str, now: str) -> Difference:
 def _inputs(before: Components, now: Components) -> Iterator[Difference]:
     then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
     if then != here:
-        yield Difference("sizes", *("dynamic" if each else "fixed" for each in (then, here)))
+        yield Difference(_SIZES, *("dynamic" if each else "fixed" for each in (then, here)))
         return
     if len(before.inputs) != len(now.inputs):
         yield Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
+        return
+    if before.inputs != now.inputs and Counter(before.inputs) == Counter(now.inputs):
+        yield Difference(_ORDER, "", "")
         return
     for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
         if old != new:
@@ -246,10 +265,13 @@ _NAMES = {
     "system_info[hash]": "device",
 }
 """What people call parts of torch's keys, what tells most first."""
-_MORE_NAMES = {"nbcache_dependencies": "what nbcache adds to torch's key"}
+_MORE_NAMES = {
+    "nbcache_dependencies": "what nbcache adds to torch's key",
+    "fx_kwargs[static_input_idxs]": "inputs that keep their addresses",
+}
 _WORDS = {"fx_kwargs[is_inference]": {"True": "off", "False": "on"}}
 """What people call their values."""
-_LAST = ("gm", "nbcache_dependencies")
+_LAST = ("gm", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
 
 
 def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:

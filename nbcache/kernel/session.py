@@ -79,6 +79,8 @@ class Session:
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
+        self.explaining_seconds = 0.0
+        """Of these, what it cost to keep what keys are made of, and to say why graphs missed."""
         self._locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker(self._renamed)

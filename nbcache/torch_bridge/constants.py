@@ -61,6 +61,8 @@ def _reached(source: Any, scopes: Mapping[str, Any]) -> tuple[str, Any]:
         return source.local_name, scopes["locals"].get(source.local_name, _ABSENT)
     if kind == "GlobalSource":
         return source.global_name, scopes["globals"].get(source.global_name, _ABSENT)
+    if kind == "CellContentsSource":
+        return _variable(source, scopes)
     base = getattr(source, "base", None)
     if base is None:
         return "", _ABSENT
@@ -69,11 +71,9 @@ def _reached(source: Any, scopes: Mapping[str, Any]) -> tuple[str, Any]:
         return "", _ABSENT
     if kind in ("AttrSource", "GenericAttrSource"):
         return _attribute(name, value, source.member)
-    if kind == "CellContentsSource":
-        return _variable(source, scopes)
     if kind in ("DictGetItemSource", "GetItemSource", "ListGetItemSource"):
         return _item(name, value, source.index, getattr(base, "member", ""))
-    if kind.endswith("NNModuleSource"):
+    if kind == "OptimizerSource" or kind.endswith("NNModuleSource"):
         return name, value
     return "", _ABSENT
 
@@ -105,15 +105,15 @@ def _item(name: str, value: Any, index: Any, member: str) -> tuple[str, Any]:
 
 def _variable(source: Any, scopes: Mapping[str, Any]) -> tuple[str, Any]:
     """Return a variable that a function closes over, by the name that the function has for it."""
-    cells = source.base.base  # of a function's `__closure__`
-    name, function = _reached(cells.base, scopes)
-    index = source.base.index
-    if not name or type(function) is not FunctionType or type(index) is not int:
+    item = source.base
+    cells: Any = getattr(item, "base", None)
+    if type(cells).__name__ not in ("AttrSource", "ClosureSource") or type(index := item.index) is not int:
         return "", _ABSENT
-    closure = function.__closure__ or ()
-    if not 0 <= index < len(closure):
+    name, function = _reached(cells.base, scopes)
+    if not name or type(function) is not FunctionType:
         return "", _ABSENT
     try:
-        return f"{function.__code__.co_freevars[index]} of {name}", closure[index].cell_contents
-    except ValueError:  # it is empty
+        value = (function.__closure__ or ())[index].cell_contents
+        return f"{function.__code__.co_freevars[index]} of {name}", value
+    except (IndexError, ValueError):  # it has no such variable, or an empty one
         return "", _ABSENT

@@ -59,6 +59,9 @@ _OURS = os.path.dirname(__file__) + os.sep
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 """A line of a node's stack trace."""
+_USERS_TRACE = "User stack trace"
+_GUARD_OF = re.compile(r"\W*\d+/\d+: ")
+"""How a guard begins that failed: with the compile that made it."""
 _LIMIT = "recompile limit exceeded"
 """What torch's error says where a function was compiled too often."""
 _FRAME = "dynamo"
@@ -270,7 +273,7 @@ def _frame(
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
     function = _function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?")
-    recompiled = with_cells(session, getattr(metrics, "recompile_reason", None))
+    recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
     if recompiled or failure:
         _warn_of_limit(session, function, at["compile_id"], recompiled, failure)
@@ -287,6 +290,18 @@ def _frame(
     )
 
 
+def _guards(text: str | None) -> str | None:
+    """Return the guards that failed, one a line, without the stack traces that torch adds (since 2.13)."""
+    if not text:
+        return text
+    kept, within = [], False
+    for line in text.splitlines():
+        within = bool(line.strip().startswith(_USERS_TRACE) or (within and not _GUARD_OF.match(line)))
+        if not within and line.strip():
+            kept.append(" ".join(line.split()))
+    return "\n".join(kept)
+
+
 def _recompile_limit() -> int:
     """Return how often torch compiles one function; 0 where torch does not tell."""
     config = sys.modules["torch._dynamo.config"]
@@ -298,16 +313,15 @@ def _warn_of_limit(
 ) -> None:
     """Say so where a function is compiled once more at most, and where it was compiled too often."""
     limit, count = _recompile_limit(), (compile_id or "").partition("/")[2]
-    fix = "%nbcache why says what differs, and torch._dynamo.config.recompile_limit is the limit"
     if _LIMIT in str(sys.exc_info()[1] or ""):
         session.notice(
-            f"{function} was compiled {limit} times, and torch compiles it no more: "
-            f"calls that fit none of these run eagerly, without a compiled graph; {fix}"
+            f"{function} was compiled {limit} times, the limit (torch._dynamo.config.recompile_limit): "
+            "calls that fit none of these run eagerly; %nbcache why says what differs"
         )
     elif recompiled and failure is None and count.isdecimal() and limit > 2 and int(count) + 2 == limit:
         session.notice(
-            f"{function} was compiled {limit - 1} of at most {limit} times: after the next, "
-            f"calls that fit none of these run eagerly; {fix}"
+            f"{function} was compiled {limit - 1} of at most {limit} times: one more, and "
+            "calls that fit none of these run eagerly; %nbcache why says what differs"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from types import FrameType, ModuleType
@@ -74,13 +75,15 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
 def _looked_up(
     session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any], debug_lines: list[str]
 ) -> None:
-    hit = graph is not None
+    hit, began = graph is not None, time.perf_counter()
     components = None
     if not hit:
         components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines))
     level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
     threads, saved = sys.modules["torch"].get_num_threads(), info.get("time_saved_ns")
     why = None if hit else _miss_reason(session, key, info, threads, backward, components)
+    kept = "" if components is None else to_text(components)
+    session.explaining_seconds += time.perf_counter() - began
     session.emit(
         GraphLookup(
             **stamp(),
@@ -92,7 +95,7 @@ def _looked_up(
             level=level,
             source=source,
             threads=threads,
-            components="" if components is None else to_text(components),
+            components=kept,
             explanation=None if why is None else why.explanation,
         )
     )
