@@ -5,9 +5,10 @@ It stays on this machine: no snapshot holds it, and nothing of it is shared, sin
 Grammar (version 1, frozen; JSON as in `nbcache.artifacts.encoding`, the content of an entry)::
 
     history = {"format": "nbcache.history", "notebook": text, "runs": [*run], "version": 1}
-    run     = {"cell": text, "direction": text, "environment": text, "function": text, "kernel": text,
-               "key": text, ["level": text,] "number": integer, "outcome": text, ["reason": text,]
-               ["saved_seconds": seconds,] "seconds": {*text: seconds}, "time": seconds}
+    run     = {"cell": text, "direction": text, "environment": text, ["execution_count": integer,]
+               "function": text, ["function_cell": text,] "kernel": text, "key": text, ["level": text,]
+               "number": integer, "outcome": text, ["reason": text,] ["saved_seconds": seconds,]
+               "seconds": {*text: seconds}, "time": seconds}
 
 Each kernel writes its own entry, and no other writes that one, so nothing is lost where kernels of one
 notebook run at once. Entries of earlier kernels are made one as soon as there are many::
@@ -38,6 +39,7 @@ from nbcache.core.text import one_line
 from nbcache.stores.base import Store
 
 __all__ = [
+    "MAX_BYTES",
     "MAX_RUNS",
     "PREFIX",
     "HistoryStore",
@@ -53,11 +55,13 @@ __all__ = [
 PREFIX = "history/"
 MAX_RUNS = 1000
 """Of a notebook, in all its environments: the newest are kept."""
+MAX_BYTES = 4 << 20
+"""Of all notebooks, compressed: some 200,000 runs."""
 
 _FORMAT = "nbcache.history"
 _MOST_ENTRIES = 16
 """So many kernels of a notebook leave an entry each before they are made one."""
-_MAX_BYTES = 8 << 20
+_MAX_ENTRY_BYTES = 8 << 20
 _LONGEST = 200
 """Characters of a text that are kept."""
 _MOST_PHASES = 16
@@ -96,6 +100,10 @@ class Run:
     """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
     reason: str = ""
     """Why it was not hit, or what a hit had to do all the same; cut where it is long."""
+    execution_count: int | None = None
+    """The number of its cell, in this kernel; None where it had none."""
+    function_cell: str = ""
+    """Digest of the source of the cell that defines the function; empty where it comes from a module."""
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -175,13 +183,19 @@ def run_of(graph: GraphRecord, *, time: float, kernel: str, number: int, environ
         seconds={phase: max(0.0, round(each, 4)) for phase, each in graph.seconds.items()},
         saved_seconds=None if graph.saved_seconds is None else max(0.0, round(graph.saved_seconds, 4)),
         reason=one_line(graph.reason or "", _LONGEST),
+        execution_count=graph.cell.execution_count if graph.cell else None,
+        function_cell=graph.function_cell.digest if graph.function_cell else "",
     )
 
 
 def merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Return each run once, oldest first; of very many the newest."""
     each = {run.identity: run for run in runs}
-    return tuple(sorted(each.values(), key=lambda run: (run.time, *run.identity))[-MAX_RUNS:])
+    return tuple(sorted(each.values(), key=_order)[-MAX_RUNS:])
+
+
+def _order(run: Run) -> tuple[float, str, int]:
+    return (run.time, *run.identity)
 
 
 class HistoryStore:
@@ -197,6 +211,15 @@ class HistoryStore:
     def read(self, notebook: str) -> tuple[Run, ...]:
         """Return what kernels have kept of a notebook, oldest first; drop what cannot be read."""
         return merged(run for runs in self._entries(notebook).values() for run in runs)
+
+    def everything(self) -> tuple[Run, ...]:
+        """Return what kernels have kept of all notebooks, oldest first."""
+        runs = {}
+        for entry in self._store.get_many(list(self._store.keys(PREFIX))).values():
+            with suppress(FormatError):
+                found = decode_history(decode_entry(entry, max_bytes=_MAX_ENTRY_BYTES))
+                runs.update({run.identity: run for run in found})
+        return tuple(sorted(runs.values(), key=_order))
 
     def write(self, notebook: str, kernel: str, runs: Sequence[Run]) -> None:
         """Keep what `kernel` has run, all of it, in place of what it had written.
@@ -222,7 +245,7 @@ class HistoryStore:
         found = {}
         for key, entry in self._store.get_many(self.keys(notebook)).items():
             try:
-                found[key] = decode_history(decode_entry(entry, max_bytes=_MAX_BYTES), notebook)
+                found[key] = decode_history(decode_entry(entry, max_bytes=_MAX_ENTRY_BYTES), notebook)
             except UnsupportedVersion:
                 continue  # left to the nbcache that wrote it
             except FormatError as error:
@@ -237,10 +260,13 @@ def encode_history(notebook: str, runs: Iterable[Run]) -> bytes:
     return to_json(_FORMAT, {"notebook": _shown(notebook), "runs": [_run_fields(run) for run in runs]})
 
 
-def decode_history(content: bytes, notebook: str) -> list[Run]:
-    """Return the runs of a notebook's history; raises CorruptEntry or UnsupportedVersion."""
+def decode_history(content: bytes, notebook: str | None = None) -> list[Run]:
+    """Return the runs of a history, of this notebook if one is given.
+
+    Raises CorruptEntry or UnsupportedVersion.
+    """
     fields = from_json(content, _FORMAT)
-    if fields.text("notebook") != _shown(notebook):
+    if fields.text("notebook") != _shown(notebook or "") and notebook is not None:
         raise corrupt("a history is of another notebook than its key says")
     return [_run(Fields(value, "run")) for value in islice(fields.array("runs"), MAX_RUNS)]
 
@@ -248,7 +274,9 @@ def decode_history(content: bytes, notebook: str) -> list[Run]:
 def _run_fields(run: Run) -> dict[str, Any]:
     known: dict[str, Any] = {"level": run.level.value} if run.level else {}
     known |= {"reason": run.reason} if run.reason else {}
+    known |= {"function_cell": run.function_cell} if run.function_cell else {}
     known |= {} if run.saved_seconds is None else {"saved_seconds": float(run.saved_seconds)}
+    known |= {} if run.execution_count is None else {"execution_count": run.execution_count}
     return known | {
         "cell": run.cell,
         "direction": run.direction.value,
@@ -280,6 +308,8 @@ def _run(fields: Fields) -> Run:
         seconds={one_line(phase, _LONGEST): seconds.seconds(phase) for phase in islice(phases, _MOST_PHASES)},
         saved_seconds=fields.seconds("saved_seconds") if fields.has("saved_seconds") else None,
         reason=_text(fields, "reason") if fields.has("reason") else "",
+        execution_count=fields.integer("execution_count") if fields.has("execution_count") else None,
+        function_cell=_text(fields, "function_cell") if fields.has("function_cell") else "",
     )
 
 

@@ -35,8 +35,8 @@ from nbcache.artifacts.encoding import (
     entry_of,
     packed_of,
 )
+from nbcache.artifacts.history import MAX_BYTES, HistoryStore
 from nbcache.artifacts.history import PREFIX as _HISTORY
-from nbcache.artifacts.history import HistoryStore
 from nbcache.artifacts.manifests import (
     holdings,
     newest_first,
@@ -66,7 +66,7 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
 """How often manifests are listed again, when some were replaced between listing and reading."""
 _UPKEEP_SHARE = 16
-"""Manifests, histories and corrupt bytes may each take this fraction of what artifacts may."""
+"""Manifests, histories and corrupt bytes may each take this fraction of what artifacts may, at most."""
 
 _ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
 
@@ -200,6 +200,11 @@ class ArtifactStore:
         content = self._read_content(entry, ref.digest)
         return None if content is None else Artifact(ref.type, ref.key, content)
 
+    def present(self, digests: Iterable[str]) -> set[str]:
+        """Return those contents that are there, without reading them."""
+        found = self.store.present(_ARTIFACT + digest for digest in digests)
+        return {key.removeprefix(_ARTIFACT) for key in found}
+
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
         entry = self.store.get(_ARTIFACT + ref.digest)
@@ -257,8 +262,9 @@ class ArtifactStore:
         if not isinstance(self.store, _KeepsOrderOfUse):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
-        for prefix in (_MANIFEST, _HISTORY, _CORRUPT):
-            self.store.evict(prefix, max_bytes // _UPKEEP_SHARE)
+        upkeep = max_bytes // _UPKEEP_SHARE
+        for prefix, most in ((_MANIFEST, upkeep), (_HISTORY, min(upkeep, MAX_BYTES)), (_CORRUPT, upkeep)):
+            self.store.evict(prefix, most)
         if removed:
             # In this order: a reference is put after its artifact, so one that is listed now and
             # whose artifact is not listed later has lost it.

@@ -48,6 +48,8 @@ class LocalLevel:
         self._failed = failed
         self._judge = judge
         self._met_others = met_others
+        self.refused: dict[str, str] = {}
+        """Why artifacts may not be used, by their digests."""
         self._refused: set[str] = set()
         """What was said of artifacts that may not be used."""
         self._damaged: set[str] = set()
@@ -152,8 +154,10 @@ class LocalLevel:
             self._judge.admit_stored(ref)
             if ref.provenance is not None:
                 self._met_others()
+            self.refused.pop(ref.digest, None)
             return True
         except TrustError as error:
+            self.refused[ref.digest] = error.what
             if error.what not in self._refused:
                 self._refused.add(error.what)
                 self._say(f"{self.name}: what came from elsewhere is not used: {error.with_next_step()}")

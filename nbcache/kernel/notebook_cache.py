@@ -182,6 +182,14 @@ class NotebookCache:
         """Return the level and the source, in words, of an artifact that the compiler has just hit."""
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
+    def restored(self) -> Mapping[tuple[str, str], Source]:
+        """Return where each artifact came from that was put where the compiler looks, by type and key."""
+        return dict(self._origins)
+
+    def refused(self) -> Mapping[str, str]:
+        """Return why artifacts of the local store may not be used, by digest."""
+        return dict(self._local.refused)
+
     def summaries(self) -> Sequence[GraphSummary]:
         """Return what is known of the graphs that are stored of this notebook."""
         return self._prefetcher.graphs()

@@ -12,11 +12,16 @@ from nbcache.explain.components import Components
 from nbcache.explain.misses import explained
 from nbcache.kernel.elsewhere import Elsewhere
 
-__all__ = ["FIRST_TIME", "NOT_STORED", "Miss", "Reason", "names_changed", "why_missed"]
+__all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Miss", "Reason", "names_changed", "why_missed"]
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
 """How a reason begins that a trace can tell better."""
+DAMAGED = "what is stored is damaged; it was set aside"
+INCOMPLETE = "stored, but a C++ kernel of it is missing"
+GONE = "it was stored, and is not there any more: evicted, or removed"
+LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
+"""Why a graph missed that was stored as it is."""
 
 
 _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
@@ -67,11 +72,11 @@ def why_missed(
         those = " or ".join(map(str, sorted(counts)))
         return Reason(f"not stored for this number of threads: {miss.threads} now, {those} before")
     if miss.incomplete:
-        return Reason("stored, but a C++ kernel of it is missing")
+        return Reason(INCOMPLETE)
     if not known:
         return _of_others(miss, elsewhere) or Reason(FIRST_TIME)
     if any(graph.key == miss.key for graph in before):
-        return Reason("it was stored, and is not there any more: evicted, or removed")
+        return Reason(GONE)
     if (found := _nearest(miss, known)) is not None:
         return Reason(f"{NOT_STORED}{found.clause()}", found)
     if not before:

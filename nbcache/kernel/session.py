@@ -34,7 +34,7 @@ from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
-from nbcache.kernel.reasons import Miss, Reason, names_changed, why_missed
+from nbcache.kernel.reasons import DAMAGED, Miss, Reason, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
 from nbcache.kernel.unnoticed import Unnoticed
@@ -395,7 +395,7 @@ class Session:
     ) -> Reason:
         """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
         if self._local.is_damaged(key):
-            return Reason("what is stored is damaged; it was set aside")
+            return Reason(DAMAGED)
         if self.environment is None:
             return Reason("nbcache does not know this environment")
         cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)

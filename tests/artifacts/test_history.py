@@ -43,6 +43,8 @@ MISS = Run(
     level=None,
     seconds={"dynamo": 0.25, "inductor": 6.0, "total": 6.25},
     reason="not stored: threads: 2 before, 1 now",
+    execution_count=3,
+    function_cell="aaaabbbbccccdddd",
 )
 HIT = replace(
     MISS,
@@ -53,6 +55,8 @@ HIT = replace(
     seconds={"load": 0.125, "total": 0.125},
     saved_seconds=5.875,
     reason="",
+    execution_count=None,
+    function_cell="",
 )
 
 
@@ -99,7 +103,8 @@ def test_fields_that_are_not_known_are_ignored() -> None:
         *(changed_run(direction="up"), changed_run(outcome="maybe"), changed_run(level="L9")),
         *(changed_run(time=-1), changed_run(number=-1), changed_run(number=0.5), changed_run(kernel=None)),
         *(changed_run(seconds=[]), changed_run(seconds={"total": "1"}), changed_run(seconds={"total": -1})),
-        *(changed_run(saved_seconds="much"), changed_run(reason=1)),
+        *(changed_run(saved_seconds="much"), changed_run(reason=1), changed_run(function_cell=[])),
+        *(changed_run(execution_count=-1), changed_run(execution_count="3")),
     ],
 )
 def test_what_is_wrong_is_refused(content: bytes) -> None:
@@ -128,6 +133,7 @@ def test_what_is_kept_of_a_graph_can_be_written() -> None:
         direction=Direction.INFERENCE,
         outcome=Outcome.BYPASS,
         cell=Cell.of("f()", 1),
+        function_cell=Cell.of("def f(): ...", 0),
         seconds={"dynamo": 0.123456, "total": 0.2},
         saved_seconds=-0.1,
         reason="because\nof " + "this " * 1000,
@@ -136,6 +142,7 @@ def test_what_is_kept_of_a_graph_can_be_written() -> None:
 
     assert decode_history(encode_history("\ud800", [run]), "\ud800") == [run]
     assert (run.cell, run.key, run.environment) == (Cell.of("f()", None).digest, "", "e" * 16)
+    assert (run.execution_count, run.function_cell) == (1, Cell.of("def f(): ...", None).digest)
     assert run.seconds == {"dynamo": 0.1235, "total": 0.2}
     assert run.saved_seconds == 0.0
     assert len(run.function) == len(run.reason) == 200

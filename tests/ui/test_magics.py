@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.key import components
 from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.core.reports import Cell
 from nbcache.core.trust import Keyring, spelled
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import environment
@@ -77,8 +79,10 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
 
 def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> None:
     cases = [
-        ("%nbcache stats", "did you mean `status`? Usage: %nbcache"),
+        ("%nbcache docter", "did you mean `doctor`? Usage: %nbcache"),
         ("%nbcache status --jsn", "`--jsn` is not understood"),
+        ("%nbcache stats now", "`now` is not understood. Usage: %nbcache stats [--json]"),
+        ("%nbcache plan In[1]", "`In[1]` is not understood. Usage: %nbcache plan [--json]"),
         ("%nbcache doctor model.ipynb", "doctor: `model.ipynb` is not understood. Usage: %nbcache"),
         ("%nbcache config 'x", "no closing quotation"),
         ("%nbcache config max_byte=1", "did you mean 'max_bytes'?"),
@@ -222,7 +226,8 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: P
         (here / name).touch()
     cases = {
         "%%compile_cached --mo": ["--mode"],
-        "%nbcache st": ["status"],
+        "%nbcache stat": ["stats", "status"],
+        "%nbcache pl": ["plan"],
         "%nbcache doc": ["doctor"],
         "%nbcache doctor --": ["--json"],
         "%nbcache config max": ["max_bytes="],
@@ -285,3 +290,71 @@ def test_loading_in_a_silent_execution_is_followed_by_reports(run_python: RunPyt
     )
 
     assert done.stdout.split()[-1] == "2"
+
+
+def test_stats_and_plan_have_something_to_say_where_nothing_has_compiled_and_no_notebook_is_known(
+    in_shell: Any, tmp_path: Path
+) -> None:
+    absent, broken = tmp_path / "absent.ipynb", tmp_path / "broken.ipynb"
+    broken.write_text("no JSON")
+    lines = [
+        "%nbcache stats",
+        "%nbcache plan",
+        f"%nbcache config notebook={absent}",
+        "%nbcache plan",
+        f"%nbcache config notebook={broken}",
+        "%nbcache plan",
+        "%nbcache plan --json",
+        "%nbcache stats --json",
+    ]
+    everything = in_shell(f"[run(line) for line in {lines!r}]")
+    assert all(ran["success"] for ran in everything)
+    stats, unknown, _, missing, _, unreadable, plan, figures = (ran["text"] for ran in everything)
+    assert stats.startswith("nbcache stats · this kernel · nothing compiled")
+    assert "this kernel cannot tell its notebook: %nbcache config notebook=PATH" in unknown
+    assert "absent.ipynb · there is no such file: save the notebook first" in missing
+    assert "broken.ipynb · this is no notebook that can be read" in unreadable
+    assert json.loads(plan)["problem"] and json.loads(plan)["cells"] == []
+    assert json.loads(figures)["session"]["graphs"] == 0
+
+
+def test_loading_says_that_a_cell_was_edited_since(
+    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    load = SHELL + "\nimport time; time.sleep(0.5)"
+    path = tmp_path / "model.ipynb"
+    isolated["NBCACHE_NOTEBOOK"] = str(path)
+    here = environment.foreseen()
+    assert here is not None
+    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
+    ref = artifacts.put(here.digest, Artifact("inductor", "a", b"content"))
+    cell = Cell.of("f(x)", None).digest
+    graph = GraphSummary(cell, "f", Direction.INFERENCE, Outcome.MISS, "a", 15.5, (ref.digest,))
+    artifacts.save_manifest(Manifest(here, str(path), (ref,), (graph,)))
+
+    def loaded(*sources: str) -> str:
+        nbformat.write(
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]), path
+        )
+        return run_python(load, having="IPython").stdout
+
+    said = "nbcache: loaded · 1 graph of model.ipynb is stored here · saves about 15.5 s"
+    assert loaded("x = 1", "f(x)") == f"{said}\n"
+    assert loaded("x = 1", "f(x) + 1") == f"{said} · 1 cell was edited since\n"
+    path.write_text("no JSON")
+    assert run_python(load, having="IPython").stdout == f"{said}\n"
+
+
+def test_loading_says_that_what_is_stored_does_not_fit(
+    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
+    here = environment.foreseen()
+    assert here is not None
+    other = Environment(components({**here.values, "torch.version": "1.0"}))
+    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
+    ref = artifacts.put(other.digest, Artifact("inductor", "a", b"content"))
+    graph = GraphSummary("", "f", Direction.INFERENCE, Outcome.MISS, "a", 15.5, (ref.digest,))
+    artifacts.save_manifest(Manifest(other, isolated["NBCACHE_NOTEBOOK"], (ref,), (graph,)))
+    said = "nbcache: loaded · 1 graph of model.ipynb is stored here, and does not fit (%nbcache plan)\n"
+    assert run_python(SHELL + "\nimport time; time.sleep(0.5)", having="IPython").stdout == said

@@ -6,14 +6,16 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from nbcache.artifacts.compatibility import foreseen_differences
 from nbcache.artifacts.manifests import union
 from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Environment
 from nbcache.core.text import DOT, counted, duration, one_line
 from nbcache.core.threads import start_thread
 from nbcache.kernel.session import Session
+from nbcache.ui.display.plan import edited_part
+from nbcache.ui.ipython.planning import quick_plan, stored_here
 
 __all__ = ["Greeting"]
 
@@ -45,22 +47,24 @@ class Greeting:
     def _look(self) -> None:
         try:
             with suppress(NbcacheError):  # a store that fails says so elsewhere
-                self._parts = self._stored()
+                self._find()
         finally:
             self._known.set()
 
-    def _stored(self) -> list[str]:
+    def _find(self) -> None:
         notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
-        here = self._session.environment or self._foreseen()
-        stored = self._session.artifacts
-        fits = [
-            stored.admitted(each)
-            for each in stored.manifests(notebook).values()
-            if here is None or not foreseen_differences(each, here)
-        ]
+        places, unfit = stored_here(self._session, self._session.environment or self._foreseen(), notebook)
         of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
+        fits = [each.manifest for each in places]
         graphs = union(fits[0].environment, notebook, fits).graphs if fits else ()
+        others = sum(each.graphs for each in unfit)
+        count = len(graphs) or others
+        said = f"{counted(count, 'graph')}{of} {'is' if count == 1 else 'are'} stored here"
         if not graphs:
-            return [f"nothing{of} is stored here yet"]
-        said = f"{counted(len(graphs), 'graph')}{of} {'is' if len(graphs) == 1 else 'are'} stored here"
-        return [said, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+            why = "and does not fit" if others == 1 else "and none fits"
+            self._parts = [f"{said}, {why} (%nbcache plan)" if others else f"nothing{of} is stored here yet"]
+            return
+        self._parts = [said, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+        plan = self._session.attempt("planning", partial(quick_plan, self._session, notebook, places))
+        if plan is not None and (part := edited_part(plan)):
+            self._parts = [*self._parts, part]

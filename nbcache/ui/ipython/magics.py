@@ -14,6 +14,7 @@ from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC
 from nbcache.ui.ipython.compile_targets import is_compilable
 from nbcache.ui.ipython.connect_magics import ConnectMagics
+from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.session_magics import USAGE, SessionMagics, completions
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
 
@@ -24,12 +25,19 @@ class Magics:
     """`%nbcache` and `%%compile_cached` of one shell."""
 
     def __init__(
-        self, shell: Any, own: SessionMagics, snapshots: ShareMagics, connecting: ConnectMagics
+        self,
+        shell: Any,
+        own: SessionMagics,
+        history: HistoryMagics,
+        snapshots: ShareMagics,
+        connecting: ConnectMagics,
     ) -> None:
         self._shell = shell
         self._verbs: dict[str, Callable[[list[str]], object]] = {
             "status": own.status,
             "why": own.why,
+            "stats": history.stats,
+            "plan": history.plan,
             "config": own.config,
             "doctor": own.doctor,
             "snapshot": snapshots.snapshot,
@@ -58,6 +66,8 @@ class Magics:
         %nbcache status --json      the same as JSON
         %nbcache why                why the graphs of the last cell missed, and what to do
         %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
+        %nbcache stats              what restoring came to: used, not used, net seconds; now and over time
+        %nbcache plan               what the next run of each cell will hit, and what it will take
         %nbcache config             each setting, its value and where it comes from
         %nbcache config NAME=VALUE  change a setting for this kernel, nbcache's or one of torch's caches
         %nbcache doctor             check all that nbcache needs, and say what to do where it is not there

@@ -39,10 +39,10 @@ _TRUST_USAGE = (
     "A SIGNER is a fingerprint, or, to add, a snapshot"
 )
 USAGE = (
-    "%nbcache [status [--json] | why [GRAPH] [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
-    "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
-    "clear [--all [--yes]] | flush | bench …]"
+    "%nbcache [status [--json] | why [GRAPH] [--json] | stats [--json] | plan [--json] | "
+    "config [NAME=VALUE …] [--json] | doctor [--json] | snapshot [FILE | URL#NAME | notebook] | "
+    "restore [SOURCE] | connect [URL] | disconnect | share [NAME] | trust [--yes] [--name NAME] | "
+    "trust [list | add SIGNER | remove SIGNER | show SIGNER] | clear [--all [--yes]] | flush | bench …]"
 )
 
 
@@ -229,6 +229,8 @@ class SessionMagics:
 _OPTIONS = {
     "status": ("--json",),
     "why": ("--json",),
+    "stats": ("--json",),
+    "plan": ("--json",),
     "config": ("--json",),
     "doctor": ("--json",),
     "clear": ("--all", "--yes"),

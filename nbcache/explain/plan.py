@@ -1,0 +1,380 @@
+"""What the next run of a notebook's cells will find, and what it will take. Values in, values out.
+
+All of it is an estimate: torch decides by the graph that it traces, and nothing is traced here.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbcache.artifacts.history import Run, Usual, expected
+from nbcache.core.key import Difference
+from nbcache.core.model import Direction, Level, Manifest, Outcome
+from nbcache.explain.notebook import NotebookCell
+
+__all__ = ["CellPlan", "GraphPlan", "Place", "Plan", "Unfit", "Verdict", "planned"]
+
+_GRAPH = "inductor"
+"""The artifact that makes a graph a hit; the others make it load faster."""
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
+_NAMELESS = frozenset({"forward", "__call__", "<locals>", "<lambda>", "<module>"})
+"""Parts of functions' names that tell nothing."""
+
+
+class Verdict(enum.StrEnum):
+    """What is expected of a graph."""
+
+    HIT = "hit"
+    EDITED = "edited"
+    """Its cell, or the one that defines its function, was edited: it hits if it is the same graph still."""
+    GONE = "gone"
+    """It was compiled, and is nowhere now: not saved, evicted, or removed."""
+    ELSEWHERE = "elsewhere"
+    """It was compiled in another environment only."""
+    BYPASS = "bypass"
+    """torch's caches did not take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is at hand of the notebook, and fits here."""
+
+    level: Level
+    name: str
+    """As reports name it: `local store`, `model.nbcache`."""
+    manifest: Manifest
+    present: Collection[str]
+    """Digests of those of its artifacts that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """What is at hand of the notebook, and cannot be used here."""
+
+    name: str
+    graphs: int
+    lines: tuple[str, ...]
+    """Why, and what to do."""
+    differences: tuple[Difference, ...] = ()
+    """How its environment differs from the one here."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {
+            "name": self.name,
+            "graphs": self.graphs,
+            "why": list(self.lines),
+            "differences": [
+                {"label": each.label, "there": each.old, "here": each.new} for each in self.differences
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """What is expected of one graph."""
+
+    function: str
+    direction: Direction
+    key: str
+    """torch's key when it was last compiled or hit; empty where it was bypassed."""
+    verdict: Verdict
+    level: Level | None
+    """Where it is found; None where it is not."""
+    source: str | None
+    """The same in words."""
+    usual: Usual
+    """What it took in earlier kernels."""
+    saves_seconds: float | None = None
+    """What a hit saves, by the manifest; None where no manifest tells of it."""
+
+    @property
+    def cold_seconds(self) -> float | None:
+        """What compiling it takes; without a history what a hit saves, which is a little less."""
+        return self.saves_seconds if self.usual.cold is None else self.usual.cold.get("total")
+
+    @property
+    def restored_seconds(self) -> float | None:
+        """What a hit takes; None where none is known."""
+        return None if self.usual.restored is None else self.usual.restored.get("total")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {
+            "function": self.function,
+            "direction": self.direction.value,
+            "key": self.key or None,
+            "expected": self.verdict.value,
+            "level": self.level and self.level.value,
+            "source": self.source,
+            "cold_seconds": self.cold_seconds,
+            "restored_seconds": self.restored_seconds,
+            "runs_cold": self.usual.runs_cold,
+            "runs_restored": self.usual.runs_restored,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """What is expected of a cell that has compiled something, as it is now or as it was."""
+
+    cell: NotebookCell
+    is_edited: bool
+    """Whether the cell is not as it was when its graphs were compiled."""
+    graphs: tuple[GraphPlan, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many graphs this is expected of."""
+        return sum(graph.verdict is verdict for graph in self.graphs)
+
+    @property
+    def cold_seconds(self) -> float | None:
+        """Estimate of what it takes where nothing is stored; None where nothing tells."""
+        return _sum(graph.cold_seconds for graph in self.graphs)
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Estimate of what it takes now, what was edited counted as if it had to be compiled."""
+        return _sum(
+            graph.restored_seconds if graph.verdict is Verdict.HIT else graph.cold_seconds
+            for graph in self.graphs
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {
+            "cell": {"execution_count": self.cell.execution_count, "digest": self.cell.digest},
+            "position": self.cell.position,
+            "title": self.cell.title,
+            "edited": self.is_edited,
+            "graphs": [graph.to_json() for graph in self.graphs],
+            "cold_seconds": self.cold_seconds,
+            "expected_seconds": self.expected_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the next kernel will find of a notebook."""
+
+    cells: tuple[CellPlan, ...]
+    """Those that have compiled something, in the notebook's order."""
+    others: int
+    """Code cells of which nothing is known."""
+    gone: tuple[str, ...] = ()
+    """Functions that the last kernel compiled, by cells that are not in the notebook any more."""
+    unfit: tuple[Unfit, ...] = ()
+
+    @property
+    def graphs(self) -> int:
+        return sum(len(each.graphs) for each in self.cells)
+
+    @property
+    def hits(self) -> int:
+        return sum(each.count(Verdict.HIT) for each in self.cells)
+
+    @property
+    def edited(self) -> int:
+        """Cells that were edited since."""
+        return sum(each.is_edited for each in self.cells)
+
+    @property
+    def cold_seconds(self) -> float | None:
+        """Estimate for all cells where nothing is stored; None where nothing tells."""
+        return _sum(each.cold_seconds for each in self.cells)
+
+    @property
+    def expected_seconds(self) -> float | None:
+        """Estimate for all cells as it is; None where it is not known of all of them."""
+        return _sum(each.expected_seconds for each in self.cells)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {
+            "graphs": self.graphs,
+            "hits": self.hits,
+            "edited": self.edited,
+            "cold_seconds": self.cold_seconds,
+            "expected_seconds": self.expected_seconds,
+            "cells": [each.to_json() for each in self.cells],
+            "others": self.others,
+            "gone": list(self.gone),
+            "unfit": [each.to_json() for each in self.unfit],
+        }
+
+
+def planned(
+    cells: Sequence[NotebookCell],
+    places: Sequence[Place],
+    history: Sequence[Run],
+    environments: Collection[str] = (),
+    unfit: Iterable[Unfit] = (),
+) -> Plan:
+    """Return what the next kernel is expected to find of these cells.
+
+    `places` are what is at hand, nearest first; `history` is oldest first; `environments` are the digests of
+    those that fit here, empty where that is not known.
+    """
+    known = _known(places, history, {each[:16] for each in environments})
+    here = {cell.digest for cell in cells}
+    index = {key: place for place in reversed(places) for key in _keys_of(place)}
+    saves = {graph.key: graph.seconds for place in places for graph in place.manifest.graphs if graph.key}
+
+    def plans(digest: str, *, is_edited: bool) -> tuple[GraphPlan, ...]:
+        return tuple(
+            _graph(graph, digest, is_edited or graph.is_redefined(here), index, saves, history)
+            for graph in known[digest]
+        )
+
+    found: dict[int, CellPlan] = {}
+    seen: set[str] = set()
+    for cell in cells:
+        if cell.digest in known and cell.digest not in seen:
+            seen.add(cell.digest)
+            graphs = plans(cell.digest, is_edited=False)
+            found[cell.position] = CellPlan(cell, is_edited=False, graphs=graphs)
+    defining = {graph.function_cell for graphs in known.values() for graph in graphs}
+    free = [cell for cell in cells if cell.digest not in known and cell.digest not in defining]
+    covered = {graph.function for digest in seen for graph in known[digest]}
+    last = history[-1].kernel if history else ""
+    gone: dict[str, None] = {}
+    for digest in reversed([each for each in known if each not in here]):  # what ran last, first
+        functions = {graph.function for graph in known[digest]} - covered
+        if not functions:
+            continue  # an earlier state of what another cell compiles now
+        of_last = [graph for graph in known[digest] if graph.kernel == last]
+        cell_now = _edited(functions, {graph.execution_count for graph in of_last}, free)
+        if cell_now is None:
+            gone |= dict.fromkeys(graph.function for graph in of_last)
+            continue
+        free.remove(cell_now)
+        covered |= functions
+        graphs = plans(digest, is_edited=True)
+        found[cell_now.position] = CellPlan(cell_now, is_edited=True, graphs=graphs)
+    rows = tuple(found[position] for position in sorted(found))
+    return Plan(rows, len(cells) - len(rows), tuple(gone), tuple(unfit))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A graph that a cell has compiled or hit."""
+
+    function: str
+    direction: Direction
+    key: str
+    function_cell: str = ""
+    kernel: str = ""
+    execution_count: int | None = None
+    is_bypassed: bool = False
+    is_elsewhere: bool = False
+
+    def is_redefined(self, cells: Collection[str]) -> bool:
+        """Tell whether the cell that defines its function is none of these any more."""
+        return bool(self.function_cell) and self.function_cell not in cells
+
+
+def _known(
+    places: Sequence[Place], history: Sequence[Run], environments: Collection[str]
+) -> dict[str, list[_Known]]:
+    """Return the graphs of each cell, by its digest, those that ran last at the end.
+
+    A cell's graphs are those of the last kernel that ran it here; else, those of all manifests that fit; else
+    those of a kernel elsewhere.
+    """
+    by_cell: dict[str, list[Run]] = {}
+    for run in history:
+        if run.cell:
+            by_cell.setdefault(run.cell, []).append(run)
+    known: dict[str, list[_Known]] = {}
+    for place in places:
+        for graph in place.manifest.graphs:
+            if graph.cell:
+                row = _Known(graph.function, graph.direction, graph.key, is_bypassed=not graph.key)
+                if row not in known.setdefault(graph.cell, []):
+                    known[graph.cell].append(row)
+    for cell, runs in sorted(by_cell.items(), key=lambda pair: pair[1][-1].time):
+        fits = [run for run in runs if not environments or run.environment in environments]
+        if not fits and cell in known:
+            continue
+        rows = {}
+        for run in fits or runs:
+            if run.kernel == (fits or runs)[-1].kernel:
+                rows[run.function, run.direction, run.key] = _of(run, is_elsewhere=not fits)
+        known.pop(cell, None)  # so that what ran last stands last
+        known[cell] = list(rows.values())
+    return known
+
+
+def _of(run: Run, *, is_elsewhere: bool) -> _Known:
+    return _Known(
+        run.function,
+        run.direction,
+        run.key,
+        run.function_cell,
+        run.kernel,
+        run.execution_count,
+        is_bypassed=run.outcome in (Outcome.BYPASS, Outcome.DISABLED),
+        is_elsewhere=is_elsewhere,
+    )
+
+
+def _keys_of(place: Place) -> Iterator[str]:
+    """Yield the keys of the graphs that are there."""
+    return (ref.key for ref in place.manifest.artifacts if ref.type == _GRAPH and ref.digest in place.present)
+
+
+def _graph(
+    graph: _Known,
+    cell: str,
+    is_edited: bool,
+    index: Mapping[str, Place],
+    saves: Mapping[str, float],
+    history: Sequence[Run],
+) -> GraphPlan:
+    place = index.get(graph.key)
+    if graph.is_bypassed:
+        verdict = Verdict.BYPASS
+    elif place is None:
+        verdict = Verdict.ELSEWHERE if graph.is_elsewhere else Verdict.GONE
+    else:
+        verdict = Verdict.EDITED if is_edited else Verdict.HIT
+    usual = expected(history, cell, graph.function, graph.direction)
+    return GraphPlan(
+        graph.function,
+        graph.direction,
+        graph.key,
+        verdict,
+        place.level if place else None,
+        place.name if place else None,
+        usual,
+        saves.get(graph.key),
+    )
+
+
+def _edited(
+    functions: Collection[str], counts: Collection[int | None], free: Sequence[NotebookCell]
+) -> NotebookCell | None:
+    """Return the cell that has compiled these functions, and was edited: by its number, or their names."""
+    for cell in free:
+        if cell.execution_count is not None and cell.execution_count in counts:
+            return cell
+    names = {name for function in functions for name in _names(function)}
+    return next((cell for cell in free if names & cell.names), None)
+
+
+def _names(function: str) -> Iterator[str]:
+    """Yield the names by which a cell may mention a function."""
+    resumed = _RESUMED.fullmatch(function)
+    for name in (resumed[1] if resumed else function).split("."):
+        if name not in _NAMELESS:
+            yield name
+
+
+def _sum(seconds: Iterable[float | None]) -> float | None:
+    """Return the sum; None where one of them is not known, or there is none."""
+    every = list(seconds)
+    return sum(each or 0.0 for each in every) if every and None not in every else None

@@ -1,0 +1,339 @@
+"""What restoring came to: what was used, what was not and why, and the net seconds. Values in, values out."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from nbcache.artifacts.history import Run
+from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outcome
+from nbcache.core.reports import Explanation, GraphRecord
+from nbcache.core.text import one_line
+
+__all__ = [
+    "Fate",
+    "LevelTally",
+    "Lifetime",
+    "ReasonTally",
+    "Refusal",
+    "Stats",
+    "StoredGraph",
+    "Tally",
+    "TypeTally",
+    "audited",
+    "by_type",
+    "lifetime",
+    "tally",
+]
+
+RETUNED = "re-tuned"
+"""What docs/json.md has in the `reason` of a hit whose kernels were benchmarked again."""
+
+
+class Counted(Protocol):
+    """What is counted of a graph: a `GraphRecord` of this kernel, or a `Run` of the history."""
+
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def level(self) -> Level | None: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def seconds(self) -> Mapping[str, float]: ...
+    @property
+    def saved_seconds(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTally:
+    """The hits of one level."""
+
+    level: Level
+    hits: int
+    seconds: float
+    """What they took."""
+    saved_seconds: float
+    """What they saved; of `L0`, what torch's own folder saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonTally:
+    """The graphs that did not hit for one reason."""
+
+    reason: str
+    """Outcome and reason."""
+    graphs: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Graphs, counted."""
+
+    graphs: int
+    hits: int
+    missed: int
+    bypassed: int
+    disabled: int
+    retuned: int
+    """Hits whose kernels were benchmarked again."""
+    seconds: float
+    """What all of them took, without waiting for other kernels."""
+    waited_seconds: float
+    """What was waited for other kernels."""
+    waited_in_vain_seconds: float
+    """The part of it after which the graph was compiled all the same."""
+    levels: tuple[LevelTally, ...]
+    """Nearest first."""
+    reasons: tuple[ReasonTally, ...]
+    """Those that took longest first."""
+
+    @property
+    def saved_seconds(self) -> float:
+        """What hits saved that torch's own folder would not have."""
+        return sum(each.saved_seconds for each in self.levels if each.level is not Level.L0)
+
+    @property
+    def saved_by_torch_seconds(self) -> float:
+        return sum(each.saved_seconds for each in self.levels if each.level is Level.L0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tally as JSON values, by the names that docs/json.md documents."""
+        return {
+            **asdict(self),
+            "levels": [{**asdict(each), "level": each.level.value} for each in self.levels],
+            "reasons": [asdict(each) for each in self.reasons],
+            "saved_seconds": self.saved_seconds,
+            "saved_by_torch_seconds": self.saved_by_torch_seconds,
+        }
+
+
+class Fate(enum.StrEnum):
+    """What became in this kernel of a graph that was stored when it began."""
+
+    USED = "used"
+    LOST = "lost"
+    """Asked for, and not there any more, or damaged: it was compiled again."""
+    CHANGED = "changed"
+    """Something differs, and a graph was compiled in its place."""
+    OTHER = "other"
+    """Its function ran, with other versions of it."""
+    IDLE = "idle"
+    """Its cell ran, and asked for nothing of it: what it calls was compiled before, or is called no more."""
+    UNREACHED = "unreached"
+    """Its cell has not run yet, or is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGraph:
+    """A graph that was stored when this kernel began."""
+
+    function: str
+    direction: Direction
+    cell: str
+    """Digest of its cell's source."""
+    key: str
+    saves_seconds: float
+    """What a hit saves."""
+    fate: Fate
+    why: str = ""
+    """By what change it was not used, where that is known; else empty."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {**asdict(self), "direction": self.direction.value, "fate": self.fate.value}
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTally:
+    """The artifacts of one type."""
+
+    type: str
+    named: int
+    """How many the notebook's manifests name."""
+    named_bytes: int
+    restored: int
+    """How many were put where the compiler looks."""
+    restored_bytes: int
+    """Of those that manifests name: of others the size is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What may not be used, or cannot."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What the history tells."""
+
+    tally: Tally
+    kernels: int
+    since: float
+    """Unix seconds of the oldest run; 0 where there is none."""
+    is_cut: bool = False
+    """Whether there were more than are kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {
+            **self.tally.to_json(),
+            "kernels": self.kernels,
+            "since": self.since or None,
+            "is_cut": self.is_cut,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The session and the lifetime of the store."""
+
+    session: Tally
+    stored: tuple[StoredGraph, ...]
+    """What was stored when the kernel began, and is known."""
+    types: tuple[TypeTally, ...]
+    refused: tuple[Refusal, ...]
+    overhead_seconds: float
+    """What recording and restoring has cost the threads that compile."""
+    notebook: Lifetime
+    """All kernels of this notebook that are remembered."""
+    store: Lifetime
+    """All kernels of all notebooks that are remembered."""
+
+    @property
+    def net_seconds(self) -> float:
+        """What was saved against plain torch, less what nbcache took and what was waited in vain.
+
+        What looking a graph up takes is in both, so it is rather too small than too large.
+        """
+        return self.session.saved_seconds - self.overhead_seconds - self.session.waited_in_vain_seconds
+
+    def fates(self) -> Mapping[Fate, int]:
+        """Return how many stored graphs had each fate; 0 of those that none had."""
+        return Counter(each.fate for each in self.stored)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values, by the names that docs/json.md documents."""
+        return {
+            "session": {
+                **self.session.to_json(),
+                "overhead_seconds": self.overhead_seconds,
+                "net_seconds": self.net_seconds,
+            },
+            "stored": [each.to_json() for each in self.stored],
+            "types": [asdict(each) for each in self.types],
+            "refused": [asdict(each) for each in self.refused],
+            "notebook": self.notebook.to_json(),
+            "store": self.store.to_json(),
+        }
+
+
+def tally(graphs: Iterable[Counted]) -> Tally:
+    """Count graphs."""
+    every = list(graphs)
+    outcomes = Counter(graph.outcome for graph in every)
+    hits = [graph for graph in every if graph.outcome is Outcome.HIT]
+    spent: dict[str, list[float]] = defaultdict(list)
+    for graph in every:
+        if graph.outcome is not Outcome.HIT:
+            reason = f"{graph.outcome.value}: {one_line(graph.reason or 'no reason known')}"
+            spent[reason].append(graph.seconds.get("total", 0.0))
+    reasons = [ReasonTally(reason, len(seconds), sum(seconds)) for reason, seconds in spent.items()]
+    waited = [(graph.outcome, graph.seconds.get("wait", 0.0)) for graph in every]
+    return Tally(
+        graphs=len(every),
+        hits=len(hits),
+        missed=outcomes[Outcome.MISS],
+        bypassed=outcomes[Outcome.BYPASS],
+        disabled=outcomes[Outcome.DISABLED],
+        retuned=sum(RETUNED in (graph.reason or "") for graph in hits),
+        seconds=sum(graph.seconds.get("total", 0.0) for graph in every) - sum(each for _, each in waited),
+        waited_seconds=sum(each for _, each in waited),
+        waited_in_vain_seconds=sum(each for outcome, each in waited if outcome is not Outcome.HIT),
+        levels=tuple(_levels(hits)),
+        reasons=tuple(sorted(reasons, key=lambda each: (-each.seconds, -each.graphs, each.reason))),
+    )
+
+
+def _levels(hits: Sequence[Counted]) -> Iterable[LevelTally]:
+    for level in Level:
+        of_level = [graph for graph in hits if graph.level is level]
+        if of_level:
+            took = sum(graph.seconds.get("total", 0.0) for graph in of_level)
+            saved = sum(graph.saved_seconds or 0.0 for graph in of_level)
+            yield LevelTally(level, len(of_level), took, saved)
+
+
+def audited(
+    stored: Iterable[GraphSummary],
+    graphs: Sequence[GraphRecord],
+    explained: Iterable[Explanation | None],
+    *,
+    lost: Collection[str] = (),
+    ran: Collection[str] = (),
+) -> tuple[StoredGraph, ...]:
+    """Return what became in this kernel of the graphs that were stored before.
+
+    `stored` are those that manifests tell of, `graphs` what this kernel compiled or hit, `explained` how
+    those of them that missed differ from the nearest stored one. `lost` are the keys of those that missed
+    although they were stored, `ran` the digests of the cells that have run.
+    """
+    hits = {graph.key for graph in graphs if graph.outcome is Outcome.HIT}
+    first: dict[str | None, GraphRecord] = {}
+    for graph in graphs:
+        first.setdefault(graph.key, graph)
+    changes = {found.nearest: found.clause() for found in explained if found is not None}
+    functions = {(graph.function, graph.direction) for graph in graphs}
+    fates: dict[str, StoredGraph] = {}
+    for each in stored:
+        here = first.get(each.key)
+        if not each.key or (here and here.outcome is not Outcome.HIT and each.key not in lost):
+            continue  # torch cannot store it, or this kernel has made it
+        why = ""
+        if each.key in lost:
+            fate, why = Fate.LOST, (here and here.reason) or ""
+        elif each.key in hits:
+            fate = Fate.USED
+        elif each.key in changes:
+            fate, why = Fate.CHANGED, changes[each.key]
+        elif (each.function, each.direction) in functions:
+            fate = Fate.OTHER
+        else:
+            fate = Fate.IDLE if each.cell in ran else Fate.UNREACHED
+        fates[each.key] = StoredGraph(
+            each.function, each.direction, each.cell, each.key, each.seconds, fate, why
+        )
+    return tuple(fates.values())
+
+
+def by_type(refs: Iterable[ArtifactRef], restored: Collection[tuple[str, str]]) -> tuple[TypeTally, ...]:
+    """Count artifacts by type: those that manifests name, and those of `restored`, which are type and key."""
+    named: dict[str, list[ArtifactRef]] = defaultdict(list)
+    for ref in refs:
+        named[ref.type].append(ref)
+    counts = Counter(type for type, _ in restored)
+    rows = []
+    for type in sorted({*named, *counts}):
+        sizes = {(ref.type, ref.key): ref.size for ref in named[type]}
+        used = sum(size for slot, size in sizes.items() if slot in restored)
+        rows.append(
+            TypeTally(type, len(named[type]), sum(ref.size for ref in named[type]), counts[type], used)
+        )
+    return tuple(rows)
+
+
+def lifetime(history: Sequence[Run], *, most: int | None = None) -> Lifetime:
+    """Return what a history tells, oldest first, of which `most` runs are kept at most."""
+    return Lifetime(
+        tally(history),
+        len({run.kernel for run in history}),
+        history[0].time if history else 0.0,
+        is_cut=most is not None and len(history) >= most,
+    )
