@@ -60,7 +60,7 @@ _MISSES = (
     ("^constant", "make it a tensor, and another value need not compile again"),
     ("^inputs", "nothing, if the model has changed; else see what the function closes over"),
     ("^sizes", "nothing: it is for more sizes than one now, and the next kernel finds it"),
-    ("^input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),
+    ("^input", "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
     (
         "^(torch|triton|python|device|cpu|compiler)( |$)",
@@ -74,18 +74,18 @@ _MISSES = (
 
 def next_action(graph: GraphRecord) -> str:
     """Return one thing to do next about a graph; a clause that begins with a verb."""
-    if graph.recompile_reason:
-        return _first(_RECOMPILES, graph.recompile_reason)
     if graph.graph_break_reason:
         return _first(_BREAKS, graph.graph_break_reason)
+    if graph.explanation is not None:  # which tells more than the guard of the version that came last
+        return _first(_MISSES, graph.explanation.differences[0].what)
+    if graph.recompile_reason:
+        return _first(_RECOMPILES, graph.recompile_reason)
     if graph.outcome is Outcome.BYPASS:
         return _first(_BYPASSES, graph.reason or "")
     if graph.outcome is Outcome.DISABLED:
         return "switch the cache on: %nbcache config shows which setting it is"
     if graph.outcome is Outcome.HIT:
         return "nothing: it was there"
-    if graph.explanation is not None:
-        return _first(_MISSES, graph.explanation.differences[0].what)
     return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
 
 

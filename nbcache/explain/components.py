@@ -202,7 +202,7 @@ def _constants(
     """Return the constants that have changed, and those that are read now only, or no more."""
     if before is None or now is None:
         return [], []
-    found = [*_mappings("constant", before, now, "none")]
+    found = [*_mappings("constant", before, now, "no constant")]
     elsewhere = [each for each in found if each.what.partition(" ")[2] not in {*before} & {*now}]
     return [each for each in found if each not in elsewhere], elsewhere
 

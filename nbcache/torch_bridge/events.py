@@ -385,7 +385,7 @@ def words_of_break(reason: Any) -> str:
         (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
     )
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
-        explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
+        return "an `if`, `while` or `assert` asks for the value of a tensor"
     return f"{lines[0]}: {explanation}" if explanation else lines[0]
 
 

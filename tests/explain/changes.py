@@ -91,7 +91,7 @@ CHANGES = {
     # constants
     "learning rate": changed("LR = 0.001", "LR = 0.0003", "constant lr: 0.001 before, 0.0003 now"),
     "integer": changed("LR = 0.001", "LR = 1", "constant lr: 0.001 before, 1 now"),
-    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, none now"),
+    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, no constant now"),
     "flag": changed("FLAG = True", "FLAG = False", "constant flag: True before, False now"),
     "flag is a number": changed("FLAG = True", "FLAG = 1", None),
     "flag is None": changed("FLAG = True", "FLAG = None", "constant flag: True before, None now"),
@@ -110,7 +110,7 @@ CHANGES = {
     "no bias": changed("nn.Linear(8, 8)\n", "nn.Linear(8, 8, bias=False)\n", "inputs: 4 before, 3 now"),
     "dropout": changed("Dropout(0.0)", "Dropout(0.5)", "constant net.drop.p: 0.0 before, 0.5 now"),
     "evaluation": changed("net = Net()", "net = Net().eval()", None),
-    "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, none now"),
+    "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, no constant now"),
     "hook": changed("net = Net()", HOOKED, r"graph: 1 node differs: clone.* neg"),
     "custom operator": changed("x.sin()", "double(x)", "graph: 1 node differs: sin.* nbtest.double"),
     "code of an operator that is not called": changed("return x * 2\n", "return x * 3\n", None),

@@ -96,7 +96,9 @@ def _lifetime(label: str, lifetime: Lifetime, now: float) -> _Part:
     tally = lifetime.tally
     totals = _totals(tally)
     if tally.graphs:
-        totals.append(f"{duration(tally.saved_seconds)} saved")
+        totals.append(
+            f"{duration(tally.saved_seconds)} saved" if tally.saved_seconds else "nothing saved yet"
+        )
         kernels = f"in {counted(lifetime.kernels, 'kernel')} since {ago(now - lifetime.since)}"
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)
     return _Part(label, totals, [], [_levels(tally), _reasons(tally)] if lifetime.kernels > 1 else [])
