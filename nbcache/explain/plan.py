@@ -247,7 +247,8 @@ def planned(
         if not functions:
             continue  # an earlier state of what another cell compiles now
         of_last = [graph for graph in known[digest] if graph.kernel == last]
-        cell_now = _edited(functions, {graph.execution_count for graph in of_last}, free)
+        counts = {graph.execution_count for graph in of_last if graph.execution_count is not None}
+        cell_now = _edited(functions, counts, _positions(cells, known, last), free)
         if cell_now is None:
             gone |= dict.fromkeys(graph.function for graph in of_last)
             continue
@@ -355,13 +356,38 @@ def _graph(
     )
 
 
+def _positions(
+    cells: Sequence[NotebookCell], known: Mapping[str, Sequence[_Known]], kernel: str
+) -> dict[int, int]:
+    """Return where the cells stand that a kernel has run as they are, by their numbers in it."""
+    return {
+        graph.execution_count: cell.position
+        for cell in cells
+        for graph in known.get(cell.digest, ())
+        if graph.kernel == kernel and graph.execution_count is not None
+    }
+
+
 def _edited(
-    functions: Collection[str], counts: Collection[int | None], free: Sequence[NotebookCell]
+    functions: Collection[str],
+    counts: Collection[int],
+    positions: Mapping[int, int],
+    free: Sequence[NotebookCell],
 ) -> NotebookCell | None:
-    """Return the cell that has compiled these functions, and was edited: by its number, or their names."""
+    """Return the cell that has compiled these functions, and was edited; None where nothing tells.
+
+    By its number, if the file has it; by its distance from cells that are as they were, since most people
+    run them in order; or by the functions that it mentions. `counts` are its numbers in the last kernel.
+    """
     for cell in free:
-        if cell.execution_count is not None and cell.execution_count in counts:
+        if cell.execution_count in counts:
             return cell
+    for count in counts:
+        nearest = min(positions, key=lambda each: abs(each - count), default=0)
+        place = positions.get(nearest, 0) + count - nearest
+        for cell in free:
+            if cell.position == place and cell.execution_count is None:
+                return cell
     names = {name for function in functions for name in _names(function)}
     return next((cell for cell in free if names & cell.names), None)
 

@@ -134,6 +134,12 @@ class SharedLevel:
         self._waited_in_vain(spent / _WORTH if found else spent)
         return found
 
+    def present(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
+        """Return those of `refs` under whose keys there is something, whoever compiled it; reads nothing."""
+        slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
+        there = self.connection.read(partial(self.connection.store.present, list(slots))) or ()
+        return [ref for slot, ref in slots.items() if slot in there]
+
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
     ) -> Iterator[VerifiedEntry]:

@@ -68,8 +68,9 @@ def _totals(plan: Plan) -> list[str]:
     parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} will hit, by what is known"]
     parts += [edited_part(plan)] if plan.edited else []
     cold, restored = plan.cold_seconds, plan.expected_seconds
-    if cold is not None and restored is not None:
-        parts.append(f"about {duration(restored)} instead of {duration(cold)}")
+    if cold is not None and restored is not None and plan.hits:
+        instead = f" instead of {duration(cold)}" if restored < cold else ""
+        parts.append(f"about {duration(restored)}{instead}")
     elif cold is not None:
         parts.append(f"about {duration(cold)} cold")
     return parts

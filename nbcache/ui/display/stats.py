@@ -99,7 +99,8 @@ def _lifetime(label: str, lifetime: Lifetime, now: float) -> _Part:
         totals.append(
             f"{duration(tally.saved_seconds)} saved" if tally.saved_seconds else "nothing saved yet"
         )
-        kernels = f"in {counted(lifetime.kernels, 'kernel')} since {ago(now - lifetime.since)}"
+        kernels = f"in {counted(lifetime.kernels, 'kernel')}"
+        kernels += f" since {ago(now - lifetime.since)}" if lifetime.kernels > 1 else ""
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)
     return _Part(label, totals, [], [_levels(tally), _reasons(tally)] if lifetime.kernels > 1 else [])
 
@@ -119,10 +120,10 @@ def _totals(tally: Tally) -> list[str]:
 def _net(stats: Stats) -> str:
     tally = stats.session
     less = f"{duration(stats.overhead_seconds)} that nbcache took"
+    if not tally.saved_seconds:
+        return f"nothing saved against plain torch yet; nbcache took {duration(stats.overhead_seconds)}"
     if tally.waited_in_vain_seconds >= 0.1:
         less += f" and {duration(tally.waited_in_vain_seconds)} waited in vain"
-    if not tally.saved_seconds:
-        return f"nothing saved against plain torch yet, and {less}"
     saved = f"{duration(tally.saved_seconds)} saved against plain torch"
     return f"net {duration(stats.net_seconds)}: {saved}, less {less}"
 

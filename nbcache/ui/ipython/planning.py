@@ -19,7 +19,7 @@ from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError
 from nbcache.core.files import read
 from nbcache.core.model import Environment, Level, Manifest
-from nbcache.core.text import ago, one_line
+from nbcache.core.text import ago
 from nbcache.explain.notebook import cells_of
 from nbcache.explain.plan import Place, Plan, Unfit, planned
 from nbcache.kernel.session import Session
@@ -124,8 +124,8 @@ class Planner:
         fits = [fitting([each.manifest], here) for each in shared_client.publications()]
         whole = union(here, "", [each for each in fits if each is not None])
         graphs = [ref for ref in whole.artifacts if type_of(ref.type).is_graph]
-        absent = {ref.digest for ref in level.absent(here, graphs)} if graphs else set()
-        return [Place(Level.L3, level.name, whole, whole.digests - absent)] if graphs else []
+        present = {ref.digest for ref in level.present(here, graphs)} if graphs else set()
+        return [Place(Level.L3, level.name, whole, present)] if graphs else []
 
 
 def stored_here(session: Session, here: Environment | None, notebook: str) -> tuple[list[Place], list[Unfit]]:
@@ -168,5 +168,4 @@ def _unfit(name: str, manifest: Manifest, here: Environment | None) -> Unfit:
     labels = set() if here is None else {part.label for part in here.components}
     found = [] if here is None else [e for e in differences(manifest, here) if e.label in labels]
     baseline = None if here is None else baseline_for([manifest], here)
-    lines = tuple(one_line(line) for line in fit_lines(found, baseline))
-    return Unfit(name, len(manifest.graphs), lines, tuple(found))
+    return Unfit(name, len(manifest.graphs), tuple(fit_lines(found, baseline)), tuple(found))

@@ -1,0 +1,217 @@
+"""What the plan of a notebook rests on: its file, the local store, snapshots, the shared store. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from nbcache.core.key import components
+from nbcache.core.model import Environment
+from nbcache.core.reports import Cell
+from nbcache.core.settings import Settings
+from nbcache.core.trust import Keyring
+from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import Sharing
+from nbcache.shared.level import SharedLevel
+from nbcache.shared.signing import Signer
+from nbcache.stores.open import open_shared
+from nbcache.ui.ipython.planning import Planner
+from support.live_kernels import HERE, QUICK
+from support.people import Person
+from support.testing import FakeBridge
+
+DEFINE, CALL, MORE = "def f(x): ...", "f(x)", "f(x) + g(x)"
+ELSEWHERE = Environment(components({**HERE.values, "torch.version": "2.12.0"}))
+
+
+@pytest.fixture
+def ada(tmp_path: Path) -> Person:
+    return Person(tmp_path / "ada")
+
+
+@pytest.fixture
+def bob(tmp_path: Path) -> Person:
+    return Person(tmp_path / "bob")
+
+
+def save(person: Person, *sources: str) -> None:
+    """Save the notebook with these code cells."""
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), person.notebook)
+
+
+def run(session: Session, bridge: FakeBridge, source: str, *keys: str, number: int = 1) -> None:
+    """Run a cell that compiles the graphs `keys`."""
+    session.begin_cell(Cell.of(source, number))
+    for key in keys:
+        bridge.compile(key)
+    session.end_cell()
+
+
+def planned(
+    person: Person, session: Session, sharing: Sharing, foreseen: Callable[[], Any] = lambda: None
+) -> tuple[dict[str, Any], str]:
+    """Return the plan of the person's notebook, as data and as text."""
+    shown = Planner(session, foreseen, sharing).rendered(session.notebook(10))
+    assert shown.data is not None
+    return dict(shown.data), shown.text
+
+
+def graphs_of(plan: dict[str, Any]) -> list[tuple[str, str, str | None]]:
+    rows = [graph for cell in plan["cells"] for graph in cell["graphs"]]
+    return [(graph["key"], graph["expected"], graph["source"]) for graph in rows]
+
+
+def test_what_this_kernel_has_compiled_the_next_one_is_to_hit(ada: Person) -> None:
+    save(ada, DEFINE, CALL, MORE)
+    session, bridge, sharing = ada.session()
+    run(session, bridge, CALL, "one")
+    run(session, bridge, MORE, "one", "two", number=2)
+    plan, text = planned(ada, session, sharing)
+
+    assert graphs_of(plan) == [
+        ("one", "hit", "memory"),
+        ("one", "hit", "memory"),
+        ("two", "hit", "memory"),
+    ]
+    assert (plan["hits"], plan["others"], plan["edited"], plan["problem"]) == (3, 1, 0, None)
+    assert "2 of 2 graphs hit" in text and "by the file as it was saved" in text
+    session.close()
+
+
+def test_a_cell_that_was_edited_and_saved_is_told_by_the_next_kernel(ada: Person) -> None:
+    save(ada, DEFINE, CALL)
+    session, bridge, _ = ada.session()
+    run(session, bridge, CALL, "one")
+    session.close()
+    save(ada, DEFINE, CALL + "  # again")
+
+    session, _, sharing = ada.session()
+    plan, text = planned(ada, session, sharing)
+    assert plan["edited"] == 1 and graphs_of(plan) == [("one", "edited", "memory")]
+    assert "1 cell was edited since" in text and "edited since: f" in text
+    session.close()
+
+
+def test_a_file_that_was_not_saved_since_is_told_as_such(ada: Person) -> None:
+    save(ada, CALL)
+    session, _, sharing = ada.session()
+    session.begin_cell(Cell.of("%nbcache plan", 1))
+    plan, _ = planned(ada, session, sharing)
+    assert "without this cell: save the notebook, and ask again" in plan["notes"][0]
+
+    save(ada, CALL, "%nbcache plan")
+    plan, _ = planned(ada, session, sharing)
+    assert plan["notes"][0].startswith("by the file as it was saved")
+    session.close()
+
+
+def test_what_was_removed_is_compiled_again(ada: Person) -> None:
+    save(ada, CALL)
+    session, bridge, sharing = ada.session()
+    run(session, bridge, CALL, "one", "two")
+    session.flush(10)
+    manifest = session.cache.manifest()
+    assert manifest is not None
+    ada.store.delete(f"artifact/{manifest.artifacts[0].digest}")
+    plan, _ = planned(ada, session, sharing)
+    assert sorted(expected for _, expected, _ in graphs_of(plan)) == ["gone", "hit"]
+    session.close()
+
+
+def test_what_another_environment_compiled_does_not_fit_and_what_differs_is_named(ada: Person) -> None:
+    save(ada, CALL)
+    ada.environment = ELSEWHERE
+    session, bridge, _ = ada.session()
+    run(session, bridge, CALL, "one")
+    session.close()
+
+    ada.environment = HERE
+    session, _, sharing = ada.session()
+    plan, text = planned(ada, session, sharing)
+    assert graphs_of(plan) == [("one", "elsewhere", None)]
+    (unfit,) = plan["unfit"]
+    assert (unfit["name"], unfit["graphs"]) == ("memory", 1)
+    assert unfit["differences"] == [{"label": "torch.version", "there": "2.12.0", "here": "2.13.0"}]
+    assert "not used: 1 graph of memory" in text and "torch.version  2.12.0  2.13.0" in text
+    session.close()
+
+
+def test_what_a_snapshot_brings_is_counted_once_its_signer_is_trusted(ada: Person, bob: Person) -> None:
+    save(ada, CALL)
+    session, bridge, sharing = ada.session()
+    run(session, bridge, CALL, "one")
+    sharing.write(bob.snapshot, sharing.origin("model.ipynb"))
+    session.close()
+    save(bob, CALL)
+
+    session, _, sharing = bob.session()
+    plan, _ = planned(bob, session, sharing)
+    assert (plan["graphs"], plan["unfit"][0]["name"]) == (0, "model.nbcache")
+    assert "%nbcache trust" in " ".join(plan["unfit"][0]["why"])
+    session.close()
+
+    Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
+    session, _, sharing = bob.session()
+    plan, _ = planned(bob, session, sharing)
+    assert graphs_of(plan) == [("one", "hit", "memory")]  # where it has been stored meanwhile
+    assert plan["unfit"] == []
+    session.close()
+
+
+def test_a_snapshot_of_another_torch_says_so_before_torch_is_imported(ada: Person, bob: Person) -> None:
+    save(ada, CALL)
+    ada.environment = ELSEWHERE
+    session, bridge, sharing = ada.session()
+    run(session, bridge, CALL, "one")
+    sharing.write(bob.snapshot, sharing.origin("model.ipynb"))
+    session.close()
+    save(bob, CALL)
+    Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
+
+    session, _, sharing = bob.session()
+    session.cache.environment = None
+    foreseen = Environment(components({"torch.version": "2.13.0"}))
+    plan, _ = planned(bob, session, sharing, lambda: foreseen)
+    assert [each["differences"][0]["there"] for each in plan["unfit"]] == ["2.12.0"]
+    plan, _ = planned(bob, session, sharing, lambda: Environment(components({"torch.version": "2.12.0"})))
+    assert graphs_of(plan) == [("one", "hit", "model.nbcache")]
+    session.close()
+
+
+def test_what_others_share_live_is_counted(ada: Person, bob: Person, tmp_path: Path) -> None:
+    ada.make("other")  # which makes her key
+    Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
+
+    def joined(person: Person) -> tuple[Session, FakeBridge, Sharing]:
+        session, bridge, sharing = person.session()
+        url = replace(Settings(), shared_url=str(tmp_path / "team"))
+        signer = Signer(lambda: Keyring(person.keys), lambda: session.settings.trust, "ada", "engine")
+        store = open_shared(url)
+        session.configure(replace(session.settings, prefetch=False))  # so that it is there alone
+        session.join(SharedLevel(store, signer, wait_seconds=10, say=session.notice, timings=QUICK))
+        return session, bridge, sharing
+
+    session, bridge, _ = joined(ada)
+    run(session, bridge, CALL, "one")
+    assert session.flush(10)
+    session.close(10)
+    save(bob, CALL)
+
+    session, _, sharing = joined(bob)
+    plan, _ = planned(bob, session, sharing)
+    assert graphs_of(plan) == [("one", "hit", str(tmp_path / "team"))]
+    session.close(10)
+
+
+def test_without_a_notebook_there_is_no_plan_and_no_error(ada: Person) -> None:
+    session, _, sharing = ada.session()
+    plan, text = planned(ada, session, sharing)  # its file is not there
+    assert "there is no such file: save the notebook first" in text and plan["problem"]
+    assert "cannot tell its notebook" in Planner(session, lambda: None, sharing).rendered("").text
+    session.close()
