@@ -86,8 +86,8 @@ def _attribute(name: str, value: Any, member: str) -> tuple[str, Any]:
 
 def _item(name: str, value: Any, index: Any, member: str) -> tuple[str, Any]:
     """Return an item of a list, a tuple or a dictionary; of a module's own dictionaries, by its attribute."""
-    if type(index) not in (int, str):
-        return "", _ABSENT
+    if type(index) is not int and not (type(index) is str and index.isidentifier()):
+        return "", _ABSENT  # a key may be anybody's data; one that is a name is code
     if member in _MEMBERS and isinstance(index, str):
         called = f"{name.rpartition('.')[0]}.{index}"
     else:
