@@ -27,7 +27,7 @@ class NotebookCell:
     execution_count: int | None
     """Its number when it ran last; None where it has none."""
     title: str
-    """Its first line; empty where the cell is."""
+    """Its first line that tells something: no decorator, comment or magic if there is another."""
     names: frozenset[str] = field(repr=False)
     """The names that its source mentions."""
 
@@ -59,6 +59,12 @@ def _cell(cell: Mapping[str, object], position: int) -> NotebookCell:
         position=position,
         digest=Cell.of(source, None).digest,
         execution_count=count if isinstance(count, int) else None,
-        title=one_line(next(iter(source.strip().splitlines()), ""), 200),
+        title=one_line(_title(source), 200),
         names=frozenset(_NAME.findall(source)),
     )
+
+
+def _title(source: str) -> str:
+    lines = [line for line in source.splitlines() if line.strip()]
+    telling = (line for line in lines if not line.lstrip().startswith(("@", "#", "%")))
+    return next(telling, lines[0] if lines else "")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line
 from nbcache.explain.plan import CellPlan, Plan, Unfit, Verdict
-from nbcache.ui.display.html import BOX, CODE, FAINT, LAST, NUMBER, WRAPPED, _head, _rows, _tag, _text
+from nbcache.ui.display.html import BOX, CELL, CODE, FAINT, LAST, NUMBER, _head, _rows, _tag, _text
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _joined, _wrapped
 
@@ -43,7 +43,7 @@ def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem
     lines += [line for each in said for line in _wrapped(each, 2)]
     boxes = [_head(title, totals)]
     if table:
-        columns = [("cell", LAST), ("next kernel", WRAPPED), ("from", WRAPPED)]
+        columns = [("cell", CELL), ("next kernel", LAST), ("from", CELL)]
         columns += [("expected", NUMBER), ("cold", NUMBER)]
         boxes.append(_rows(columns, [_cells_html(row) for row in table]))
     boxes += [_tag("div", FAINT, _text(each)) for each in said]
@@ -65,12 +65,13 @@ def edited_part(plan: Plan) -> str:
 def _totals(plan: Plan) -> list[str]:
     if not plan.graphs:
         return ["nothing that this notebook has compiled is known here"]
-    parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} will hit, by what is known"]
+    parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} expected to hit"]
     parts += [edited_part(plan)] if plan.edited else []
     cold, restored = plan.cold_seconds, plan.expected_seconds
     if cold is not None and restored is not None and plan.hits:
+        most = "at most about" if plan.edited else "about"
         instead = f" instead of {duration(cold)}" if restored < cold else ""
-        parts.append(f"about {duration(restored)}{instead}")
+        parts.append(f"{most} {duration(restored)}{instead}")
     elif cold is not None:
         parts.append(f"about {duration(cold)} cold")
     return parts

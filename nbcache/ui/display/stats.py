@@ -69,7 +69,7 @@ def render_stats(stats: Stats, notebook: str = "", *, now: float | None = None) 
         for table in part.tables:
             if table.rows:
                 lines += ["", *("  " + line for line in aligned([table.headers, *table.rows], table.right))]
-        told = [_tag("div", FAINT, _text(text)) for text in part.lines]
+        told = [_tag("div", FAINT if i else "", _text(text)) for i, text in enumerate(part.lines)]
         boxes.append(_tag("div", "margin:4px 0", _head(part.label, part.totals), *told, *tables))
     return Rendered("\n".join(lines), _tag("div", BOX, *boxes), stats.to_json(), _MIME)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 
 from nbcache.artifacts.manifests import union
 from nbcache.core.errors import NbcacheError
@@ -46,8 +44,11 @@ class Greeting:
 
     def _look(self) -> None:
         try:
-            with suppress(NbcacheError):  # a store that fails says so elsewhere
-                self._find()
+            self._find()
+        except NbcacheError:
+            pass  # a store that fails says so elsewhere
+        except Exception as error:  # of anything else nobody would hear on this thread
+            self._session.failed("reading what is stored of the notebook", error)
         finally:
             self._known.set()
 
@@ -65,6 +66,6 @@ class Greeting:
             self._parts = [f"{said}, {why} (%nbcache plan)" if others else f"nothing{of} is stored here yet"]
             return
         self._parts = [said, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
-        plan = self._session.attempt("planning", partial(quick_plan, self._session, notebook, places))
+        plan = quick_plan(self._session, notebook, places)
         if plan is not None and (part := edited_part(plan)):
             self._parts = [*self._parts, part]
