@@ -137,7 +137,7 @@ def test_the_notebook_on_misses_runs_and_each_is_explained(
     assert "was compiled 7 of at most 8 times" in limit and "run eagerly" in limit
     broken = said("y.norm()", after=1)
     assert "graph break: an `if`, `while` or `assert`" in broken and "fell into 2 graphs" in broken
-    assert "7 graphs will hit" in said("%nbcache plan")
+    assert "of 7 graphs expected to hit" in said("%nbcache plan")
     assert "is not trusted here" in printed(done, next(i for i, cell in enumerate(cells) if "except" in cell))
     assert "next: trust who signed it: %nbcache trust" in said("%nbcache why shared")
     assert "refused: theirs.nbcache" in said("%nbcache stats")
