@@ -349,6 +349,7 @@ class NotebookCache:
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder.forget()
         self._origins.clear()
+        self._elsewhere.clear()
 
     def _new_prefetcher(self) -> Prefetcher:
         return Prefetcher(self._read, partial(self._kernel.failed, "unpacking a snapshot"))
