@@ -25,7 +25,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from nbcache.core.model import Cell
+from nbcache.core.reports import Cell
 
 NOTEBOOK = Path(__file__).parent / "quickstart.ipynb"
 BUILD = Path(sys.argv[1] if len(sys.argv) > 1 else NOTEBOOK.parents[1] / "build" / "demo").absolute()

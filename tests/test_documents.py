@@ -118,6 +118,35 @@ def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
 
 
 @pytest.mark.compile
+def test_the_notebook_on_misses_runs_and_each_is_explained(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    cells = cells_of("why.ipynb")
+    where = {"NBCACHE_NOTEBOOK": str(ROOT / "notebooks" / "why.ipynb")}
+
+    done = run_cells(cells, {**with_headers, **where}, forked=False)
+
+    def said(word: str, after: int = 0) -> str:
+        """Return what the first cell with this word in it showed, or one `after` it."""
+        return shown(done, after + next(index for index, cell in enumerate(cells) if word in cell))
+
+    assert "input 0: f32[32, 64] before, f32[16, 64] now" in said("embeddings[:16]")
+    assert "so far: compiled 2 of at most 8 times" in said("embeddings[:16]", after=1)
+    assert "constant lr: 0.001 before, 0.0003 now" in said("embeddings, 0.0003")
+    assert "next: pass it as a tensor" in said("embeddings, 0.0003", after=1)
+    assert "0 of 1 hits" in said("torch.tensor(lr)")  # one graph for three learning rates
+    limit = said('backend="eager"')
+    assert "bypass: this backend does not use torch's caches" in limit
+    assert "was compiled 7 of at most 8 times" in limit and "run eagerly" in limit
+    broken = said("y.norm()", after=1)
+    assert "graph break: an `if`, `while` or `assert`" in broken and "fell into 2 graphs" in broken
+    assert "of 7 graphs expected to hit" in said("%nbcache plan")
+    assert "is not trusted here" in printed(done, next(i for i, cell in enumerate(cells) if "except" in cell))
+    assert "next: trust who signed it: %nbcache trust" in said("%nbcache why shared")
+    assert "refused: theirs.nbcache" in said("%nbcache stats")
+
+
+@pytest.mark.compile
 @pytest.mark.proof
 def test_the_team_notebook_runs_shows_no_password_and_leaves_nothing_behind(
     isolated: dict[str, str], run_cells: RunCells

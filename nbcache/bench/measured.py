@@ -87,6 +87,7 @@ def finish(
         session.flush()  # the hot call is timed without what still goes on for the first one
         found["report"] = report.to_json()
         found["overhead_seconds"] = getattr(session, "overhead_seconds", None)
+        found["explaining_seconds"] = getattr(session, "explaining_seconds", None)
     found["next_seconds"] = [_timed(case, compiled) for _ in range(_CALLS_BEFORE)]
     found["hot_seconds"] = _hot_seconds(case, compiled)
     if case.device == "cuda" and found["agreement"]["agrees"]:  # and what a CUDA graph replays?

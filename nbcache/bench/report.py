@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nbcache.bench.options import FULL, Idle, Options, Variant
@@ -171,10 +171,27 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
             lines.append(
                 f"recording: {row.overhead_seconds * 1000:.0f} ms of the {row.variant.label} cell, {share}"
             )
+    lines += [*_explaining_lines(rows, result.sizes)]
     for row in rows:
         idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
         lines += [f"! {row.variant.label}{idle}: a hit, but {one_line(reason)}" for reason in row.reasons]
     return ["", *lines, *_held_lines(result.held), *_asked_lines(rows), *_phases_lines(rows)]
+
+
+def _explaining_lines(rows: Sequence[Row], sizes: Sizes | None) -> Iterator[str]:
+    """Yield what it costs that graphs say why they missed."""
+    for row in rows:
+        if (seconds := row.explaining_seconds) is None:
+            continue
+        if row.variant.is_cold:
+            part = f"{100 * seconds / row.cell_seconds:.2f} %"
+            yield f"explaining misses: {1000 * seconds:.0f} ms of the {row.variant.label} cell, {part}"
+        elif hits := row.outcomes.get("hit"):
+            idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
+            yield f"explaining: {1000 * seconds / hits:.1f} ms a hit of {row.variant.label}{idle}"
+    if sizes is not None and sizes.snapshot_bytes:
+        part = f"{100 * sizes.components_bytes / sizes.snapshot_bytes:.1f} % of a snapshot"
+        yield f"kept for explaining: {size(sizes.components_bytes)}, {part}"
 
 
 def _sizes_lines(sizes: Sizes | None) -> list[str]:

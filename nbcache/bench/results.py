@@ -67,6 +67,8 @@ class Run:
     """nbcache's report of the measured cell (`CellReport.to_json`); None where nbcache is not loaded."""
     overhead_seconds: float | None = None
     """What nbcache's hooks spent on the threads that compile; None where it is not known."""
+    explaining_seconds: float | None = None
+    """Of these, what it took to keep what the keys of graphs are made of, and to say why they missed."""
     prewarm: str | None = None
     """The state of prewarming when waiting for it ended; None where it was not waited for."""
     asked_before: Traffic | None = None
@@ -123,6 +125,8 @@ class Sizes:
     """Compressed entries by artifact type."""
     trace_bytes: int = 0
     """Of the contents, those of traces, uncompressed."""
+    components_bytes: int = 0
+    """Of the manifest, what the keys of its graphs are made of, for `%nbcache why`: compressed, as text."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the sizes as JSON values."""
@@ -256,6 +260,7 @@ class Row:
     overhead_seconds: float | None
     overhead_share: float | None
     """`overhead_seconds` as a part of the cell's."""
+    explaining_seconds: float | None
     asked_before: Traffic | None
     """Of the run whose cell asked the Redis most often, like `asked`."""
     asked: Traffic | None
@@ -353,6 +358,7 @@ def _row(
         reasons=[*dict.fromkeys(filter(None, map(_cost_of_hit, hits)))],
         overhead_seconds=overhead,
         overhead_share=None if overhead is None else overhead / cell,
+        explaining_seconds=median(run.explaining_seconds for run in group),
         asked_before=busiest.asked_before,
         asked=busiest.asked,
     )

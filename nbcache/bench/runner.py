@@ -260,6 +260,7 @@ class Runner:
             benchmarked=found["benchmarked"],
             report=found.get("report"),
             overhead_seconds=found.get("overhead_seconds"),
+            explaining_seconds=found.get("explaining_seconds"),
             prewarm=state,
             asked_before=at_cell.since(at_first) if at_first and at_cell else None,
             asked=at_end.since(at_cell) if at_cell and at_end else None,
@@ -400,11 +401,13 @@ def sizes_of(folder: Path, cell: str) -> Sizes:
     """
     store = DirectoryStore(folder)
     refs: dict[str, ArtifactRef] = {}
-    manifests = 0
+    manifests, components = 0, 0
     try:
         for entry in store.get_many(store.keys("manifest/")).values():
             manifests += len(entry)
-            refs |= {ref.digest: ref for ref in decode_manifest(decode_entry(entry)).artifacts}
+            manifest = decode_manifest(decode_entry(entry))
+            refs |= {ref.digest: ref for ref in manifest.artifacts}
+            components += sum(len(graph.components) for graph in manifest.graphs if graph.cell == cell)
         found = store.get_many(f"artifact/{digest}" for digest in refs)
     except (FormatError, StoreError) as error:
         raise BenchError(f"what was stored cannot be read: {error}") from error
@@ -421,6 +424,7 @@ def sizes_of(folder: Path, cell: str) -> Sizes:
         store_bytes=manifests + sum(entries.values()),
         bytes_by_type=by_type,
         trace_bytes=sum(refs[digest].size for digest in ours if refs[digest].type == "trace"),
+        components_bytes=components,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Level, Outcome
 
-__all__ = ["PHASES", "Activity", "Cell", "CellReport", "GraphRecord"]
+__all__ = ["PHASES", "Activity", "Cell", "CellReport", "Difference", "Explanation", "GraphRecord"]
 
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
@@ -41,6 +41,41 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         return {"execution_count": self.execution_count, "digest": self.digest}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One part of the keys of two graphs that differs."""
+
+    what: str
+    """What a person calls it: `input 0`, `setting max_autotune`."""
+    before: str
+    now: str
+    """Empty, as `before` is, where there is nothing short to show."""
+    where: str = ""
+    """The line that it stands in now, `In[4]:7`; empty where that is not known."""
+
+    def words(self) -> str:
+        """Return it as a clause."""
+        at = f" ({self.where})" if self.where else ""
+        if not self.before and not self.now:
+            return f"{self.what} differs{at}" if ":" not in self.what else f"{self.what}{at}"
+        return f"{self.what}: {self.before or 'none'} before, {self.now or 'none'} now{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a graph that missed differs from the nearest one that is stored."""
+
+    nearest: str
+    """torch's key of that one."""
+    differences: tuple[Difference, ...]
+    """What differs, what tells a person most first; at least one."""
+
+    def clause(self) -> str:
+        """Return it in short, for a table."""
+        first, *more = (each.words() for each in self.differences)
+        return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +116,8 @@ class GraphRecord:
     """Bytes of content by artifact type."""
     recompile_reason: str | None = None
     """The guard that failed, where this is a recompile."""
+    recompile_limit: int = 0
+    """How often torch compiles its function, before it runs eagerly; 0 where that is not known."""
     graph_break_reason: str | None = None
     """Why the graph ended before its function did."""
     threads: int = 0
@@ -89,6 +126,8 @@ class GraphRecord:
     """What became of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
     components: str = field(default="", repr=False)
     """What its key is made of, as `nbcache.explain` writes it; empty on a hit."""
+    explanation: Explanation | None = field(default=None, repr=False)
+    """How it differs from the nearest one that is stored; None on a hit, and where nothing tells."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -97,6 +136,12 @@ class GraphRecord:
     @property
     def total_seconds(self) -> float:
         return self.seconds.get("total", 0.0)
+
+    @property
+    def compiled_times(self) -> int:
+        """How often its function was compiled by then, this time included."""
+        count = self.compile_id.partition("/")[2].partition("_")[0]
+        return int(count) + 1 if count.isdecimal() else 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, by the stable names that docs/json.md documents."""
@@ -120,6 +165,7 @@ class GraphRecord:
             "bytes": dict(self.bytes),
             "trace": self.trace,
             "recompile_reason": self.recompile_reason,
+            "recompile_limit": self.recompile_limit or None,
             "graph_break_reason": self.graph_break_reason,
             "threads": self.threads or None,
         }
@@ -183,3 +229,11 @@ class Activity:
     """Who compiles it, where that is another kernel that this one waits for."""
     compiled_since: float = 0.0
     """Unix seconds at which they began, by their clock."""
+    backward: bool = False
+    """Whether it is a backward graph."""
+    usual_seconds: float = 0.0
+    """What this compile usually takes; 0 where history does not know."""
+    usual_graphs: int = 0
+    """How many graphs the cell had when it last ran; 0 where history does not know."""
+    candidates: tuple[int, int] = (0, 0)
+    """Of the kernels that are being timed: how many were, and how many there are."""

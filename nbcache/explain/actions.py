@@ -6,11 +6,12 @@ import re
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
-from nbcache.explain.misses import Explanation
 
 __all__ = ["NOTHING_TO_DO", "next_action"]
 
 NOTHING_TO_DO = "nothing: it is stored now, and the next kernel finds it"
+_STRANGER = "whom you do not trust"
+"""What the reason of a miss says where somebody else's graph is not used."""
 
 _BREAKS = (
     (
@@ -54,30 +55,38 @@ _RECOMPILES = (
 """What to do about a recompile, by the guard that failed."""
 
 _MISSES = (
-    ("^constant", "pass it as a tensor, and another value need not compile again"),
+    ("^constant .*param_groups", "give it to the optimizer as a tensor, such as lr=torch.tensor(0.001)"),
+    (r"^constant \w+$", "pass it as a tensor, and another value need not compile again"),
+    ("^constant", "make it a tensor, and another value need not compile again"),
     ("^inputs", "nothing, if the model has changed; else see what the function closes over"),
     ("^sizes", "nothing: it is for more sizes than one now, and the next kernel finds it"),
-    ("^input", "keep the shapes, or compile with dynamic=True; each version that is stored is found again"),
+    ("^input", "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
+    (
+        "^(torch|triton|python|device|cpu|compiler)( |$)",
+        "nothing: each environment has its own, stored now",
+    ),
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
     ("", NOTHING_TO_DO),
 )
 """What to do about a miss, by what differs first."""
 
 
-def next_action(graph: GraphRecord, found: Explanation | None) -> str:
+def next_action(graph: GraphRecord) -> str:
     """Return one thing to do next about a graph; a clause that begins with a verb."""
-    if graph.recompile_reason:
-        return _first(_RECOMPILES, graph.recompile_reason)
     if graph.graph_break_reason:
         return _first(_BREAKS, graph.graph_break_reason)
+    if graph.explanation is not None:  # which tells more than the guard of the version that came last
+        return _first(_MISSES, graph.explanation.differences[0].what)
+    if graph.recompile_reason:
+        return _first(_RECOMPILES, graph.recompile_reason)
     if graph.outcome is Outcome.BYPASS:
         return _first(_BYPASSES, graph.reason or "")
     if graph.outcome is Outcome.DISABLED:
         return "switch the cache on: %nbcache config shows which setting it is"
-    if found is not None:
-        return _first(_MISSES, found.differences[0].what)
-    return NOTHING_TO_DO if graph.outcome is Outcome.MISS else "nothing: it was there"
+    if graph.outcome is Outcome.HIT:
+        return "nothing: it was there"
+    return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
 
 
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str:

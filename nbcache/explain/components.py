@@ -9,14 +9,16 @@ import base64
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import takewhile
 
 from nbcache.core.canonical_json import corrupt
+from nbcache.core.reports import Difference
 
-__all__ = ["Components", "Difference", "differences", "from_lines", "from_text", "to_text"]
+__all__ = ["Components", "differences", "from_lines", "from_text", "to_text"]
 
 _LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
 _SETTING = re.compile(r"inductor_config\[(.*)\]")
@@ -42,6 +44,10 @@ _SIZE = re.compile(r"\('(.*)',\)")
 """How torch writes an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic."""
+_SIZES = "sizes"
+"""What it is called that sizes are fixed, or dynamic."""
+_ORDER = "inputs: in another order"
+"""What follows from another graph."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
@@ -66,35 +72,24 @@ class Components:
     """Settings of inductor that are not its defaults, each where it is short, else `#` and a digest."""
     others: Mapping[str, str]
     """Everything else by name, in the same way."""
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    """Numbers and flags that the function was called with, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One part of two keys that differs."""
-
-    what: str
-    """What a person calls it: `input 0`, `setting max_autotune`."""
-    before: str
-    now: str
-    """Empty, as `before` is, where there is nothing short to show."""
-
-    def words(self) -> str:
-        """Return it as a clause."""
-        if not self.before and not self.now:
-            return f"{self.what} differs" if ":" not in self.what else self.what
-        return f"{self.what}: {self.before or 'none'} before, {self.now or 'none'} now"
+    constants: Mapping[str, str] | None = None
+    """Numbers and flags that the function reads, by name; None where they are not known."""
+    places: tuple[str, ...] = field(default=(), compare=False)
+    """The line that each of `nodes` stands in, `In[4]:7`; not kept, and empty where that is not known."""
 
 
 def from_lines(
-    lines: Iterable[str], defaults: Mapping[str, str], arguments: Mapping[str, str] = {}
+    lines: Iterable[str],
+    defaults: Mapping[str, str],
+    constants: Mapping[str, str] | None = None,
+    places: Mapping[str, str] = {},
 ) -> Components:
     """Return the components that torch's lines tell; `defaults` are inductor's settings as they are written.
 
-    A line that is none is left out. `arguments` are constants that the function was called with.
+    A line that is none is left out. `constants` are those that the function reads, `places` the lines that
+    nodes stand in, by the nodes' names.
     """
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, str], ...] = ()
     inputs: dict[int, str] = {}
     settings: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -113,7 +108,9 @@ def from_lines(
         else:
             others[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
     ordered = tuple(inputs[index] for index in sorted(inputs))
-    return Components(nodes, ordered, settings, others, dict(arguments))
+    told = None if constants is None else dict(constants)
+    stand = tuple(places.get(name, "") for name, _ in nodes)
+    return Components(tuple(text for _, text in nodes), ordered, settings, others, told, stand)
 
 
 def _short(value: str, digest: str) -> str:
@@ -127,14 +124,16 @@ def _hidden(digest: str) -> str:
     return f"#{digest[:12]}"
 
 
-def _nodes(code: str) -> Iterator[str]:
+def _nodes(code: str) -> Iterator[tuple[str, str]]:
+    """Yield each node's name, and what it does."""
     for line in code.splitlines()[:_MOST_NODES]:
         text = line.strip()
         if not text or text.startswith(("def ", "return ", "<", "#", "class ")):
             continue
         if match := _NODE.match(text):
             operator = match[1].removeprefix("torch.ops.").removeprefix("aten.").removesuffix(".default")
-            yield f"{operator}({_VARIABLE.sub('_', match[2])})"[:_LONGEST]
+            name = text.partition(" = ")[0].partition(",")[0]
+            yield name, f"{operator}({_VARIABLE.sub('_', match[2])})"[:_LONGEST]
 
 
 def _input(value: str, digest: str) -> str:
@@ -176,18 +175,36 @@ def differences(before: Components, now: Components) -> list[Difference]:
     others = {name: _other(name, before.others, now.others) for name in {*before.others, *now.others}}
     named = [others[name] for name in _NAMES if name in others]
     rest = [others[name] for name in sorted(others) if name not in (*_NAMES, *_LAST)]
-    graph = _graph(before.nodes, now.nodes) if others.get("gm") else ()
+    graph = _graph(before.nodes, now.nodes, now.places) if others.get("gm") else ()
     last = [others[name] for name in _LAST[1:] if name in others]
+    changed, elsewhere = _constants(before.constants, now.constants)
+    inputs = [*_inputs(before, now)]
+    sizes = [each for each in inputs if each.what == _SIZES]
+    order = [each for each in inputs if each.what == _ORDER]
     found = [
-        *_mappings("constant", before.arguments, now.arguments, "none"),
+        *changed,
+        *sizes,
+        *elsewhere,
         *named,
-        *_inputs(before, now),
+        *(each for each in inputs if each not in (*sizes, *order)),
         *_settings(before.settings, now.settings),
         *rest,
         *graph,
+        *order,
         *last,
     ]
     return [each for each in found if each is not None]
+
+
+def _constants(
+    before: Mapping[str, str] | None, now: Mapping[str, str] | None
+) -> tuple[list[Difference], list[Difference]]:
+    """Return the constants that have changed, and those that are read now only, or no more."""
+    if before is None or now is None:
+        return [], []
+    found = [*_mappings("constant", before, now, "no constant")]
+    elsewhere = [each for each in found if each.what.partition(" ")[2] not in {*before} & {*now}]
+    return [each for each in found if each not in elsewhere], elsewhere
 
 
 def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
@@ -206,10 +223,13 @@ def _difference(what: str, before: str, now: str) -> Difference:
 def _inputs(before: Components, now: Components) -> Iterator[Difference]:
     then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
     if then != here:
-        yield Difference("sizes", *("dynamic" if each else "fixed" for each in (then, here)))
+        yield Difference(_SIZES, *("dynamic" if each else "fixed" for each in (then, here)))
         return
     if len(before.inputs) != len(now.inputs):
         yield Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
+        return
+    if before.inputs != now.inputs and Counter(before.inputs) == Counter(now.inputs):
+        yield Difference(_ORDER, "", "")
         return
     for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
         if old != new:
@@ -245,19 +265,24 @@ _NAMES = {
     "system_info[hash]": "device",
 }
 """What people call parts of torch's keys, what tells most first."""
-_MORE_NAMES = {"nbcache_dependencies": "what nbcache adds to torch's key"}
+_MORE_NAMES = {
+    "nbcache_dependencies": "what nbcache adds to torch's key",
+    "fx_kwargs[static_input_idxs]": "inputs that keep their addresses",
+}
 _WORDS = {"fx_kwargs[is_inference]": {"True": "off", "False": "on"}}
 """What people call their values."""
-_LAST = ("gm", "nbcache_dependencies")
+_LAST = ("gm", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
 
 
-def _graph(before: tuple[str, ...], now: tuple[str, ...]) -> Iterator[Difference]:
+def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:
     """Yield how two graphs differ: a constant, if that is all, else how many nodes and which is the first."""
     if len(before) == len(now):
-        pairs = [(then, here) for then, here in zip(before, now, strict=True) if then != here]
-        if len(pairs) == 1 and pairs[0][0].partition("(")[0] == pairs[0][1].partition("(")[0]:
-            yield Difference("constant in the graph", *pairs[0])
-            return
+        changes = [index for index, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1]]
+        if len(changes) == 1:
+            old, new = before[changes[0]], now[changes[0]]
+            if old.partition("(")[0] == new.partition("(")[0]:
+                yield Difference("constant in the graph", old, new, _place(places, changes[0]))
+                return
     begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
     one, two = before[begin:], now[begin:]
     if not one and not two:
@@ -270,7 +295,13 @@ def _graph(before: tuple[str, ...], now: tuple[str, ...]) -> Iterator[Difference
         count = sum(max(step[2] - step[1], step[4] - step[3]) for step in changed)
         one, two = one[changed[0][1] :], two[changed[0][3] :]
     what = "1 node differs" if count == 1 else f"{count} nodes differ, first"
-    yield Difference(f"graph: {what}", one[0] if one else "", two[0] if two else "")
+    where = _place(places, len(now) - len(two))
+    yield Difference(f"graph: {what}", one[0] if one else "", two[0] if two else "", where)
+
+
+def _place(places: tuple[str, ...], index: int) -> str:
+    """Return the line of a node, or, of one that is not there any more, of that which is last."""
+    return places[min(index, len(places) - 1)] if places else ""
 
 
 def to_text(components: Components) -> str:
@@ -278,7 +309,9 @@ def to_text(components: Components) -> str:
     value = [
         list(components.nodes),
         list(components.inputs),
-        *(dict(each) for each in (components.settings, components.others, components.arguments)),
+        dict(components.settings),
+        dict(components.others),
+        None if components.constants is None else dict(components.constants),
     ]
     told = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
     return base64.b64encode(zlib.compress(told, 9)).decode()
@@ -290,10 +323,13 @@ def from_text(text: str) -> Components:
         unpacking = zlib.decompressobj()
         content = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
         nodes, inputs, *mappings = json.loads(content)
-        names = [*nodes, *inputs, *(part for each in mappings for pair in each.items() for part in pair)]
+        parts = [pair for each in mappings if each is not None for pair in each.items()]
+        names = [*nodes, *inputs, *(part for pair in parts for part in pair)]
         if not all(isinstance(each, str) and each.isprintable() for each in names):
             raise ValueError("no text that can be shown")
-        settings, others, arguments = mappings
-        return Components(tuple(nodes), tuple(inputs), settings, others, arguments)
+        settings, others, constants = mappings
+        if settings is None or others is None:
+            raise ValueError("no settings")
+        return Components(tuple(nodes), tuple(inputs), settings, others, constants)
     except (ValueError, TypeError, AttributeError, zlib.error, RecursionError) as error:
         raise corrupt("what the key of a graph is made of is not as nbcache writes it") from error

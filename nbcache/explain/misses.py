@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from nbcache.core.errors import FormatError
-from nbcache.explain.components import Components, Difference, differences, from_text
+from nbcache.core.reports import Explanation
+from nbcache.explain.components import Components, differences, from_text
 
-__all__ = ["Explanation", "explained"]
+__all__ = ["explained"]
 
 _MOST = 32
 """So many graphs are compared at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a graph was not there."""
-
-    nearest: str
-    """torch's key of the stored graph that it differs from in least."""
-    differences: tuple[Difference, ...]
-    """What differs, what tells a person most first; at least one."""
-
-    def clause(self) -> str:
-        """Return it in short, for a table."""
-        first, *more = (each.words() for each in self.differences)
-        return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
 
 
 def explained(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:

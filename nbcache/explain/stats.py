@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from nbcache.artifacts.history import Run
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outcome
-from nbcache.core.reports import GraphRecord
+from nbcache.core.reports import Explanation, GraphRecord
 from nbcache.core.text import one_line
-from nbcache.explain.misses import Explanation
 
 __all__ = [
     "Fate",

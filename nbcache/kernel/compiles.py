@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nbcache.core.model import Level, Outcome
-from nbcache.core.reports import Cell
+from nbcache.core.reports import Cell, Explanation
 from nbcache.kernel.events import AutogradLookup, FrameCompiled, FrameTraced, TraceAdopted, TraceAudited
 from nbcache.kernel.reasons import NOT_STORED
 
@@ -25,6 +25,7 @@ class Graph:
         self.saved: float | None = None
         self.threads = 0
         self.components = ""
+        self.explanation: Explanation | None = None
         self.phases: dict[str, float] = {}
         self.bytes: dict[str, int] = {}
         self.kernels: list[bool | None] = []

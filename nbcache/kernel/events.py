@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbcache.core.model import Level, Outcome
-from nbcache.core.reports import Cell
+from nbcache.core.reports import Cell, Explanation
 
 __all__ = [
     "ArtifactSeen",
@@ -73,6 +73,7 @@ class GraphLookup(Event):
     source: str | None = None
     threads: int = 0
     components: str = ""
+    explanation: Explanation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,15 @@ class KernelTuned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateTimed(Event):
+    """A kernel is timed to choose the fastest, the first time by a compile that tunes itself."""
+
+    done: int
+    """How many of them were timed."""
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
 class ArtifactSeen(Event):
     """torch made or hit an artifact."""
 
@@ -128,6 +138,7 @@ class FrameCompiled(Event):
     function_cell: Cell | None = None
     operators: int | None = None
     recompile_reason: str | None = None
+    recompile_limit: int = 0
     graph_break_reason: str | None = None
     failure: str | None = None
 

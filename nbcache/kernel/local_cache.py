@@ -78,6 +78,11 @@ class LocalLevel:
         load = partial(self.artifacts.load_manifest, environment, notebook)
         return self._access("read", "reading the manifest", load)
 
+    def of_all_environments(self, notebook: str) -> list[Manifest]:
+        """Return what is stored of a notebook for every environment."""
+        read = partial(self.artifacts.manifests, notebook)
+        return [*(self._access("read", "reading the manifests of other environments", read) or {}).values()]
+
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return an artifact as a snapshot holds it; None where it is not there, too."""
         return self._access("read", "reading what is to be shared", partial(self.artifacts.packed, ref))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -19,6 +19,7 @@ from nbcache.core.model import Artifact, ArtifactRef, Environment, GraphSummary,
 from nbcache.core.reports import Cell, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.threads import Worker, renew_in_children, start_thread
+from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.history import History
 from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.manifest import ManifestBuilder, PendingImport
@@ -81,6 +82,9 @@ class NotebookCache:
         self._worker = Worker(partial(kernel.failed, "storing what was compiled"))
         self._lock = threading.Lock()
         self._origins: dict[tuple[str, str], Source] = {}
+        self.elsewhere: list[Callable[[], Iterable[Elsewhere]]] = []
+        """What else tells of graphs that cannot be used here; each answers at once."""
+        self._elsewhere: dict[str, list[Elsewhere]] = {}
         self._given_up: set[tuple[str, str]] = set()
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder = ManifestBuilder()
@@ -189,6 +193,18 @@ class NotebookCache:
     def summaries(self) -> Sequence[GraphSummary]:
         """Return what is known of the graphs that are stored of this notebook."""
         return self._prefetcher.graphs()
+
+    def of_no_use(self) -> Iterator[Elsewhere]:
+        """Yield what is known of graphs that cannot be used here, nearest first."""
+        for found in [*self._elsewhere.values()]:
+            yield from found
+        for look in self.elsewhere:
+            yield from look()
+
+    def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
+        """Take note of what is not stored here, such as `published by a@b`, in whatever environment."""
+        if (environment := self.environment) is not None:
+            self._elsewhere[where] = [*unusable(manifests, environment, where)]
 
     def is_given_up(self, type: str, key: str) -> bool:
         """Tell whether what is stored under `key` was found to be of no use."""
@@ -333,6 +349,7 @@ class NotebookCache:
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder.forget()
         self._origins.clear()
+        self._elsewhere.clear()
 
     def _new_prefetcher(self) -> Prefetcher:
         return Prefetcher(self._read, partial(self._kernel.failed, "unpacking a snapshot"))
@@ -350,5 +367,6 @@ class NotebookCache:
         if self._kernel.settings.prefetch:
             manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
         prefetcher.begin(manifest)
+        self.note_elsewhere("stored for another environment", self._local.of_all_environments(notebook))
         self.history.read(notebook)
         self._kernel.was_read(environment)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary
-from nbcache.core.reports import GraphRecord
-from nbcache.explain.components import Components, from_text
-from nbcache.explain.misses import Explanation, explained
+from nbcache.core.reports import Explanation, GraphRecord
+from nbcache.explain.components import Components
+from nbcache.explain.misses import explained
+from nbcache.kernel.elsewhere import Elsewhere
 
-__all__ = [
-    "FIRST_TIME",
-    "LOST",
-    "NOT_STORED",
-    "Miss",
-    "explanation_of",
-    "names_changed",
-    "why_missed",
-]
+__all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Miss", "Reason", "names_changed", "why_missed"]
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
@@ -52,48 +44,61 @@ class Miss:
     """What the key is made of."""
 
 
-def why_missed(miss: Miss, stored: Iterable[GraphSummary], earlier: Iterable[GraphRecord]) -> str:
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a graph missed."""
+
+    text: str
+    explanation: Explanation | None = None
+    """How it differs from the nearest one that is stored, where that tells."""
+
+
+def why_missed(
+    miss: Miss,
+    stored: Iterable[GraphSummary],
+    earlier: Iterable[GraphRecord],
+    elsewhere: Iterable[Elsewhere] = (),
+) -> Reason:
     """Return why torch could hit nothing.
 
-    `stored` is what the notebook's manifests tell, `earlier` what this kernel has compiled. C++ kernels are
-    for one number of threads, also where torch's key leaves it out (until 2.12).
+    `stored` is what the notebook's manifests tell, `earlier` what this kernel has compiled, `elsewhere` what
+    cannot be used here. C++ kernels are for one number of threads, also where torch's key leaves it out
+    (until 2.12).
     """
     before, here = _versions(miss, stored), _versions(miss, earlier)
     known: list[GraphSummary | GraphRecord] = [*before, *here]
     counts = {graph.threads for graph in known if graph.threads}
     if miss.threads and counts and miss.threads not in counts:
         those = " or ".join(map(str, sorted(counts)))
-        return f"not stored for this number of threads: {miss.threads} now, {those} before"
+        return Reason(f"not stored for this number of threads: {miss.threads} now, {those} before")
     if miss.incomplete:
-        return INCOMPLETE
+        return Reason(INCOMPLETE)
     if not known:
-        return FIRST_TIME
+        return _of_others(miss, elsewhere) or Reason(FIRST_TIME)
     if any(graph.key == miss.key for graph in before):
-        return GONE
+        return Reason(GONE)
     if (found := _nearest(miss, known)) is not None:
-        return f"{NOT_STORED}{found.clause()}"
+        return Reason(f"{NOT_STORED}{found.clause()}", found)
     if not before:
-        return f"{NOT_STORED}what this kernel has compiled of this name had other code, inputs or settings"
-    if miss.cell and any(_digest(graph) == miss.cell for graph in before):
-        return f"{NOT_STORED}this cell is unchanged, so inputs, settings or code outside it differ"
-    return f"{NOT_STORED}what is stored of a function of this name has other code, inputs or settings"
+        text = "what this kernel has compiled of this name had other code, inputs or settings"
+    elif miss.cell and any(_digest(graph) == miss.cell for graph in before):
+        text = "this cell is unchanged, so inputs, settings or code outside it differ"
+    else:
+        text = "what is stored of a function of this name has other code, inputs or settings"
+    return Reason(f"{NOT_STORED}{text}")
 
 
-def explanation_of(
-    graph: GraphRecord, stored: Iterable[GraphSummary], all_here: Iterable[GraphRecord]
-) -> Explanation | None:
-    """Return how a graph that missed differs from the nearest one of before; None where nothing tells."""
-    if not graph.components:
-        return None
-    earlier = itertools.takewhile(lambda each: each is not graph, all_here)
-    miss = Miss(
-        key=graph.key or "",
-        function=graph.function,
-        cell=_digest(graph),
-        backward=graph.direction is Direction.BACKWARD,
-        components=from_text(graph.components),
-    )
-    return _nearest(miss, [*_versions(miss, stored), *_versions(miss, earlier)])
+def _of_others(miss: Miss, elsewhere: Iterable[Elsewhere]) -> Reason | None:
+    """Return why a graph that is stored by another environment, or by a stranger, is not used here."""
+    for each in elsewhere:
+        if not (versions := _versions(miss, each.graphs)):
+            continue
+        if each.differences:
+            found = Explanation(versions[-1].key, each.differences)
+            return Reason(f"{NOT_STORED}{each.where}, but {found.clause()}", found)
+        if any(graph.key == miss.key for graph in versions):
+            return Reason(f"not used: it is {each.where}")
+    return None
 
 
 def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:

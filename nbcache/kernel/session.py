@@ -25,6 +25,8 @@ from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
+from nbcache.explain.progress import with_estimates
+from nbcache.explain.why import Why, explain
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.interfaces import CompilerBridge, Snapshots
@@ -32,9 +34,10 @@ from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
-from nbcache.kernel.reasons import DAMAGED, Miss, names_changed, why_missed
+from nbcache.kernel.reasons import DAMAGED, Miss, Reason, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
+from nbcache.kernel.unnoticed import Unnoticed
 from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
 from nbcache.stores.base import Store
@@ -76,6 +79,8 @@ class Session:
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
+        self.explaining_seconds = 0.0
+        """Of these, what it cost to keep what keys are made of, and to say why graphs missed."""
         self._locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker(self._renamed)
@@ -86,8 +91,7 @@ class Session:
         self.saving = True
         """Whether the running cell is recorded."""
         self._attempting = threading.local()
-        self._unnoticed: int | None = None
-        self._unnoticed_ids: set[str] = set()
+        self._unnoticed = Unnoticed()
         self.shared_client: SharedClient | None = None
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
@@ -215,9 +219,12 @@ class Session:
 
     def activity(self) -> Activity | None:
         """Return what is being compiled right now, or None."""
-        activity, shared_client = self._tracker.activity(self._clock()), self.shared_client
-        holder = None if shared_client is None else shared_client.holder
-        if activity is None or holder is None:
+        if (activity := self._tracker.activity(self._clock())) is None:
+            return None
+        cell = self.cell.digest if self.cell else ""
+        stored = any(graph.function == activity.function for graph in self.cache.summaries())
+        activity = with_estimates(activity, self.cache.history.runs(), cell, stored=stored)
+        if (shared_client := self.shared_client) is None or (holder := shared_client.holder) is None:
             return activity
         return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
 
@@ -330,11 +337,8 @@ class Session:
         shared_client = self.shared_client
         if shared_client is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
             shared_client.compiled(event.thread)
-        if self._unnoticed is not None:
-            if event.thread == self._unnoticed and event.compile_id is not None:
-                self._unnoticed_ids.add(event.compile_id)
-            if event.thread == self._unnoticed or event.compile_id in self._unnoticed_ids:
-                return
+        if self._unnoticed.hides(event):
+            return
         if isinstance(event, GraphLookup | AutogradLookup):
             logger.debug("torch looked up a graph: %s", event)
         self._tracker.handle(event)
@@ -342,13 +346,11 @@ class Session:
     @contextlib.contextmanager
     def unnoticed(self) -> Iterator[None]:
         """Report nothing of what this thread compiles in here; what it makes is stored all the same."""
-        self._unnoticed = threading.get_ident()
         overhead = self.overhead_seconds
         try:
-            yield
+            with self._unnoticed.on_this_thread():
+                yield
         finally:
-            self._unnoticed = None
-            self._unnoticed_ids.clear()
             self.overhead_seconds = overhead
 
     def find(self, type: str, key: str) -> Sequence[Artifact]:
@@ -364,7 +366,7 @@ class Session:
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
-        if self._unnoticed == threading.get_ident():
+        if self._unnoticed.is_here():
             return ()  # prewarming, between cells: it may wait for nobody
         found = shared_client.find(environment, type, key)
         logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(found))
@@ -390,15 +392,26 @@ class Session:
 
     def miss_reason(
         self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
-    ) -> str:
+    ) -> Reason:
         """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
         if self._local.is_damaged(key):
-            return DAMAGED
+            return Reason(DAMAGED)
         if self.environment is None:
-            return "nbcache does not know this environment"
+            return Reason("nbcache does not know this environment")
         cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
         miss = Miss(key, self.function(), cell, threads, backward, incomplete, components)
-        return why_missed(miss, self.cache.summaries(), self.graphs)
+        return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
+
+    def why(self, graph: str | None = None) -> list[Why]:
+        """Return what there is to say of a function's graphs, or of that with torch's compile id, `0/1`.
+
+        Without `graph`, of those of the last cell that compiled any.
+        """
+        known, last = self.graphs, next((each for each in reversed(self.reports) if each.graphs), None)
+        chosen = known if last is None else last.graphs
+        if graph is not None:
+            chosen = [each for each in known if graph in (each.compile_id, each.function)]
+        return explain(chosen, known)
 
     def met_others(self) -> None:
         """Have nothing that the compiler finds in its folder counted as compiled here from now on."""

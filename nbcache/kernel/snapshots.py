@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
+from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.session import Session
 from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers
 from nbcache.snapshots.names import Place
@@ -88,6 +89,7 @@ class Sharing:
         """By what tells versions apart."""
         self._problems: list[NbcacheError] = []
         session.cache.reading_ahead.append(self._restore_known)
+        session.cache.elsewhere.append(self._of_no_use)
         session.snapshots = self
         renew_in_children(self)
 
@@ -126,6 +128,20 @@ class Sharing:
         with self._lock:
             received = list(self._received.values())
         return [self._judged(each) for each in received]
+
+    def _of_no_use(self) -> Iterator[Elsewhere]:
+        """Yield what of the snapshots that are here is not used, and why."""
+        if (here := self._session.environment) is None:
+            return
+        for received in self.known():
+            where, manifests = f"in {received.name}", received.snapshot.manifests
+            if received.standing in (None, Standing.UNKNOWN):
+                graphs = tuple(graph for each in manifests for graph in each.graphs)
+                signed = received.standing is not None
+                whose = "signed by somebody whom you do not trust" if signed else "not signed"
+                yield Elsewhere(graphs, f"{where}, {whose}")
+            else:
+                yield from unusable(manifests, here, where)
 
     def forget(self) -> None:
         """Forget the snapshots that are here: nothing of them is restored any more."""

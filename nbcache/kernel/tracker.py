@@ -21,6 +21,7 @@ from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, s
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
+    CandidateTimed,
     Event,
     FrameCompiled,
     FrameTraced,
@@ -58,6 +59,8 @@ _PHASES = {
     "nbcache.wait": "wait",
 }
 _LOOKUP = "nbcache.lookup"
+_MOST_NAMED = 3
+"""Kernels that are named where they are tuned again."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class _Thread:
         self.stack: list[_Span] = []
         self.compile: Compile | None = None
         self.charged_until = 0.0
+        self.candidates = (0, 0)
 
 
 class Tracker:
@@ -149,6 +153,8 @@ class Tracker:
                 phase=thread.stack[-1].phase,
                 seconds=max(0.0, now - compile.began),
                 graphs_done=len(self._records) - self._cell_start,
+                backward=thread.stack[-1].backward,
+                candidates=thread.candidates,
             )
 
     def handle(self, event: Event) -> None:
@@ -250,7 +256,7 @@ class Tracker:
             graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
             graph.reason, graph.saved = event.reason, event.saved_seconds
             graph.level, graph.source, graph.threads = event.level, event.source, event.threads
-            graph.components = event.components
+            graph.components, graph.explanation = event.components, event.explanation
             while thread.stack and thread.stack[-1].name != _LOOKUP:
                 self._pop(thread, event.time)
             if thread.stack:
@@ -266,6 +272,8 @@ class Tracker:
                 target.names.add(event.name)
                 if event.size:
                     target.bytes[event.type] = target.bytes.get(event.type, 0) + event.size
+        elif isinstance(event, CandidateTimed):
+            thread.candidates = (event.done, event.all) if event.done < event.all else (0, 0)
         elif isinstance(event, ArtifactSeen):
             sizes = (compile.open or compile).bytes
             sizes[event.type] = sizes.get(event.type, 0) + event.size
@@ -282,7 +290,8 @@ class Tracker:
         before, names = self._tuned.setdefault(index, (self._records[index], set()))
         names.add(event.name)
         again = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
-        note = f"re-tuned: {again} benchmarked again"
+        listed = ", ".join(sorted(names)[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+        note = f"re-tuned: {again} benchmarked again, since no best configuration is stored: {listed}"
         self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
     def _finish(self, compile: Compile) -> None:
@@ -353,4 +362,6 @@ class Tracker:
             threads=graph.threads,
             trace=None if graph.backward else trace_of(compile),
             components=graph.components,
+            explanation=graph.explanation,
+            recompile_limit=forward.recompile_limit if forward else 0,
         )

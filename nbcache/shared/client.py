@@ -24,6 +24,7 @@ from nbcache.core.model import (
     Manifest,
     Source,
 )
+from nbcache.core.text import printable
 from nbcache.core.threads import renew_in_children
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.publications import Publication
@@ -69,6 +70,9 @@ class Cache(Protocol):
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
         """Provide what `source` brought before anybody asks for it."""
+
+    def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
+        """Take note of what is not stored here, such as `published by a@b`, in whatever environment."""
 
     def submit(self, task: Callable[[], object]) -> None:
         """Have `task` done after what is still to be stored."""
@@ -206,6 +210,9 @@ class SharedClient:
         if not self._prefetch() or environment != self._cache.environment:
             return
         with self._reading:
+            for each in publications:
+                who = printable(f"{each.user}@{each.host}")
+                self._cache.note_elsewhere(f"published by {who}", [each.manifest])
             fits = [fitting([each.manifest], environment) for each in publications]
             whole = union(environment, "", [each for each in fits if each is not None])
             self._learn(whole.graphs)

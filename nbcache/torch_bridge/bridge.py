@@ -12,7 +12,17 @@ from nbcache.core.cpu_levels import OFF, Baseline
 from nbcache.core.errors import ConfigError, UnsupportedTorch
 from nbcache.core.model import Environment
 from nbcache.kernel.prewarming import Steps
-from nbcache.torch_bridge import environment, events, gc_pause, gpus, lookups, portable, prewarm, recording
+from nbcache.torch_bridge import (
+    environment,
+    events,
+    gc_pause,
+    gpus,
+    kernels,
+    lookups,
+    portable,
+    prewarm,
+    recording,
+)
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
 from nbcache.torch_bridge.compile_lock import nothing_compiles
@@ -116,6 +126,7 @@ class TorchBridge:
                 "torch._inductor.runtime.autotune_cache": partial(self._provide, autotune.provide_autotune),
                 "torch._inductor.runtime.triton_heuristics": self._heuristics_module,
                 "torch._inductor.async_compile": self._async_compile_module,
+                "torch._inductor.select_algorithm": partial(self._hook, kernels.follow_candidates),
                 "triton.backends.nvidia.driver": partial(self._provide, triton_modules.provide_modules),
                 "torch._inductor.fx_passes.pad_mm": partial(self._provide, gemm_autotune.provide_decisions),
             },
@@ -304,7 +315,7 @@ class TorchBridge:
 
     def _async_compile_module(self, module: ModuleType) -> None:
         self._hook(triton_kernels.settle_assembler, module)
-        self._hook(events.follow_kernels, module)
+        self._hook(kernels.follow_kernels, module)
         self._provide(autotune.provide_tuning_to_workers, module)
         self._hook(remote_caches.keep_workers_apart, module)
 

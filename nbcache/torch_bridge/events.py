@@ -18,7 +18,6 @@ from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
     KernelTuned,
-    KernelUsed,
     SpanEnded,
     SpanStarted,
 )
@@ -30,15 +29,14 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
-    "CANDIDATE",
     "NotStored",
-    "follow_kernels",
     "follow_spans",
     "given_to_compile",
     "is_restoring_only",
     "must_be_stored",
     "restoring_only",
     "stamp",
+    "user_line",
     "with_cells",
 ]
 
@@ -59,6 +57,13 @@ _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
+_TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
+"""A line of a node's stack trace."""
+_USERS_TRACE = "User stack trace"
+_GUARD_OF = re.compile(r"\W*\d+/\d+: ")
+"""How a guard begins that failed: with the compile that made it."""
+_LIMIT = "recompile limit exceeded"
+"""What torch's error says where a function was compiled too often."""
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
@@ -68,10 +73,6 @@ _TUNING = frozenset(
     for way in ("benchmark_all_configs", "combo_sequential_autotune", "coordinate_descent_tuning")
 )
 """Spans in which configurations of a Triton kernel are benchmarked."""
-_KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
-"""Where the source of a Triton kernel says what torch calls it."""
-CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _PASSES = "pass."
 """Spans of single graph passes: some forty a graph, and none has a phase of its own."""
 
@@ -271,16 +272,57 @@ def _frame(
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
+    function = _function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?")
+    recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
+    failure = _failure(metadata)
+    if recompiled or failure:
+        _warn_of_limit(session, function, at["compile_id"], recompiled, failure)
     return FrameCompiled(
         **at,
-        function=_function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?"),
+        function=function,
         location=f"{where}:{line}" if where else "",
         function_cell=session.report_log.code_cell(file),
         operators=metadata.get("graph_op_count"),
-        recompile_reason=with_cells(session, getattr(metrics, "recompile_reason", None)),
+        recompile_reason=recompiled,
+        recompile_limit=_recompile_limit() if recompiled else 0,
         graph_break_reason=_graph_break(utils, session) if broke else None,
-        failure=_failure(metadata),
+        failure=failure,
     )
+
+
+def _guards(text: str | None) -> str | None:
+    """Return the guards that failed, one a line, without the stack traces that torch adds (since 2.13)."""
+    if not text:
+        return text
+    kept, within = [], False
+    for line in text.splitlines():
+        within = bool(line.strip().startswith(_USERS_TRACE) or (within and not _GUARD_OF.match(line)))
+        if not within and line.strip():
+            kept.append(" ".join(line.split()))
+    return "\n".join(kept)
+
+
+def _recompile_limit() -> int:
+    """Return how often torch compiles one function; 0 where torch does not tell."""
+    config = sys.modules["torch._dynamo.config"]
+    return int(getattr(config, "recompile_limit", 0))
+
+
+def _warn_of_limit(
+    session: Session, function: str, compile_id: str | None, recompiled: str | None, failure: str | None
+) -> None:
+    """Say so where a function is compiled once more at most, and where it was compiled too often."""
+    limit, count = _recompile_limit(), (compile_id or "").partition("/")[2]
+    if _LIMIT in str(sys.exc_info()[1] or ""):
+        session.notice(
+            f"{function} was compiled {limit} times, the limit (torch._dynamo.config.recompile_limit): "
+            "calls that fit none of these run eagerly; %nbcache why says what differs"
+        )
+    elif recompiled and failure is None and count.isdecimal() and limit > 2 and int(count) + 2 == limit:
+        session.notice(
+            f"{function} was compiled {limit - 1} of at most {limit} times: one more, and "
+            "calls that fit none of these run eagerly; %nbcache why says what differs"
+        )
 
 
 def _failure(metadata: Mapping[str, Any]) -> str | None:
@@ -294,6 +336,20 @@ def _failure(metadata: Mapping[str, Any]) -> str | None:
 def with_cells(session: Session, text: str | None) -> str | None:
     """Return `text` with cells named as people do, `In[3]`: torch names their files, often cut short."""
     return text and _CELL_FILE.sub(lambda match: _place(session, match[0]), text)
+
+
+def user_line(session: Session, trace: str) -> str:
+    """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
+    ours = os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), "")
+    for file, line in reversed(_TRACED.findall(trace)):
+        if not file.startswith(ours):
+            return f"{_short_place(session, file)}:{line}"
+    return ""
+
+
+def _short_place(session: Session, file: str) -> str:
+    """Return how a line of a report names a file: a cell's label, or its name without folders."""
+    return _place(session, file).rpartition(os.sep)[2]
 
 
 def _place(session: Session, file: str) -> str:
@@ -329,32 +385,8 @@ def words_of_break(reason: Any) -> str:
         (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
     )
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
-        explanation = "an `if`, `while` or `assert` asks for the value of a tensor"
+        return "an `if`, `while` or `assert` asks for the value of a tensor"
     return f"{lines[0]}: {explanation}" if explanation else lines[0]
-
-
-def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:
-    """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
-    from torch._guards import CompileContext
-
-    def loaded(kernel_name: str, source_code: str) -> None:
-        match = _KERNEL_NAME.search(source_code)
-        name = kernel_name if match is None else match[1]  # of a user's kernel the function's name is another
-        if name == CANDIDATE:
-            return
-        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
-        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
-        tuner = getattr(async_compile.CompiledTritonKernels.get(source_code), "static_autotuner", None)
-        if tuner is not None:
-            tuner.compile_id = CompileContext.current_compile_id()
-
-    def counted(
-        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
-        return original(self, kernel_name, source_code, *args, **kwargs)
-
-    patches.hook(async_compile.AsyncCompile, "triton", counted, takes="self kernel_name source_code")
 
 
 def _scaled(value: Any, unit: float) -> float | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.explain.components import Components, from_lines, to_text
 from nbcache.kernel.events import GraphLookup, LookupStarted
-from nbcache.torch_bridge.events import given_to_compile, must_be_stored, stamp
+from nbcache.kernel.reasons import Reason
+from nbcache.torch_bridge.constants import constants_read
+from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -20,14 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["being_looked_up", "follow_lookups"]
 
 _FOLLOWING = "following torch's lookups"
-_CONSTANTS = (bool, int, float, complex, type(None))
-"""Types of arguments that are told by their values; texts are not, which may be nobody else's business."""
-_LONGEST = 60
-"""Characters of a constant that are kept."""
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))
 """What torch calls the state of autocast."""
-_DEEP = 80
-"""Frames from where torch asks its cache up to where Dynamo begins."""
+_DEEP = 30
+"""Frames from where torch asks its cache up to what compiles the graph."""
+_COMPILES = "_compile_fx_inner"
+"""torch's function that looks a graph up, and compiles it where it is not there."""
 being_looked_up = threading.local()
 """`key`: that of the FX graph which the cache is being asked for on this thread, or None."""
 
@@ -74,22 +75,28 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
 def _looked_up(
     session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any], debug_lines: list[str]
 ) -> None:
-    hit = graph is not None
-    components = None if hit else session.attempt(_FOLLOWING, partial(_components, debug_lines))
+    hit, began = graph is not None, time.perf_counter()
+    components = None
+    if not hit:
+        components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines))
     level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
     threads, saved = sys.modules["torch"].get_num_threads(), info.get("time_saved_ns")
+    why = None if hit else _miss_reason(session, key, info, threads, backward, components)
+    kept = "" if components is None else to_text(components)
+    session.explaining_seconds += time.perf_counter() - began
     session.emit(
         GraphLookup(
             **stamp(),
             key=key,
             backward=backward,
             hit=hit,
-            reason=None if hit else _miss_reason(session, key, info, threads, backward, components),
+            reason=None if why is None else why.text,
             saved_seconds=None if saved is None else saved * 1e-9,
             level=level,
             source=source,
             threads=threads,
-            components="" if components is None else to_text(components),
+            components=kept,
+            explanation=None if why is None else why.explanation,
         )
     )
 
@@ -101,23 +108,32 @@ def _miss_reason(
     threads: int,
     backward: bool,
     components: Components | None,
-) -> str:
+) -> Reason:
     if info.get("cache_status_detailed") == "guard_miss":
-        return "stored for other shapes: a guard of the stored graph does not hold"
+        return Reason("stored for other shapes: a guard of the stored graph does not hold")
     return session.miss_reason(key, threads, backward=backward, components=components)
 
 
-def _components(debug_lines: list[str]) -> Components:
-    """Return what a key is made of, and with which constants the function was called."""
+def _components(session: Session, debug_lines: list[str]) -> Components:
+    """Return what a key is made of, which constants the function reads, and where its nodes stand."""
     config = sys.modules["torch._inductor.config"]
     defaults = {name: str(entry.default) for name, entry in config._config.items()}
-    given = given_to_compile(sys._getframe(), "locals", within=_DEEP)
-    arguments = {
-        name: text
-        for name, value in (given.items() if isinstance(given, dict) else ())
-        if type(value) in _CONSTANTS and len(text := repr(value)) <= _LONGEST and text.isprintable()
-    }
-    return from_lines([*debug_lines, f"[] autocast: {_autocast()}"], defaults, arguments)
+    frame = sys._getframe()
+    lines = [*debug_lines, f"[] autocast: {_autocast()}"]
+    return from_lines(lines, defaults, constants_read(frame), _places(session, frame))
+
+
+def _places(session: Session, frame: FrameType | None) -> dict[str, str]:
+    """Return the user's line of each node of the graph that is being looked up, by the node's name."""
+    for _ in range(_DEEP):
+        if frame is None:
+            break
+        if frame.f_code.co_name == _COMPILES and (graph := getattr(frame.f_locals.get("gm"), "graph", None)):
+            found = {node.name: node.meta.get("stack_trace") for node in graph.nodes}
+            lines: dict[str, str] = {trace: user_line(session, trace) for trace in {*found.values()} if trace}
+            return {name: lines[trace] for name, trace in found.items() if trace}
+        frame = frame.f_back
+    return {}
 
 
 def _autocast() -> str:

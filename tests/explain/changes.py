@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CHANGES", "PROGRAM"]
+__all__ = ["CHANGES", "OPTIMIZER", "PROGRAM", "STEPS"]
 
 PROGRAM = """\
 import os, torch
@@ -46,6 +46,7 @@ def results(compile):
 WITHIN = "    with torch.no_grad():\n        return"
 SETTING = "SCALE = 2.0"
 CONFIG = f"{SETTING}; import torch._inductor.config as c; c."
+HOOKED = "net = Net(); net.a.register_forward_hook(lambda module, given, out: -out)"
 TWO = "self.factor = 3.0\n        self.a = nn.Sequential(nn.Linear(8, {0}), nn.Linear({0}, 8))"
 
 
@@ -83,29 +84,34 @@ CHANGES = {
     "another seed": changed("manual_seed(0)", "manual_seed(1)", None),
     "requires grad": changed("torch.ones(8)", "torch.ones(8, requires_grad=True)", None),
     "shape of a global": changed("torch.ones(8)", "torch.ones(1)", r"input 3: f32\[8\] before, f32\[1\] now"),
+    "expanded": given("randn(1, 8).expand(4, 8)", r"input 2: .* before, f32\[4, 8\] of strides \(0, 1\) now"),
+    "a view of an input": changed("x = torch.randn(4, 8)", "x = torch.randn(4, 8); BIAS = x[0]", None),
+    "frozen parameters": changed("net = Net()", "net = Net().requires_grad_(False)", None),
     "dtype of a global": changed("torch.ones(8)", "torch.ones(8).double()", "input 3: f32.* before, f64"),
     # constants
     "learning rate": changed("LR = 0.001", "LR = 0.0003", "constant lr: 0.001 before, 0.0003 now"),
     "integer": changed("LR = 0.001", "LR = 1", "constant lr: 0.001 before, 1 now"),
-    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, none now"),
+    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, no constant now"),
     "flag": changed("FLAG = True", "FLAG = False", "constant flag: True before, False now"),
+    "flag is a number": changed("FLAG = True", "FLAG = 1", None),
     "flag is None": changed("FLAG = True", "FLAG = None", "constant flag: True before, None now"),
     # code
     "body": changed("y.sum() if", "y.sum().exp() if", r"graph: 1 node differs: none before, exp\(_\) now"),
     "operator": changed("+ BIAS", "- BIAS", "graph: 1 node differs: add.* before, sub.* now"),
     "helper": changed("x.sin()", "x.cos()", r"graph: 1 node differs: sin\(_\) before, cos\(_\) now"),
     "longer helper": changed("x.sin()", "x.sin().tan()", r"graph: 1 node differs: .* tan\(_\) now"),
-    "closure": changed("make(2)", "make(3)", r"constant in the graph: pow.*2\) before, pow.*3\) now"),
-    "global": changed(SETTING, "SCALE = 4.0", r"constant in the graph: mul.*2.0\) before, mul.*4.0\) now"),
-    "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant in the graph: mul.*1.5\) before"),
-    "attribute": changed("factor = 3.0", "factor = 5.0", r"constant in the graph: mul.*3.0\) before"),
+    "closure": changed("make(2)", "make(3)", "constant power of inner: 2 before, 3 now"),
+    "global": changed(SETTING, "SCALE = 4.0", "constant SCALE: 2.0 before, 4.0 now"),
+    "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant TABLE\['gain'\]: 1.5 before, 2.5 now"),
+    "attribute": changed("factor = 3.0", "factor = 5.0", "constant net.factor: 3.0 before, 5.0 now"),
     "forward": changed("* self.factor\n", "/ self.factor\n", "graph: 1 node differs: mul.* div.* now"),
     "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
     "wider layers": changed("self.factor = 3.0", TWO.format(9), "inputs: 4 before, 6 now"),
     "no bias": changed("nn.Linear(8, 8)\n", "nn.Linear(8, 8, bias=False)\n", "inputs: 4 before, 3 now"),
-    "dropout": changed("Dropout(0.0)", "Dropout(0.5)", "graph: 1 node differs: clone.* native_dropout"),
+    "dropout": changed("Dropout(0.0)", "Dropout(0.5)", "constant net.drop.p: 0.0 before, 0.5 now"),
     "evaluation": changed("net = Net()", "net = Net().eval()", None),
-    "one factor less": changed("SCALE * TABLE", "TABLE", "graph: 1 node differs: mul.*2.0"),
+    "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, no constant now"),
+    "hook": changed("net = Net()", HOOKED, r"graph: 1 node differs: clone.* neg"),
     "custom operator": changed("x.sin()", "double(x)", "graph: 1 node differs: sin.* nbtest.double"),
     "code of an operator that is not called": changed("return x * 2\n", "return x * 3\n", None),
     "comment": changed("def helper(x): return", "def helper(x):\n    # why\n    return", None),
@@ -130,6 +136,8 @@ CHANGES = {
     ),
     "deterministic": after("torch.use_deterministic_algorithms(True)", "deterministic algorithms: "),
     "precision": after('torch.set_float32_matmul_precision("high")', "precision of matrix multiplications: "),
+    "medium precision": after('torch.set_float32_matmul_precision("medium")', "precision of matrix"),
+    "whole graph": changed("OPTIONS = {}", 'OPTIONS = {"fullgraph": True}', None),
     "autocast": changed(
         WITHIN,
         WITHIN.replace("no_grad()", "no_grad(), torch.autocast('cpu')"),
@@ -141,3 +149,33 @@ CHANGES = {
     "a variable of ours": after('os.environ["NBX"] = "1"', None),
 }
 """By name, each a program and what is told of its miss, a regular expression."""
+
+OPTIMIZER = """\
+import torch
+w = torch.nn.Parameter(torch.ones(3))
+w.grad = torch.ones(3)
+optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+def results(compile):
+    compile(optimizer.step)()
+    return [w.detach()]
+"""
+
+
+def stepped(old: str, new: str, told: str | None) -> tuple[str, str | None]:
+    """Return the program that compiles an optimizer, with one text in the place of another."""
+    assert old in OPTIMIZER, old
+    return OPTIMIZER.replace(old, new, 1), told
+
+
+WEIGHT = "ones(3))\nw.grad = torch.ones(3)"
+GROUP = r"constant self\.param_groups\[0\]"
+STEPS = {
+    "learning rate of an optimizer": stepped("lr=0.1", "lr=0.2", rf"{GROUP}\['lr'\]: 0.1 before, 0.2 now"),
+    "momentum": stepped("momentum=0.9", "momentum=0.8", None),  # the first step has none
+    "weight decay": stepped("lr=0.1", "lr=0.1, weight_decay=0.1", rf"{GROUP}\['weight_decay'\]: 0 before"),
+    "nesterov": stepped("lr=0.1", "lr=0.1, nesterov=True", rf"{GROUP}\['nesterov'\]: False before, True now"),
+    "maximize": stepped("lr=0.1", "lr=0.1, maximize=True", rf"{GROUP}\['maximize'\]: False before, True now"),
+    "learning rate as a tensor": stepped("lr=0.1", "lr=torch.tensor(0.1)", rf"{GROUP}\['lr'\]: 0.1 before"),
+    "shape of a parameter": stepped(WEIGHT, WEIGHT.replace("(3)", "(4)"), r"input 0: f32\[3\] before"),
+}
+"""The same for an optimizer."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from nbcache.core.errors import FormatError
+from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.explain.actions import NOTHING_TO_DO, next_action
@@ -168,7 +169,8 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
         (made("[x] example_inputs[1]: ('s77',)"), "for more sizes than one"),
         (made("[x] torch_version: other"), NOTHING_TO_DO),
     ):
-        assert action in next_action(graph, explained(now, [("before", to_text(made()))]))
+        found = explained(now, [("before", to_text(made()))])
+        assert action in next_action(replace(graph, explanation=found))
 
 
 @pytest.mark.parametrize(
@@ -197,4 +199,32 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
 def test_each_graph_has_one_next_action(more: dict[str, object], action: str) -> None:
     told = {"outcome": Outcome.MISS, **more}
     graph = GraphRecord("f", "0/0", Direction.INFERENCE, **told)  # type: ignore[arg-type]
-    assert action in next_action(graph, None)
+    assert action in next_action(graph)
+
+
+def test_a_change_of_the_graph_names_the_line_that_it_stands_in() -> None:
+    def at(code: str, **places: str) -> Components:
+        return from_lines([f"[{sha256(code.encode())}] gm: {code}"], DEFAULTS, {}, places)
+
+    lines = {"sin": "In[3]:4", "mul": "In[3]:5"}
+    (constant,) = differences(at(CODE), at(CODE.replace("0.001", "0.002"), **lines))
+    assert constant.words().endswith("mul.Tensor(_, 0.002) now (In[3]:5)")
+    (node,) = differences(at(CODE), at(CODE.replace("aten.sin", "aten.cos"), **lines))
+    assert node.words() == "graph: 1 node differs: sin(_) before, cos(_) now (In[3]:4)"
+    shorter = CODE.replace("    mul = torch.ops.aten.mul.Tensor(sin, 0.001);  sin = None\n", "")
+    (gone,) = differences(at(CODE), at(shorter, sin="In[3]:4"))
+    assert gone.where == "In[3]:4" and gone.now == ""
+
+
+def test_constants_are_compared_where_both_are_known_and_those_that_changed_come_first() -> None:
+    def reads(constants: dict[str, str] | None) -> Components:
+        return from_lines([], DEFAULTS, constants)
+
+    before = reads({"a": "1", "self.lr": "0.1"})
+    assert differences(before, reads(None)) == differences(reads(None), before) == []
+    assert [each.what for each in differences(before, reads({"b": "2", "self.lr": "0.2"}))] == [
+        "constant self.lr",
+        "constant a",
+        "constant b",
+    ]
+    assert from_text(to_text(reads(None))).constants is None

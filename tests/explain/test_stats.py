@@ -8,9 +8,8 @@ from typing import Any
 
 from nbcache.artifacts.history import run_of
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outcome
-from nbcache.core.reports import Cell, GraphRecord
+from nbcache.core.reports import Cell, Explanation, GraphRecord
 from nbcache.explain.components import Difference
-from nbcache.explain.misses import Explanation
 from nbcache.explain.stats import (
     Fate,
     Refusal,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
-from explain.changes import CHANGES, PROGRAM
+from explain.changes import CHANGES, OPTIMIZER, PROGRAM, STEPS
 from soundness.conftest import restarts
 from soundness.restarts import Restarts
 
@@ -21,22 +23,32 @@ pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("why")]  # for its fi
 COMMON = ("autocast", "batch", "comment", "gradients", "helper", "learning rate", "mode", "threads")
 
 
+Compiled = Callable[[str], Path]
+"""Returns the folders of a kernel that has compiled a program."""
+
+
 @pytest.fixture(scope="module")
-def compiled(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folders of a kernel that has compiled the program as it is."""
-    folder = tmp_path_factory.mktemp("why") / "before"
-    assert [outcome for outcome, *_ in restarts.run(PROGRAM, folder)["graphs"]] == ["miss"]
-    return folder
+def compiled(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    @cache
+    def folders(program: str) -> Path:
+        folder = tmp_path_factory.mktemp("why") / "before"
+        assert [outcome for outcome, *_ in restarts.run(program, folder)["graphs"]] == ["miss"]
+        return folder
+
+    return folders
+
+
+ALL = CHANGES | STEPS
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=() if each in COMMON else pytest.mark.proof) for each in CHANGES]
+    "name", [pytest.param(each, marks=() if each in COMMON else pytest.mark.proof) for each in ALL]
 )
 def test_what_was_changed_is_named_first(
-    name: str, restarts: Restarts, compiled: Path, tmp_path: Path
+    name: str, restarts: Restarts, compiled: Compiled, tmp_path: Path
 ) -> None:
-    program, told = CHANGES[name]
-    shutil.copytree(compiled, tmp_path / "now")
+    program, told = ALL[name]
+    shutil.copytree(compiled(OPTIMIZER if name in STEPS else PROGRAM), tmp_path / "now")
     answer = restarts.run(program, tmp_path / "now")
     assert "error" not in answer, answer["error"]
     (outcome, _, reason), *_ = answer["graphs"]
@@ -61,5 +73,10 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
     assert "differs: constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.0003) now" in said
     assert "next: pass it as a tensor, and another value need not compile again" in said
     (row,) = json.loads(printed(done, 6))["graphs"]
-    assert row["differences"][0] == {"what": "constant lr", "before": "0.001", "now": "0.0003"}
+    assert row["differences"][0] == {
+        "what": "constant lr",
+        "before": "0.001",
+        "now": "0.0003",
+        "where": "",
+    }
     assert row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("pass it as")

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Outcome
+from nbcache.core.key import Component
+from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import GraphRecord
+from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.reasons import FIRST_TIME, Miss, names_changed, why_missed
 
 
@@ -33,21 +35,22 @@ def compiled(function: str = "f", threads: int = 0) -> GraphRecord:
     ],
 )
 def test_a_miss_says_what_is_known_of_its_cause(known: list[GraphSummary], threads: int, said: str) -> None:
-    assert said in why_missed(Miss("now", "f", "c1", threads), known, [])
+    assert said in why_missed(Miss("now", "f", "c1", threads), known, []).text
 
 
 def test_what_this_kernel_compiled_counts_as_well() -> None:
-    assert "2 now, 4 before" in why_missed(Miss("now", "f", "c1", 2), [], [compiled(threads=4)])
-    assert "what this kernel has compiled of this name had other code" in why_missed(
-        Miss("now", "f", "c1", 2), [], [compiled()]
+    assert "2 now, 4 before" in why_missed(Miss("now", "f", "c1", 2), [], [compiled(threads=4)]).text
+    assert (
+        "what this kernel has compiled of this name had other code"
+        in why_missed(Miss("now", "f", "c1", 2), [], [compiled()]).text
     )
-    assert why_missed(Miss("now", "f", "c1", 2), [], [compiled("g")]) == FIRST_TIME
+    assert why_missed(Miss("now", "f", "c1", 2), [], [compiled("g")]).text == FIRST_TIME
 
 
 def test_a_graph_without_its_kernels_names_the_threads_where_they_differ() -> None:
     def why(threads: int) -> str:
         miss = Miss("now", "f", "c1", threads, incomplete=True)
-        return why_missed(miss, [stored(key="now", threads=2)], [])
+        return why_missed(miss, [stored(key="now", threads=2)], []).text
 
     assert why(2) == "stored, but a C++ kernel of it is missing"
     assert "3 now, 2 before" in why(3)
@@ -55,13 +58,13 @@ def test_a_graph_without_its_kernels_names_the_threads_where_they_differ() -> No
 
 def test_a_backward_that_was_never_seen_does_not_differ_from_its_forward() -> None:
     miss = Miss("now", "f", "c1", 2, backward=True)
-    assert why_missed(miss, [stored()], [compiled()]) == FIRST_TIME
+    assert why_missed(miss, [stored()], [compiled()]).text == FIRST_TIME
 
 
 def test_another_cells_lambda_is_another_function() -> None:
     lambdas = [stored("<lambda>", cell="c2", threads=4)]
-    assert why_missed(Miss("now", "<lambda>", "c1", 2), lambdas, [compiled("<lambda>", 4)]) == FIRST_TIME
-    assert "this cell is unchanged" in why_missed(Miss("now", "<lambda>", "c2", 4), lambdas, [])
+    assert why_missed(Miss("now", "<lambda>", "c1", 2), lambdas, [compiled("<lambda>", 4)]).text == FIRST_TIME
+    assert "this cell is unchanged" in why_missed(Miss("now", "<lambda>", "c2", 4), lambdas, []).text
 
 
 def test_names_have_changed_where_autograds_entry_for_the_graph_is_under_another_key() -> None:
@@ -72,3 +75,26 @@ def test_names_have_changed_where_autograds_entry_for_the_graph_is_under_another
     assert not names_changed("k1", "asked before", [graph], [entry])  # the very entry is gone
     assert not names_changed("another graph", "asked now", [graph], [entry])
     assert not names_changed("k1", "asked now", [stored()], [entry])  # AOTAutograd had bypassed it
+
+
+def environment(torch: str) -> Environment:
+    return Environment((Component("device", "cpu"), Component("torch.version", torch)))
+
+
+def test_a_graph_of_another_environment_says_what_differs() -> None:
+    manifest = Manifest(environment("2.13.0"), "n.ipynb", (), (stored(),))
+    elsewhere = [*unusable([manifest], environment("2.15.0"), "in n.nbcache")]
+
+    why = why_missed(Miss("now", "f", "c1", 2), [], [], elsewhere)
+
+    assert why.text == "not stored: in n.nbcache, but torch: 2.13.0 before, 2.15.0 now"
+    assert why.explanation is not None and why.explanation.nearest == "k1"
+    assert why_missed(Miss("now", "g", "c1", 2), [], [], elsewhere).text == FIRST_TIME
+    assert "this cell is unchanged" in why_missed(Miss("now", "f", "c1", 2), [stored()], [], elsewhere).text
+    assert [*unusable([manifest], environment("2.13.0"), "here")] == []
+
+
+def test_a_graph_of_a_stranger_is_named_where_it_is_the_very_one() -> None:
+    strange, said = [Elsewhere((stored(key="now"),), "in a.nbcache, not signed")], "in a.nbcache, not signed"
+    assert why_missed(Miss("now", "f", "c1"), [], [], strange).text == f"not used: it is {said}"
+    assert why_missed(Miss("other", "f", "c1"), [], [], strange).text == FIRST_TIME

@@ -444,7 +444,7 @@ class FakeBridge:
             self.compiling(key)
             self.folder[key] = hashlib.shake_128(key.encode()).digest(self.size)
         level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
-        reason = None if hit else session.miss_reason(key)
+        reason = None if hit else session.miss_reason(key).text
         session.emit(
             GraphLookup(**at(), key=key, backward=False, hit=hit, reason=reason, level=level, source=source)
         )

@@ -530,6 +530,10 @@ def test_long_checks_stay_within_the_width_and_break_no_path():
     assert not any(line.startswith("faked") for line in text.splitlines())
 
 
+FIRST = "a first compile takes its time, and the next kernel saves it"
+BAR = "43%|####      |"
+
+
 @pytest.mark.parametrize(
     ("activity", "text"),
     [
@@ -537,14 +541,27 @@ def test_long_checks_stay_within_the_width_and_break_no_path():
             Activity("train_step", "0/1", "build", 3.21, 2),
             "compiling train_step 0/1 · building kernels · 3.2 s · 2 graphs done",
         ),
-        (Activity("f", "0/0", "dynamo", 12.6, 1), "compiling f 0/0 · tracing · 13 s · 1 graph done"),
-        (Activity("f", "0/0", "new phase", 65.0, 0), "compiling f 0/0 · new phase · 1 min 05 s"),
+        (Activity("f", "0/0", "dynamo", 9.6, 1), "compiling f 0/0 · tracing · 9.6 s · 1 graph done"),
+        (
+            Activity("f", "0/0", "new phase", 65.0, 0),
+            f"compiling f 0/0 · new phase · 1 min 05 s · {FIRST}",
+        ),
+        (
+            Activity("f", "0/0", "build", 6.0, 1, usual_seconds=14.0, usual_graphs=3),
+            f"compiling f 0/0 · building kernels · {BAR} 6.0 s of about 14 s · 1 graph of about 3 done",
+        ),
+        (
+            Activity("f", "0/0", "inductor", 20.0, 0, usual_seconds=14.0, candidates=(12, 40)),
+            "compiling f 0/0 · timing kernels, 12 of 40 · 99%|##########| 20 s, more than the usual 14 s",
+        ),
         (Activity("12 of 40 artifacts", "", "restoring", 0.6, 0), "restoring 12 of 40 artifacts · 0.6 s"),
     ],
 )
 def test_the_live_line_says_what_is_going_on(activity, text):
     assert activity_text(activity) == "nbcache: " + text
-    assert Page(render_activity(activity).html).text == "nbcache · " + text
+    assert Page(render_activity(activity).html).text == "nbcache · " + text.replace(
+        BAR, "43%|████░░░░░░|"
+    ).replace("#", "█")
 
 
 def test_rendered_shows_as_text_html_and_json_in_ipython():

@@ -72,6 +72,10 @@ BOX = "font-size:13px;line-height:1.5;margin:2px 0"
 FAINT = "opacity:0.65"
 
 
+BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
+"""What a bar is drawn with, full and empty."""
+
+
 CODE = "font-family:monospace;font-size:12px"
 
 
@@ -154,7 +158,7 @@ def checks_html(checks: Sequence[Check]) -> str:
 
 def activity_html(now: Activity) -> str:
     """Return the live line for a notebook."""
-    return _tag("div", BOX, _head("nbcache", activity_parts(now)))
+    return _tag("div", BOX, _head("nbcache", activity_parts(now, BAR)))
 
 
 def _tag(name: str, style: str, *inner: str, attributes: str = "") -> str:

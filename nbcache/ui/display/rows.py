@@ -61,6 +61,14 @@ DOING = {
 """The phases of `Activity.phase`, as the live line says them."""
 
 
+_SHORT = 1.0
+"""Seconds below which there is no bar."""
+_LONG = 10.0
+"""Seconds after which a compile that nothing is known of is said to be usual."""
+_BAR = 10
+"""Characters of the bar."""
+
+
 TORCH_SETTINGS = "torch's caches"
 """What stands above torch's cache settings."""
 
@@ -177,20 +185,47 @@ def report_title(report: CellReport) -> str:
     return f"nbcache {one_line(report.name)}" if report.name else "nbcache"
 
 
-def activity_parts(now: Activity) -> list[str]:
-    # Whole seconds from 10 s on: fewer updates of a line that stands for long.
-    clock = f"{now.seconds:.1f} s" if now.seconds < 9.95 else duration(now.seconds)
-    if 9.95 <= now.seconds < 59.5:
-        clock = f"{now.seconds:.0f} s"
+def activity_parts(now: Activity, bar: tuple[str, str] = ("#", " ")) -> list[str]:
+    """Return the parts of the live line; `bar` is what its bar is drawn with, full and empty."""
+    clock = _clock(now.seconds)
     if now.phase == "restoring":
         parts = ["restoring " + one_line(now.function or "artifacts", 60), clock]
+    elif now.compiled_by:
+        since = duration(max(0.0, round(time.time() - now.compiled_since)))
+        what = f"waiting for {one_line(now.function, 60)} {now.compile_id}".rstrip()
+        parts = [what, f"{one_line(now.compiled_by, 60)} is compiling this, {since}"]
     else:
         what = f"compiling {one_line(now.function, 60)} {now.compile_id}".rstrip()
-        parts = [what, one_line(DOING.get(now.phase, now.phase), 30), clock]
-        if now.compiled_by:
-            since = duration(max(0.0, round(time.time() - now.compiled_since)))
-            what = f"waiting for {one_line(now.function, 60)} {now.compile_id}".rstrip()
-            parts = [what, f"{one_line(now.compiled_by, 60)} is compiling this, {since}"]
+        done, every = now.candidates
+        tuning = f"timing kernels, {done} of {every}" if every else ""
+        parts = [what, tuning or one_line(DOING.get(now.phase, now.phase), 30)]
+        if now.usual_seconds >= _SHORT:
+            parts.append(f"{_progress(now.seconds, now.usual_seconds, bar)} {clock}{_of_about(now)}")
+        elif now.seconds >= _LONG:
+            parts += [clock, "a first compile takes its time, and the next kernel saves it"]
+        else:
+            parts.append(clock)
     if now.graphs_done:
-        parts.append(f"{counted(now.graphs_done, 'graph')} done")
+        more = f" of about {now.usual_graphs}" if now.usual_graphs > now.graphs_done else ""
+        parts.append(f"{counted(now.graphs_done, 'graph')}{more} done")
     return parts
+
+
+def _clock(seconds: float) -> str:
+    """Return seconds so far; whole ones from 10 s on: fewer updates of a line that stands for long."""
+    if 9.95 <= seconds < 59.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
+
+
+def _of_about(now: Activity) -> str:
+    if now.seconds > now.usual_seconds:
+        return f", more than the usual {_clock(now.usual_seconds)}"
+    return f" of about {_clock(now.usual_seconds)}"
+
+
+def _progress(seconds: float, usual: float, bar: tuple[str, str]) -> str:
+    """Return a bar as people know it from tqdm: `43%|####      |`."""
+    share = min(0.99, seconds / usual)
+    full = round(share * _BAR)
+    return f"{share:3.0%}|{bar[0] * full}{bar[1] * (_BAR - full)}|"

@@ -99,7 +99,9 @@ def _lifetime(label: str, lifetime: Lifetime, now: float) -> _Part:
     tally = lifetime.tally
     totals = _totals(tally)
     if tally.graphs:
-        totals.append(f"{duration(tally.saved_seconds)} saved" if tally.saved_seconds else "nothing saved")
+        totals.append(
+            f"{duration(tally.saved_seconds)} saved" if tally.saved_seconds else "nothing saved yet"
+        )
         kernels = f"in {counted(lifetime.kernels, 'kernel')}"
         kernels += f" since {ago(now - lifetime.since)}" if lifetime.kernels > 1 else ""
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)

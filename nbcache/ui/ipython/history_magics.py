@@ -16,7 +16,7 @@ from nbcache.core.model import Environment, Outcome
 from nbcache.core.text import counted
 from nbcache.core.trust import short
 from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
-from nbcache.kernel.reasons import LOST, explanation_of
+from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
 from nbcache.ui.display.render import Rendered
@@ -51,7 +51,7 @@ class HistoryMagics:
             stored=audited(
                 stored,
                 graphs,
-                (explanation_of(graph, stored, graphs) for graph in missed),
+                (graph.explanation for graph in missed),
                 lost={graph.key for graph in missed if graph.key and graph.reason in LOST},
                 ran={report.cell.digest for report in session.reports if report.cell},
             ),

@@ -17,13 +17,12 @@ from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
-from nbcache.kernel.reasons import explanation_of
 from nbcache.kernel.session import Session
 from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.ui.display.render import Rendered, render_checks, render_settings, render_status
 from nbcache.ui.display.rows import SettingRow, store_parts
-from nbcache.ui.display.why import WhyRow, render_why
+from nbcache.ui.display.why import render_why
 from nbcache.ui.doctor import in_kernel
 from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
@@ -89,14 +88,7 @@ class SessionMagics:
         names = [word for word in arguments if word != "--json"]
         if unknown := [word for word in names if word.startswith("-")] or names[1:]:
             raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
-        graphs = self._session.graphs
-        if names:
-            chosen = [graph for graph in graphs if names[0] in (graph.compile_id, graph.function)]
-        else:
-            reports = [report for report in self._session.reports if report.graphs]
-            chosen = list(reports[-1].graphs) if reports else graphs
-        stored = self._session.cache.summaries()
-        rows = [WhyRow(graph, explanation_of(graph, stored, graphs)) for graph in chosen]
+        rows = self._session.why(*names)
         _show(render_why(rows), "--json" in arguments)
 
     def config(self, arguments: list[str]) -> None:

@@ -1,0 +1,83 @@
+"""All that there is to say of one graph: what it did and why, what that costs, and one thing to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbcache.core.model import Direction
+from nbcache.core.reports import Explanation, GraphRecord
+from nbcache.explain.actions import next_action
+
+__all__ = ["Why", "explain"]
+
+_RESUMED = " (resumed)"
+"""What follows the name of a function that goes on after a graph break."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A graph, explained."""
+
+    graph: GraphRecord
+    fell_into: int = 1
+    """How many graphs its function fell into, for one call; more than one after graph breaks."""
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """How it differs from the nearest graph that is stored; None off a miss, and where nothing tells."""
+        return self.graph.explanation
+
+    @property
+    def action(self) -> str:
+        """One thing to do next; a clause that begins with a verb."""
+        return next_action(self.graph)
+
+    @property
+    def meter(self) -> str:
+        """How often its function was compiled, of how often it may be; empty where it was not recompiled."""
+        most, count = self.graph.recompile_limit, self.graph.compiled_times
+        if not self.graph.recompile_reason or not most:
+            return ""
+        return f"compiled {count} of at most {most} times; after that, what fits none of them runs eagerly"
+
+    @property
+    def cost(self) -> str:
+        """What a graph break costs; empty where there is none."""
+        if not self.graph.graph_break_reason or self.fell_into < 2:
+            return ""
+        parts = f"{self.fell_into} graphs, with Python between them"
+        return f"{self.graph.function.removesuffix(_RESUMED)} fell into {parts}: nothing is fused across"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        found = self.explanation
+        return {
+            "graph": self.graph.to_json(),
+            "nearest": None if found is None else found.nearest,
+            "differences": [
+                {"what": each.what, "before": each.before, "now": each.now, "where": each.where}
+                for each in (() if found is None else found.differences)
+            ],
+            "fell_into": self.fell_into,
+            "action": self.action,
+        }
+
+
+def explain(graphs: Iterable[GraphRecord], known: Sequence[GraphRecord]) -> list[Why]:
+    """Return `graphs` with all that there is to say of them; `known` are those that this kernel has."""
+    return [Why(graph, _fell_into(graph, known)) for graph in graphs]
+
+
+def _fell_into(graph: GraphRecord, known: Sequence[GraphRecord]) -> int:
+    """Return how many frames the function of a graph has become, in the cell that compiled it."""
+    name = graph.function.removesuffix(_RESUMED)
+    frames = {
+        each.compile_id.partition("/")[0]
+        for each in known
+        if each.function.removesuffix(_RESUMED) == name
+        and each.cell == graph.cell
+        and each.direction is not Direction.BACKWARD
+    }
+    return max(1, len(frames))
