@@ -32,6 +32,7 @@ from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.compile_cell import CellTransformer
 from nbcache.ui.ipython.compile_targets import HOOK, TargetCompiler
 from nbcache.ui.ipython.connect_magics import ConnectMagics
+from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
 from nbcache.ui.ipython.greeting import Greeting
 from nbcache.ui.ipython.idle import IdleTime
 from nbcache.ui.ipython.magics import Magics
@@ -99,7 +100,8 @@ class Extension:
         self._live = ConnectMagics(self.session, self._locate)
         self._problem = problem
         own = SessionMagics(self.session, self._bridge, self._snapshots, self._location, problem)
-        self._magics = Magics(shell, own, self._snapshots, self._live)
+        diagnosing = DiagnoseMagic(shell, self.session)
+        self._magics = Magics(shell, own, self._snapshots, self._live, diagnosing)
         self._cells = Cells(shell, self.session, self._snapshots.autosnapshot, problem)
         self._undo: list[Callable[[], None]] = []
         self._threads = weakref.WeakSet(threading.enumerate())

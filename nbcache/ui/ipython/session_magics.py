@@ -40,7 +40,8 @@ _TRUST_USAGE = (
     "A SIGNER is a fingerprint, or, to add, a snapshot"
 )
 USAGE = (
-    "%nbcache [status [--json] | why [GRAPH] [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
+    "%nbcache [status [--json] | why [GRAPH] [--json] | diagnose CALL [--modes M,…] [--runs N] [--json] | "
+    "config [NAME=VALUE …] [--json] | doctor [--json] | "
     "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
     "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
     "clear [--all [--yes]] | flush | bench …]"
@@ -237,6 +238,7 @@ class SessionMagics:
 _OPTIONS = {
     "status": ("--json",),
     "why": ("--json",),
+    "diagnose": ("--modes", "--runs", "--json"),
     "config": ("--json",),
     "doctor": ("--json",),
     "clear": ("--all", "--yes"),

@@ -1,0 +1,51 @@
+"""Keeps the state of the process that calls change: random streams, modes, and what Dynamo has met."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["kept", "seeded"]
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Put back, at the end, the random streams, the gradient mode, and Dynamo's profile of dynamic shapes.
+
+    Within, the profile is empty: a function compiles as in a notebook that has met no other sizes yet.
+    """
+    import torch
+    from torch._dynamo import pgo
+
+    python, cpu = random.getstate(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    numpy: Any = sys.modules.get("numpy")
+    arrays = None if numpy is None else numpy.random.get_state()
+    gradients, profile = torch.is_grad_enabled(), (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
+    # The very same object: torch stores a profile once it differs from the one that it began with.
+    pgo._CODE_STATE = pgo._INIT_CODE_STATE = defaultdict(pgo.CodeState)
+    try:
+        yield
+    finally:
+        pgo._CODE_STATE, pgo._INIT_CODE_STATE = profile
+        torch.set_grad_enabled(gradients)
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+        if arrays is not None:
+            numpy.random.set_state(arrays)
+
+
+def seeded(seed: int) -> None:
+    """Begin the random streams of torch, Python and NumPy anew."""
+    import torch
+
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)

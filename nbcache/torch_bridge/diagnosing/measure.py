@@ -1,0 +1,361 @@
+"""Runs a call eager and compiled, and measures: seconds, results, graph breaks, recompiles, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import GraphRecord
+from nbcache.core.text import one_line
+from nbcache.explain.actions import next_action
+from nbcache.explain.diagnosis import (
+    Agreement,
+    Break,
+    Comparison,
+    Diagnosis,
+    Resized,
+    Timing,
+    Variant,
+)
+from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied
+from nbcache.torch_bridge.diagnosing.kept import kept, seeded
+from nbcache.torch_bridge.diagnosing.results import compared, parts_of
+from nbcache.torch_bridge.events import break_text, with_cells, words_of_break
+
+if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
+
+__all__ = ["diagnose"]
+
+_WARM_UP = 2
+"""Calls before those that are timed; CUDA graphs are recorded in the second."""
+_MOST_SECONDS = 5.0
+"""No more calls are timed after so many seconds, if there are `_FEWEST`."""
+_FEWEST = 3
+_LONGEST = 160
+"""Characters of an error."""
+_SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
+_RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
+
+
+def diagnose(session: Session, call: Call, modes: Sequence[str], runs: int) -> Diagnosis:
+    """Return what running a call eager and compiled in each mode comes to; `runs` calls are timed of each.
+
+    The user's objects are left alone as far as they can be copied. Raises what the call itself raises.
+    """
+    __tracebackhide__ = True
+    with kept():
+        return _Diagnosing(session, call, runs).all(modes)
+
+
+class _Diagnosing:
+    def __init__(self, session: Session, call: Call, runs: int) -> None:
+        self._session = session
+        self._call = call
+        self._runs = runs
+        self._notes: dict[str, None] = {}
+        self._incomparable: str | None = None
+        """Why results cannot be compared, empty where they can; None where that is not known yet."""
+
+    def all(self, modes: Sequence[str]) -> Diagnosis:
+        """Measure everything."""
+        __tracebackhide__ = True
+        reference, parts = self._eager(0)
+        for name, kind in reference.uncopied.items():
+            self._notes[f"{name} ({kind}) cannot be copied: what the calls change of it stays changed"] = None
+        runner = copied(self._call)
+        with _eagerly():
+            eager, _ = self._timed(runner.run)
+            eager_peak = _peak(runner.run)
+        size = _shared_size(self._call)
+        variants: list[Variant] = []
+        graphs = 0
+        breaks: tuple[Break, ...] = ()
+        resized: tuple[Resized, ...] = ()
+        for mode in dict.fromkeys(modes):
+            before, noted = len(self._session.graphs), _Breaks(self._session)
+            variant, compiled = self._variant(mode, parts)
+            if not variants:
+                made = self._session.graphs[before:]
+                graphs = sum(graph.direction is not Direction.BACKWARD for graph in made)
+                breaks = tuple(noted.since())
+                if compiled is not None and size is not None:
+                    resized = tuple(self._resized(runner, compiled, size))
+            variants.append(variant)
+            del compiled
+        gc.collect()  # what was compiled goes now, not amid the user's next cell
+        return Diagnosis(
+            expression=self._call.text,
+            device=_device(self._call, reference),
+            eager=eager,
+            variants=tuple(variants),
+            graphs=graphs,
+            breaks=breaks,
+            size=size,
+            resized=resized,
+            eager_peak_bytes=eager_peak,
+            notes=tuple(self._notes),
+        )
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    def _eager(self, seed: int) -> tuple[Copied, dict[str, Any]]:
+        """Return what was copied and run once, and the parts of what came of it."""
+        __tracebackhide__ = True
+        copy = copied(self._call)
+        seeded(seed)
+        with _eagerly():
+            output = copy.run()
+        return copy, parts_of(output, copy.modules)
+
+    def _variant(self, mode: str, eager: dict[str, Any]) -> tuple[Variant, Copied | None]:
+        """Return the call in one mode, and what was compiled; None where that fails."""
+        before = len(self._session.graphs)
+        try:
+            compiled, seconds, comparison = self._compiled(mode, eager)
+            with _compiling():
+                timing, warming = self._timed(compiled.run)
+            seconds += warming - (1 + _WARM_UP) * timing.median
+            saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[before:])
+            if comparison.agreement in _SUSPECT:
+                comparison = self._looked_into(comparison, mode, eager)
+            with _compiling():
+                peak = _peak(compiled.run)
+        except Exception as error:
+            return Variant(mode, failure=_short(error)), None
+        return Variant(mode, timing, max(seconds, 0.0), max(saved, 0.0), comparison, peak), compiled
+
+    def _compiled(self, mode: str, eager: dict[str, Any]) -> tuple[Copied, float, Comparison]:
+        """Compile a copy and run it once; return it, the wall seconds, and how its results compare."""
+        import torch
+
+        copy = copied(self._call)
+        copy.function = torch.compile(copy.function, mode=mode, **_isolated())
+        seeded(0)
+        with _compiling():
+            _settle()
+            began = time.perf_counter()
+            output = copy.run()
+            _settle()
+            seconds = time.perf_counter() - began
+        return copy, seconds, compared(eager, parts_of(output, copy.modules))
+
+    def _timed(self, run: Callable[[], Any]) -> tuple[Timing, float]:
+        """Return the seconds of calls, and those of the calls that warmed up."""
+        __tracebackhide__ = True
+        began = time.perf_counter()
+        for _ in range(_WARM_UP):
+            _begin_step()
+            run()
+        _settle()
+        warmed = time.perf_counter()
+        seconds: list[float] = []
+        while len(seconds) < self._runs:
+            _begin_step()
+            start = time.perf_counter()
+            run()
+            _settle()
+            end = time.perf_counter()
+            seconds.append(end - start)
+            if end - warmed > _MOST_SECONDS and len(seconds) >= _FEWEST:
+                break
+        return Timing(tuple(seconds)), warmed - began
+
+    # --- results --------------------------------------------------------------------------------
+
+    def _looked_into(self, found: Comparison, mode: str, eager: dict[str, Any]) -> Comparison:
+        """Return how results compare once it is known whether they are the same whenever it runs."""
+        if self._incomparable is None:
+            if compared(eager, self._eager(0)[1]).agreement in _SUSPECT:
+                self._incomparable = "run eager twice by the same seed, it does not return the same"
+            else:
+                other = compared(eager, self._eager(1)[1])
+                self._incomparable = _RANDOM if other.agreement in _SUSPECT else ""
+        if self._incomparable == _RANDOM:
+            return self._with_eager_numbers(mode, eager)
+        return Comparison(unknown=self._incomparable) if self._incomparable else found
+
+    def _with_eager_numbers(self, mode: str, eager: dict[str, Any]) -> Comparison:
+        """Return how results compare where compiled code draws the random numbers that eager code does."""
+        import torch._inductor.config
+
+        with torch._inductor.config.patch(fallback_random=True):
+            found = self._compiled(mode, eager)[2]
+        if found.agreement is Agreement.DIFFERENT:
+            return Comparison(unknown=_RANDOM)
+        self._notes["it draws random numbers: results were compared with fallback_random=True"] = None
+        return found
+
+    # --- sizes ----------------------------------------------------------------------------------
+
+    def _resized(self, runner: Copied, compiled: Copied, size: int) -> Iterator[Resized]:
+        """Yield what happens with other sizes; `runner` is what runs eager."""
+        for other in _other_sizes(size):
+            try:
+                with _eagerly():
+                    runner.with_arguments(*_with_size((runner.args, runner.kwargs), size, other)).run()
+            except Exception as error:
+                yield Resized(other, refused=_short(error))
+                continue
+            before = len(self._session.graphs)
+            call = compiled.with_arguments(*_with_size((compiled.args, compiled.kwargs), size, other))
+            began = time.perf_counter()
+            try:
+                with _compiling():
+                    _begin_step()
+                    call.run()
+                    _settle()
+            except Exception as error:
+                yield Resized(other, failure=_short(error))
+                continue
+            seconds = time.perf_counter() - began
+            made = [graph for graph in self._session.graphs[before:] if graph.recompile_reason]
+            guards = Counter(one_line(graph.recompile_reason or "", _LONGEST) for graph in made)
+            yield Resized(other, seconds, tuple(guards), next_action(made[0], None) if made else "")
+
+
+class _Breaks:
+    """The graph breaks that torch notes from now on."""
+
+    def __init__(self, session: Session) -> None:
+        from torch._dynamo import utils
+
+        self._session = session
+        self._noted = utils.graph_break_reasons
+        self._begin = len(self._noted)
+        self._counted = utils.counters["graph_break"]
+        self._before = Counter(self._counted)
+
+    def since(self) -> Iterator[Break]:
+        """Yield each, once."""
+        reasons: dict[str, None] = {}
+        for each in self._noted[self._begin :]:
+            if getattr(each, "graph_break", True):
+                stack = getattr(each, "user_stack", None)
+                words = words_of_break(each)
+                place = (stack[-1].filename, stack[-1].lineno) if stack else None
+                reasons[break_text(self._session, words, *place) if place else words] = None
+        if not reasons:  # where the whole function is left to Python, torch only counts them
+            for text in Counter(self._counted) - self._before:
+                reasons[text.strip().splitlines()[0]] = None
+        for reason in reasons:
+            reason = one_line(with_cells(self._session, reason) or "")
+            graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
+            yield Break(reason, next_action(graph, None))
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """Run eager even what is compiled within."""
+    import torch
+
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """Compile, whatever the user has set."""
+    import torch
+
+    with torch.compiler.set_stance("default"):
+        yield
+
+
+def _begin_step() -> None:
+    """Say that what CUDA graphs have returned is not needed any more."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.compiler.cudagraph_mark_step_begin()
+
+
+def _isolated() -> dict[str, bool]:
+    """Return what keeps recompiles apart from the user's: since torch 2.13 (PyTorch's `isolate_recompiles`).
+
+    Older ones share what they compile of functions that are called at a graph break.
+    """
+    import torch
+
+    known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if known else {}
+
+
+def _settle() -> None:
+    """Wait until the GPU has done what it was asked for."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _peak(run: Callable[[], Any]) -> int | None:
+    """Return the bytes of GPU memory that a call needs beyond what is held before it; None without a GPU."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return [each for each in leaves if isinstance(each, torch.Tensor)]
+
+
+def _device(call: Call, world: Copied) -> str:
+    """Return where it runs: `cuda:0`, `cpu`."""
+    modules = [next(module.parameters(), None) for module in world.modules.values()]
+    found = [*_tensors((call.args, dict(call.kwargs))), *(each for each in modules if each is not None)]
+    return next((str(each.device) for each in found if each.device.type != "cpu"), "cpu")
+
+
+def _shared_size(call: Call) -> int | None:
+    """Return the size in the first dimension that most tensors among the arguments have."""
+    sizes = [
+        each.shape[0] for each in _tensors((call.args, dict(call.kwargs))) if each.ndim and each.shape[0]
+    ]
+    return Counter(sizes).most_common(1)[0][0] if sizes else None
+
+
+def _other_sizes(size: int) -> list[int]:
+    """Return sizes to try: twice as much first, as torch then compiles for any size; none is 1."""
+    tried = (2 * size, size + 1, size // 2)
+    return list(dict.fromkeys(each for each in tried if each > 1 and each != size))
+
+
+def _with_size(values: Any, size: int, other: int) -> Any:
+    """Return arguments with `other` rows in the tensors that have `size`: repeated, or cut off."""
+    import torch
+
+    def resized(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.ndim or value.shape[0] != size:
+            return value
+        rows = value.detach()
+        if other > size:
+            rows = torch.cat([rows] * -(-other // size))
+        return rows[:other].clone().requires_grad_(value.requires_grad)
+
+    return torch.utils._pytree.tree_map(resized, values)
+
+
+def _short(error: BaseException) -> str:
+    """Return an error in one line."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return one_line(f"{type(error).__name__}: {first}" if first else type(error).__name__, _LONGEST)
