@@ -121,9 +121,7 @@ class _Copier:
 
         value = original(value)
         if isinstance(value, types.FunctionType):
-            if is_users(value.__code__):
-                return self._function(value)
-            return value if _is_of_torch(value) else _with_own_code(value)
+            return self._called(value)
         if isinstance(value, functools.partial):
             function = self.called(value.func, name)
             arguments = [self.given(each, name) for each in value.args]
@@ -131,15 +129,15 @@ class _Copier:
             return functools.partial(function, *arguments, **keywords)
         if isinstance(value, types.MethodType):
             owner = self.given(value.__self__, name.rpartition(".")[0] or name)
-            return _method_with_own_code(value, owner)
+            return self._method(value, owner)
         if isinstance(value, _SHARED):
             return value
         twin = self.given(value, name)
         if isinstance(twin, torch.nn.Module):
             if twin is not value:
-                object.__setattr__(twin, "forward", _method_with_own_code(twin.forward, twin))
+                object.__setattr__(twin, "forward", self._method(twin.forward, twin))
             return twin
-        return _method_with_own_code(twin.__call__, twin)
+        return self._method(twin.__call__, twin)
 
     def given(self, value: Any, name: str) -> Any:
         """Return a copy of an argument; the value itself, and a note, where that is impossible."""
@@ -169,21 +167,35 @@ class _Copier:
             self.uncopied.setdefault(name, type(value).__name__)
         return value
 
+    def _method(self, method: Any, owner: Any) -> Any:
+        """Return the method of `owner`, with code of its own."""
+        function = getattr(method, "__func__", None)
+        if not isinstance(function, types.FunctionType):
+            return method
+        return types.MethodType(self._called(function), owner)
+
+    def _called(self, function: types.FunctionType) -> types.FunctionType:
+        if is_users(function.__code__):
+            return self._function(function)
+        return function if _is_of_torch(function) else _with_own_code(function)
+
     def _deep(self, value: Any, name: str) -> Any:
-        memo = dict(self._memo)  # of an attempt that fails nothing is kept
+        memo = self._memo  # never a copy of it: deepcopy notes in it, by its id, what it keeps alive
+        before = {*memo, id(memo)}
         try:
             self._foresee(value, memo)
-            twin = copy.deepcopy(value, memo)
+            return copy.deepcopy(value, memo)
         except Exception:  # a generator, a lock, no memory: whatever it is, it stays the user's own
+            for key in memo.keys() - before:
+                del memo[key]
             self.uncopied.setdefault(name, type(value).__name__)
             return value
-        self._memo = memo
-        return twin
 
     def _foresee(self, value: Any, memo: dict[int, Any]) -> None:
         """Put into the memo what deepcopy cannot copy: tensors within a graph, compiled parts of modules."""
         import torch
         from torch._dynamo.eval_frame import OptimizedModule
+        from torch.utils import _pytree
 
         if isinstance(value, torch.nn.Module):
             for each in value.modules():
@@ -192,7 +204,7 @@ class _Copier:
         elif isinstance(value, torch.Generator):
             memo[id(value)] = value.clone_state()
         else:
-            for each in torch.utils._pytree.tree_leaves(value):
+            for each in _pytree.tree_leaves(value):
                 if isinstance(each, torch.Tensor) and not each.is_leaf and id(each) not in memo:
                     memo[id(each)] = each.detach().clone().requires_grad_(each.requires_grad)
 
@@ -241,14 +253,6 @@ def _with_own_code(
     return twin
 
 
-def _method_with_own_code(method: Any, owner: Any) -> Any:
-    """Return the method of `owner`, with code of its own unless torch has written it."""
-    function = getattr(method, "__func__", None)
-    if not isinstance(function, types.FunctionType):
-        return method
-    return types.MethodType(function if _is_of_torch(function) else _with_own_code(function), owner)
-
-
 def _is_of_torch(value: Any) -> bool:
     """Tell whether torch has written a function: Dynamo knows some of these by their identity."""
     return str(getattr(value, "__module__", "")).partition(".")[0] == "torch"
@@ -262,7 +266,7 @@ def _may_change(value: Any) -> bool:
     """
     import torch
 
-    if isinstance(value, torch.Tensor | torch.Generator | random.Random | _CONTAINERS):
+    if isinstance(value, (torch.Tensor, torch.Generator, random.Random, *_CONTAINERS)):
         return True
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return not isinstance(value, type)

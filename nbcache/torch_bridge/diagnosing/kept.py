@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,11 @@ def kept() -> Iterator[None]:
     # The very same object: torch stores a profile once it differs from the one that it began with.
     pgo._CODE_STATE = pgo._INIT_CODE_STATE = defaultdict(pgo.CodeState)
     try:
-        yield
+        with warnings.catch_warnings():
+            # A copied optimizer does not remember that a scheduler counts its steps.
+            warnings.filterwarnings("ignore", module=r"torch\.optim\.lr_scheduler")
+            warnings.filterwarnings("ignore", r".*(lr_scheduler\.step|optimizer\.step)\(\)")
+            yield
     finally:
         pgo._CODE_STATE, pgo._INIT_CODE_STATE = profile
         torch.set_grad_enabled(gradients)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -47,10 +48,15 @@ _RANDOM = "it draws random numbers, and compiled code draws others by the same s
 def diagnose(session: Session, call: Call, modes: Sequence[str], runs: int) -> Diagnosis:
     """Return what running a call eager and compiled in each mode comes to; `runs` calls are timed of each.
 
-    The user's objects are left alone as far as they can be copied. Raises what the call itself raises.
+    The user's objects are left alone as far as they can be copied. What the call prints is not shown. Raises
+    what the call itself raises.
     """
     __tracebackhide__ = True
-    with kept():
+    with (
+        kept(),
+        open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
         return _Diagnosing(session, call, runs).all(modes)
 
 
@@ -66,10 +72,9 @@ class _Diagnosing:
     def all(self, modes: Sequence[str]) -> Diagnosis:
         """Measure everything."""
         __tracebackhide__ = True
-        reference, parts = self._eager(0)
-        for name, kind in reference.uncopied.items():
+        runner, parts = self._eager(0)
+        for name, kind in runner.uncopied.items():
             self._notes[f"{name} ({kind}) cannot be copied: what the calls change of it stays changed"] = None
-        runner = copied(self._call)
         with _eagerly():
             eager, _ = self._timed(runner.run)
             eager_peak = _peak(runner.run)
@@ -92,7 +97,7 @@ class _Diagnosing:
         gc.collect()  # what was compiled goes now, not amid the user's next cell
         return Diagnosis(
             expression=self._call.text,
-            device=_device(self._call, reference),
+            device=_device(self._call, runner),
             eager=eager,
             variants=tuple(variants),
             graphs=graphs,
@@ -106,13 +111,13 @@ class _Diagnosing:
     # --- runs -----------------------------------------------------------------------------------
 
     def _eager(self, seed: int) -> tuple[Copied, dict[str, Any]]:
-        """Return what was copied and run once, and the parts of what came of it."""
+        """Return what was copied and run once, and what came of it then, which later calls do not change."""
         __tracebackhide__ = True
         copy = copied(self._call)
         seeded(seed)
         with _eagerly():
             output = copy.run()
-        return copy, parts_of(output, copy.modules)
+        return copy, {place: _own(each) for place, each in parts_of(output, copy.modules).items()}
 
     def _variant(self, mode: str, eager: dict[str, Any]) -> tuple[Variant, Copied | None]:
         """Return the call in one mode, and what was compiled; None where that fails."""
@@ -312,11 +317,16 @@ def _peak(run: Callable[[], Any]) -> int | None:
     return int(torch.cuda.max_memory_allocated() - before)
 
 
+def _own(value: Any) -> Any:
+    """Return a copy of a tensor; a number as it is."""
+    return value.detach().clone() if hasattr(value, "detach") else value
+
+
 def _tensors(value: Any) -> list[Any]:
     import torch
+    from torch.utils import _pytree
 
-    leaves = torch.utils._pytree.tree_leaves(value)
-    return [each for each in leaves if isinstance(each, torch.Tensor)]
+    return [each for each in _pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
 def _device(call: Call, world: Copied) -> str:
@@ -343,6 +353,7 @@ def _other_sizes(size: int) -> list[int]:
 def _with_size(values: Any, size: int, other: int) -> Any:
     """Return arguments with `other` rows in the tensors that have `size`: repeated, or cut off."""
     import torch
+    from torch.utils import _pytree
 
     def resized(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.ndim or value.shape[0] != size:
@@ -352,7 +363,7 @@ def _with_size(values: Any, size: int, other: int) -> Any:
             rows = torch.cat([rows] * -(-other // size))
         return rows[:other].clone().requires_grad_(value.requires_grad)
 
-    return torch.utils._pytree.tree_map(resized, values)
+    return _pytree.tree_map(resized, values)
 
 
 def _short(error: BaseException) -> str:

@@ -27,7 +27,8 @@ __all__ = ["per_call", "render_diagnosis"]
 
 _MIME = "application/vnd.nbcache.diagnosis+json"
 _TITLE = "nbcache diagnose"
-_NUMBERS = ("a call", "half of them", "speed-up", "compiling", "pays after")
+_FIX = "fix: "
+_NUMBERS = ("per call", "middle half", "speed-up", "compiling", "pays after")
 
 
 def render_diagnosis(found: Diagnosis) -> Rendered:
@@ -42,8 +43,13 @@ def render_diagnosis(found: Diagnosis) -> Rendered:
     boxes.append(_rows(columns, [[_text(row[0], style=CODE), *map(_text, row[1:])] for row in rows]))
     for label, text, details in _findings(found):
         lines += _wrapped(f"{label}: {text}" if text else f"{label}:", 2)
-        lines += [line for each in details for line in _wrapped(each, 4)]
-        inner = [_tag("div", "padding-left:14px", _text(each)) for each in details]
+        depths = [2 if each.startswith(_FIX) else 1 for each in details]
+        for each, depth in zip(details, depths, strict=True):
+            lines += _wrapped(each, 2 + 2 * depth)
+        inner = [
+            _tag("div", f"padding-left:{14 * depth}px", _text(each))
+            for each, depth in zip(details, depths, strict=True)
+        ]
         boxes.append(_tag("div", "", _text(f"{label}:", style=FAINT), " ", _text(text), *inner))
     last = recommendation(found)
     lines += _wrapped(f"next: {last}", 2)
@@ -97,9 +103,9 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
         if each.failure:
             yield f"{each.mode} failed", each.failure, []
     if any(each.timing is not None for each in found.variants):
-        details = [text for each in found.breaks for text in (each.reason, f"  fix: {each.action}")]
+        details = [text for each in found.breaks for text in (each.reason, _FIX + each.action)]
         into = f"it is {counted(found.graphs, 'graph')}"
-        yield "graph breaks", f"{len(found.breaks) or 'none'}{DOT}{into}", details
+        yield "graph breaks", f"{len(found.breaks) or 'none'}, {into}", details
         yield from _sizes(found)
         yield from _results(found)
         yield from _stored(found)
@@ -117,7 +123,7 @@ def _sizes(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
     for each in found.resized:
         details.append(f"{each.size}: {_resized(each)}")
         if each.action:
-            details.append(f"  fix: {each.action}")
+            details.append(_FIX + each.action)
     again = sum(bool(each.guards) for each in found.resized)
     refused = sum(bool(each.refused) for each in found.resized)
     if refused == len(found.resized):
