@@ -145,7 +145,7 @@ class _Copier:
 
         value = original(value)
         if isinstance(value, types.FunctionType):
-            return self._function(value) if id(value.__globals__) in self._scopes else value
+            return self._function(value) if self._is_ours(value) else value
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self.given(value.__self__, name))
         if isinstance(value, _SHARED):
@@ -175,9 +175,20 @@ class _Copier:
         return types.MethodType(self._called(function), owner)
 
     def _called(self, function: types.FunctionType) -> types.FunctionType:
-        if is_users(function.__code__):
+        """Return a copy of a function, or of one that a decorator, as torch.no_grad() is, has wrapped."""
+        held = [each.cell_contents for each in function.__closure__ or () if not _is_empty(each)]
+        wraps = any(isinstance(each, types.FunctionType) and is_users(each.__code__) for each in held)
+        if wraps or is_users(function.__code__):
             return self._function(function)
         return function if _is_of_torch(function) else _with_own_code(function)
+
+    def _is_ours(self, function: types.FunctionType) -> bool:
+        """Tell whether a function is of the user's module that what is called is of.
+
+        What Dynamo traces reads the globals of another module in that module itself.
+        """
+        known = not self._scopes or id(function.__globals__) in self._scopes
+        return known and is_users(function.__code__)
 
     def _deep(self, value: Any, name: str) -> Any:
         memo = self._memo  # never a copy of it: deepcopy notes in it, by its id, what it keeps alive
@@ -212,14 +223,15 @@ class _Copier:
         """Return a copy of a function in a copy of its namespace."""
         if function in self._functions:
             return self._functions[function]
-        names = function.__globals__
-        scope = self._scopes.setdefault(id(names), dict(names))
+        names = scope = function.__globals__
+        if self._is_ours(function):
+            scope = self._scopes.setdefault(id(names), dict(names))
         old_cells = function.__closure__ or ()
         cells = tuple(self._cells.setdefault(id(each), types.CellType()) for each in old_cells)
         twin = _with_own_code(function, scope, cells)
         self._functions[function] = twin  # before what it refers to, which may be itself
         for name in _globals_of(function.__code__):
-            if name in names and scope.get(name) is names[name]:
+            if scope is not names and name in names and scope.get(name) is names[name]:
                 scope[name] = self.read(names[name], name)
         for old, new, name in zip(old_cells, cells, function.__code__.co_freevars, strict=True):
             if _is_empty(new) and not _is_empty(old):

@@ -50,7 +50,9 @@ def seeded(seed: int) -> None:
     """Begin the random streams of torch, Python and NumPy anew."""
     import torch
 
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed a GPU later that is not used yet
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)

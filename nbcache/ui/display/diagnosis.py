@@ -115,7 +115,7 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
 
 def _sizes(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
     if found.size is None:
-        yield "other sizes", "not tried: there is no tensor among the arguments", []
+        yield "other sizes", "not tried: no argument is a tensor with a first dimension", []
         return
     if not found.resized:
         return
