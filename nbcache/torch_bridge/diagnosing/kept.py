@@ -10,15 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["kept", "seeded"]
+__all__ = ["forget_sizes", "kept", "seeded"]
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Put back, at the end, the random streams, the gradient mode, and Dynamo's profile of dynamic shapes.
-
-    Within, the profile is empty: a function compiles as in a notebook that has met no other sizes yet.
-    """
+    """Put back, at the end, the random streams, the gradient mode, and Dynamo's profile of dynamic shapes."""
     import torch
     from torch._dynamo import pgo
 
@@ -27,8 +24,7 @@ def kept() -> Iterator[None]:
     numpy: Any = sys.modules.get("numpy")
     arrays = None if numpy is None else numpy.random.get_state()
     gradients, profile = torch.is_grad_enabled(), (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
-    # The very same object: torch stores a profile once it differs from the one that it began with.
-    pgo._CODE_STATE = pgo._INIT_CODE_STATE = defaultdict(pgo.CodeState)
+    forget_sizes()
     try:
         with warnings.catch_warnings():
             # A copied optimizer does not remember that a scheduler counts its steps.
@@ -44,6 +40,14 @@ def kept() -> Iterator[None]:
             torch.cuda.set_rng_state_all(cuda)
         if arrays is not None:
             numpy.random.set_state(arrays)
+
+
+def forget_sizes() -> None:
+    """Have functions compile as in a kernel that has met no sizes yet; what is met is not stored."""
+    from torch._dynamo import pgo
+
+    # The very same object: torch stores a profile once it differs from the one that it began with.
+    pgo._CODE_STATE = pgo._INIT_CODE_STATE = defaultdict(pgo.CodeState)
 
 
 def seeded(seed: int) -> None:

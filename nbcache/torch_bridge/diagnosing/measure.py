@@ -25,7 +25,7 @@ from nbcache.explain.diagnosis import (
     Variant,
 )
 from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied
-from nbcache.torch_bridge.diagnosing.kept import kept, seeded
+from nbcache.torch_bridge.diagnosing.kept import forget_sizes, kept, seeded
 from nbcache.torch_bridge.diagnosing.results import compared, parts_of
 from nbcache.torch_bridge.events import break_text, with_cells, words_of_break
 
@@ -66,6 +66,9 @@ class _Diagnosing:
         self._call = call
         self._runs = runs
         self._notes: dict[str, None] = {}
+        self._graphs: int | None = None
+        """Into how many graphs the call fell; None before it is compiled."""
+        self._breaks: tuple[Break, ...] = ()
         self._incomparable: str | None = None
         """Why results cannot be compared, empty where they can; None where that is not known yet."""
 
@@ -80,18 +83,11 @@ class _Diagnosing:
             eager_peak = _peak(runner.run)
         size = _shared_size(self._call)
         variants: list[Variant] = []
-        graphs = 0
-        breaks: tuple[Break, ...] = ()
         resized: tuple[Resized, ...] = ()
         for mode in dict.fromkeys(modes):
-            before, noted = len(self._session.graphs), _Breaks(self._session)
             variant, compiled = self._variant(mode, parts)
-            if not variants:
-                made = self._session.graphs[before:]
-                graphs = sum(graph.direction is not Direction.BACKWARD for graph in made)
-                breaks = tuple(noted.since())
-                if compiled is not None and size is not None:
-                    resized = tuple(self._resized(runner, compiled, size))
+            if not variants and compiled is not None and size is not None:
+                resized = tuple(self._resized(runner, compiled, size))
             variants.append(variant)
             del compiled
         gc.collect()  # what was compiled goes now, not amid the user's next cell
@@ -100,8 +96,8 @@ class _Diagnosing:
             device=_device(self._call, runner),
             eager=eager,
             variants=tuple(variants),
-            graphs=graphs,
-            breaks=breaks,
+            graphs=self._graphs or 0,
+            breaks=self._breaks,
             size=size,
             resized=resized,
             eager_peak_bytes=eager_peak,
@@ -121,13 +117,15 @@ class _Diagnosing:
 
     def _variant(self, mode: str, eager: dict[str, Any]) -> tuple[Variant, Copied | None]:
         """Return the call in one mode, and what was compiled; None where that fails."""
-        before = len(self._session.graphs)
+        before, noted = len(self._session.graphs), _Noted(self._session)
         try:
             compiled, seconds, comparison = self._compiled(mode, eager)
             with _compiling():
                 timing, warming = self._timed(compiled.run)
             seconds += warming - (1 + _WARM_UP) * timing.median
             saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[before:])
+            if self._graphs is None:
+                self._graphs, self._breaks = noted.graphs(), tuple(noted.breaks())
             if comparison.agreement in _SUSPECT:
                 comparison = self._looked_into(comparison, mode, eager)
             with _compiling():
@@ -142,6 +140,7 @@ class _Diagnosing:
 
         copy = copied(self._call)
         copy.function = torch.compile(copy.function, mode=mode, **_isolated())
+        forget_sizes()
         seeded(0)
         with _compiling():
             _settle()
@@ -225,29 +224,36 @@ class _Diagnosing:
             yield Resized(other, seconds, tuple(guards), next_action(made[0], None) if made else "")
 
 
-class _Breaks:
-    """The graph breaks that torch notes from now on."""
+class _Noted:
+    """What torch notes of the functions that it compiles from now on."""
 
     def __init__(self, session: Session) -> None:
         from torch._dynamo import utils
 
         self._session = session
-        self._noted = utils.graph_break_reasons
-        self._begin = len(self._noted)
-        self._counted = utils.counters["graph_break"]
-        self._before = Counter(self._counted)
+        self._utils = utils
+        self._reasons = len(utils.graph_break_reasons)
+        self._breaks = Counter(utils.counters["graph_break"])
+        self._graphs = utils.counters["stats"]["unique_graphs"]
+        self._records = len(session.graphs)
 
-    def since(self) -> Iterator[Break]:
-        """Yield each, once."""
+    def graphs(self) -> int:
+        """Return into how many graphs the functions fell; backward graphs are not counted."""
+        traced = int(self._utils.counters["stats"]["unique_graphs"] - self._graphs)
+        made = self._session.graphs[self._records :]  # more than were traced, where a trace was stored
+        return max(traced, sum(graph.direction is not Direction.BACKWARD for graph in made))
+
+    def breaks(self) -> Iterator[Break]:
+        """Yield each graph break, once."""
         reasons: dict[str, None] = {}
-        for each in self._noted[self._begin :]:
+        for each in self._utils.graph_break_reasons[self._reasons :]:
             if getattr(each, "graph_break", True):
                 stack = getattr(each, "user_stack", None)
                 words = words_of_break(each)
                 place = (stack[-1].filename, stack[-1].lineno) if stack else None
                 reasons[break_text(self._session, words, *place) if place else words] = None
         if not reasons:  # where the whole function is left to Python, torch only counts them
-            for text in Counter(self._counted) - self._before:
+            for text in Counter(self._utils.counters["graph_break"]) - self._breaks:
                 reasons[text.strip().splitlines()[0]] = None
         for reason in reasons:
             reason = one_line(with_cells(self._session, reason) or "")
