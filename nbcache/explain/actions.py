@@ -14,6 +14,10 @@ NOTHING_TO_DO = "nothing: it is stored now, and the next kernel finds it"
 
 _BREAKS = (
     (
+        r"backward\(\)|Optimizer\.",
+        "compile what computes the loss, and call backward() and the optimizer outside",
+    ),
+    (
         "asks for the value of a tensor|[dD]ata.dependent|generic_jump",
         "use torch.where or torch.cond",
     ),

@@ -129,9 +129,10 @@ def test_code_is_ones_own_and_what_was_compiled_is_measured_by_what_it_was_compi
     assert original(torch.compile(train, backend="eager")) is train
     disabled = torch.compiler.disable(train)
     assert original(disabled) is disabled
-    assert copied(Call("f(x)", "f", nn.functional.softmax)).function is nn.functional.softmax
-    copy = copied(Call("f(x)", "f", nn.ModuleList([torch.compile(model, backend="eager")])))
-    assert type(copy.function[0]) is nn.Sequential
+    one, other = (copied(Call("f(x)", "f", nn.functional.softmax)).function for _ in range(2))
+    assert one.__code__ is not other.__code__ and one.__code__.co_name == "softmax"
+    within = nn.Sequential(nn.Identity(), torch.compile(model, backend="eager"))
+    assert type(copied(Call("f(x)", "f", within)).modules["f"][1]) is nn.Sequential
 
 
 def test_what_cannot_be_copied_is_named_and_shared() -> None:

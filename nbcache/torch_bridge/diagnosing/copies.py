@@ -131,13 +131,15 @@ class _Copier:
             owner = self.given(value.__self__, name.rpartition(".")[0] or name)
             return self._method(value, owner)
         if isinstance(value, _SHARED):
-            return value
+            return _in_own_frame(value, value.__name__)
         twin = self.given(value, name)
-        if isinstance(twin, torch.nn.Module):
-            if twin is not value:
-                object.__setattr__(twin, "forward", self._method(twin.forward, twin))
-            return twin
-        return self._method(twin.__call__, twin)
+        if not isinstance(twin, torch.nn.Module):
+            return self._method(twin.__call__, twin)
+        if _is_of_torch(type(twin).forward):
+            return _in_own_frame(twin, type(twin).__name__)
+        if twin is not value:
+            object.__setattr__(twin, "forward", self._method(twin.forward, twin))
+        return twin
 
     def given(self, value: Any, name: str) -> Any:
         """Return a copy of an argument; the value itself, and a note, where that is impossible."""
@@ -172,15 +174,19 @@ class _Copier:
         function = getattr(method, "__func__", None)
         if not isinstance(function, types.FunctionType):
             return method
+        if _is_of_torch(function):
+            return _in_own_frame(types.MethodType(function, owner), function.__name__)
         return types.MethodType(self._called(function), owner)
 
-    def _called(self, function: types.FunctionType) -> types.FunctionType:
+    def _called(self, function: types.FunctionType) -> Any:
         """Return a copy of a function, or of one that a decorator, as torch.no_grad() is, has wrapped."""
         held = [each.cell_contents for each in function.__closure__ or () if not _is_empty(each)]
         wraps = any(isinstance(each, types.FunctionType) and is_users(each.__code__) for each in held)
         if wraps or is_users(function.__code__):
             return self._function(function)
-        return function if _is_of_torch(function) else _with_own_code(function)
+        if _is_of_torch(function):
+            return _in_own_frame(function, function.__name__)
+        return _with_own_code(function)
 
     def _is_ours(self, function: types.FunctionType) -> bool:
         """Tell whether a function is of the user's module that what is called is of.
@@ -263,6 +269,19 @@ def _with_own_code(
         function.__doc__,
     )
     return twin
+
+
+def _in_own_frame(call: Any, name: str) -> Any:
+    """Return what calls a function or module of torch's.
+
+    torch.compile would do it by code that all of them share, the user's too.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    forward.__code__ = forward.__code__.replace(co_name=name, co_qualname=name)
+    return forward
 
 
 def _is_of_torch(value: Any) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import inspect
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,11 +37,15 @@ __all__ = ["diagnose"]
 
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
-_MOST_SECONDS = 5.0
+_MOST_SECONDS = 10.0
 """No more calls are timed after so many seconds, if there are `_FEWEST`."""
 _FEWEST = 3
 _LONGEST = 160
 """Characters of an error."""
+_WHICH = re.compile(r"^\d+/\d+: ")
+"""What stands before a guard: the compile that it belongs to."""
+_PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
+"""Where installed code is."""
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
 
@@ -66,6 +71,10 @@ class _Diagnosing:
         self._call = call
         self._runs = runs
         self._notes: dict[str, None] = {}
+        self._runner: Copied
+        """What runs eager."""
+        self._eager_seconds: list[float] = []
+        """Seconds of the calls of it that were timed."""
         self._graphs: int | None = None
         """Into how many graphs the call fell; None before it is compiled."""
         self._breaks: tuple[Break, ...] = ()
@@ -78,8 +87,8 @@ class _Diagnosing:
         runner, parts = self._eager(0)
         for name, kind in runner.uncopied.items():
             self._notes[f"{name} ({kind}) cannot be copied: what the calls change of it stays changed"] = None
+        self._runner = runner
         with _eagerly():
-            eager, _ = self._timed(runner.run)
             eager_peak = _peak(runner.run)
         size = _shared_size(self._call)
         variants: list[Variant] = []
@@ -90,11 +99,13 @@ class _Diagnosing:
                 resized = tuple(self._resized(runner, compiled, size))
             variants.append(variant)
             del compiled
+        if not self._eager_seconds:
+            self._timed(None)
         gc.collect()  # what was compiled goes now, not amid the user's next cell
         return Diagnosis(
             expression=self._call.text,
             device=_device(self._call, runner),
-            eager=eager,
+            eager=Timing(tuple(self._eager_seconds)),
             variants=tuple(variants),
             graphs=self._graphs or 0,
             breaks=self._breaks,
@@ -120,9 +131,9 @@ class _Diagnosing:
         before, noted = len(self._session.graphs), _Noted(self._session)
         try:
             compiled, seconds, comparison = self._compiled(mode, eager)
-            with _compiling():
-                timing, warming = self._timed(compiled.run)
-            seconds += warming - (1 + _WARM_UP) * timing.median
+            seconds += self._warmed(compiled.run)
+            timing = self._timed(compiled.run)
+            seconds -= (1 + _WARM_UP) * timing.median
             saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[before:])
             if self._graphs is None:
                 self._graphs, self._breaks = noted.graphs(), tuple(noted.breaks())
@@ -150,26 +161,38 @@ class _Diagnosing:
             seconds = time.perf_counter() - began
         return copy, seconds, compared(eager, parts_of(output, copy.modules))
 
-    def _timed(self, run: Callable[[], Any]) -> tuple[Timing, float]:
-        """Return the seconds of calls, and those of the calls that warmed up."""
-        __tracebackhide__ = True
+    def _warmed(self, run: Callable[[], Any]) -> float:
+        """Return the seconds of the calls that warm up."""
         began = time.perf_counter()
-        for _ in range(_WARM_UP):
-            _begin_step()
-            run()
-        _settle()
-        warmed = time.perf_counter()
-        seconds: list[float] = []
-        while len(seconds) < self._runs:
-            _begin_step()
-            start = time.perf_counter()
-            run()
+        with _compiling():
+            for _ in range(_WARM_UP):
+                _begin_step()
+                run()
             _settle()
-            end = time.perf_counter()
-            seconds.append(end - start)
-            if end - warmed > _MOST_SECONDS and len(seconds) >= _FEWEST:
+        seconds = time.perf_counter() - began
+        with _eagerly():
+            self._runner.run()
+        return seconds
+
+    def _timed(self, run: Callable[[], Any] | None) -> Timing:
+        """Time calls, eager and compiled by turns, so that both meet what else the machine does.
+
+        Returns the seconds of the compiled ones; those of the eager ones are kept with those of before.
+        Without a compiled one, time eager ones alone.
+        """
+        __tracebackhide__ = True
+        seconds: list[float] = []
+        began = time.perf_counter()
+        for done in range(self._runs):
+            with _eagerly():
+                self._eager_seconds.append(_seconds(self._runner.run))
+            if run is not None:
+                with _compiling():
+                    _begin_step()
+                    seconds.append(_seconds(run))
+            if time.perf_counter() - began > _MOST_SECONDS and done + 1 >= _FEWEST:
                 break
-        return Timing(tuple(seconds)), warmed - began
+        return Timing(tuple(seconds))
 
     # --- results --------------------------------------------------------------------------------
 
@@ -220,7 +243,9 @@ class _Diagnosing:
                 continue
             seconds = time.perf_counter() - began
             made = [graph for graph in self._session.graphs[before:] if graph.recompile_reason]
-            guards = Counter(one_line(graph.recompile_reason or "", _LONGEST) for graph in made)
+            guards = Counter(
+                one_line(_WHICH.sub("", graph.recompile_reason or ""), _LONGEST) for graph in made
+            )
             yield Resized(other, seconds, tuple(guards), next_action(made[0], None) if made else "")
 
 
@@ -256,7 +281,7 @@ class _Noted:
             for text in Counter(self._utils.counters["graph_break"]) - self._breaks:
                 reasons[text.strip().splitlines()[0]] = None
         for reason in reasons:
-            reason = one_line(with_cells(self._session, reason) or "")
+            reason = _PACKAGES.sub("(", one_line(with_cells(self._session, reason) or ""))
             graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
             yield Break(reason, next_action(graph, None))
 
@@ -299,6 +324,15 @@ def _isolated() -> dict[str, bool]:
 
     known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
     return {"isolate_recompiles": True} if known else {}
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    """Return the wall seconds of one call, until all that it asked of a GPU is done."""
+    __tracebackhide__ = True
+    began = time.perf_counter()
+    run()
+    _settle()
+    return time.perf_counter() - began
 
 
 def _settle() -> None:

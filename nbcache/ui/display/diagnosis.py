@@ -130,7 +130,7 @@ def _sizes(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
         told = "none is taken, also eager"
     else:
         told = f"{again or 'none'} of {len(found.resized) - refused} recompiled"
-    yield "other sizes", f"{told}, first dimension {found.size} so far", details
+    yield f"sizes other than {found.size}", told, details
 
 
 def _resized(each: Resized) -> str:
