@@ -6,7 +6,7 @@ import enum
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nbcache.core.text import counted, duration
@@ -17,6 +17,7 @@ __all__ = [
     "Break",
     "Comparison",
     "Diagnosis",
+    "Recompile",
     "Resized",
     "Spot",
     "Timing",
@@ -180,6 +181,20 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
+class Recompile:
+    """A function that was compiled again in later calls with the very same arguments."""
+
+    function: str
+    times: int
+    settled: bool
+    """Whether that was while warming up only."""
+    guard: str
+    """What failed the last time."""
+    action: str
+    """What to do about it; a clause that begins with a verb."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resized:
     """A call with another size in the first dimension."""
 
@@ -220,6 +235,8 @@ class Diagnosis:
     graphs: int = 0
     """How many graphs the first variant fell into, backward graphs not counted."""
     breaks: tuple[Break, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    """Of the first variant, with the same arguments."""
     size: int | None = None
     """The size in the first dimension that the tensors share; None where they have none."""
     resized: tuple[Resized, ...] = ()
@@ -236,6 +253,7 @@ class Diagnosis:
             "modes": [self._variant_to_json(each) for each in self.variants],
             "graphs": self.graphs,
             "graph_breaks": [{"reason": each.reason, "action": each.action} for each in self.breaks],
+            "recompiles": [asdict(each) for each in self.recompiles],
             "size": self.size,
             "other_sizes": [each.to_json() for each in self.resized],
             "notes": list(self.notes),
@@ -310,6 +328,9 @@ def recommendation(found: Diagnosis) -> str:
     if chosen.comparison.agreement is Agreement.DIFFERENT:
         return f"find out why results differ before you use it compiled: {_where(chosen.comparison)}"
     ratio = speed_up(found.eager, chosen.timing)
+    if restless := [each for each in found.recompiles if not each.settled]:
+        first = restless[0]
+        return f"keep {first.function} from being compiled again at each call: {first.guard}: {first.action}"
     if not found.graphs:
         return "look at what it does: there is no graph in it that torch.compile could compile"
     if is_faster(chosen.timing, found.eager):

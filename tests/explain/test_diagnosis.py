@@ -14,6 +14,7 @@ from nbcache.explain.diagnosis import (
     Break,
     Comparison,
     Diagnosis,
+    Recompile,
     Resized,
     Spot,
     Timing,
@@ -41,6 +42,8 @@ SPOT = Spot("output['logits'][3, 17]", 1.5, 1.25, 0.25)
 FOUND = Diagnosis("model(x)", "cpu", timing(10), (variant(5),), graphs=1, size=64)
 PRINTS = Break("Failed to trace builtin operator: print (In[3]:4)", "print after the compiled function")
 RECOMPILED = Resized(128, 2.5, ("size mismatch at index 0. expected 64, actual 128",), "dynamic=True")
+
+RESTLESS = Recompile("step", 7, False, "G['calls'] == 7", "pass it as a tensor")
 
 
 def with_variants(*variants: Variant, **more: Any) -> Diagnosis:
@@ -85,6 +88,14 @@ def test_what_is_clearly_faster_is_worth_its_compiling_and_says_when_it_has_paid
         (
             with_variants(Variant("default", failure="BackendCompilerFailed: no")),
             "do not compile it as it is: torch.compile fails: BackendCompilerFailed: no",
+        ),
+        (
+            with_variants(variant(5), recompiles=(RESTLESS, replace(RESTLESS, settled=True))),
+            "keep step from being compiled again at each call: G['calls'] == 7: pass it as a tensor",
+        ),
+        (
+            with_variants(variant(5), recompiles=(replace(RESTLESS, settled=True),)),
+            "compile it with mode='default'",
         ),
         (with_variants(variant(5), graphs=0), "there is no graph in it that torch.compile could compile"),
     ],

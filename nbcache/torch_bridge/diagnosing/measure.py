@@ -21,6 +21,7 @@ from nbcache.explain.diagnosis import (
     Break,
     Comparison,
     Diagnosis,
+    Recompile,
     Resized,
     Timing,
     Variant,
@@ -78,6 +79,7 @@ class _Diagnosing:
         self._graphs: int | None = None
         """Into how many graphs the call fell; None before it is compiled."""
         self._breaks: tuple[Break, ...] = ()
+        self._recompiles: tuple[Recompile, ...] = ()
         self._incomparable: str | None = None
         """Why results cannot be compared, empty where they can; None where that is not known yet."""
 
@@ -109,6 +111,7 @@ class _Diagnosing:
             variants=tuple(variants),
             graphs=self._graphs or 0,
             breaks=self._breaks,
+            recompiles=self._recompiles,
             size=size,
             resized=resized,
             eager_peak_bytes=eager_peak,
@@ -131,12 +134,17 @@ class _Diagnosing:
         before, noted = len(self._session.graphs), _Noted(self._session)
         try:
             compiled, seconds, comparison = self._compiled(mode, eager)
+            first = self._graphs is None
+            if first:
+                self._graphs, self._breaks = noted.graphs(), tuple(noted.breaks())
+            called = len(self._session.graphs)
             seconds += self._warmed(compiled.run)
+            warm = len(self._session.graphs)
             timing = self._timed(compiled.run)
             seconds -= (1 + _WARM_UP) * timing.median
+            if first:
+                self._recompiles = tuple(_recompiled(self._session.graphs[called:], warm - called))
             saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[before:])
-            if self._graphs is None:
-                self._graphs, self._breaks = noted.graphs(), tuple(noted.breaks())
             if comparison.agreement in _SUSPECT:
                 comparison = self._looked_into(comparison, mode, eager)
             with _compiling():
@@ -177,17 +185,21 @@ class _Diagnosing:
     def _timed(self, run: Callable[[], Any] | None) -> Timing:
         """Time calls, eager and compiled by turns, so that both meet what else the machine does.
 
-        Returns the seconds of the compiled ones; those of the eager ones are kept with those of before.
-        Without a compiled one, time eager ones alone.
+        Each comes after one of its own that is not timed: after one of the other its data is not in the
+        processor's caches, which made a small model a fifth slower. Returns the seconds of the compiled
+        ones; those of the eager ones are kept with those of before. Without `run`, times eager ones alone.
         """
         __tracebackhide__ = True
         seconds: list[float] = []
         began = time.perf_counter()
         for done in range(self._runs):
             with _eagerly():
+                self._runner.run()
                 self._eager_seconds.append(_seconds(self._runner.run))
             if run is not None:
                 with _compiling():
+                    _begin_step()
+                    run()
                     _begin_step()
                     seconds.append(_seconds(run))
             if time.perf_counter() - began > _MOST_SECONDS and done + 1 >= _FEWEST:
@@ -243,10 +255,28 @@ class _Diagnosing:
                 continue
             seconds = time.perf_counter() - began
             made = [graph for graph in self._session.graphs[before:] if graph.recompile_reason]
-            guards = Counter(
-                one_line(_WHICH.sub("", graph.recompile_reason or ""), _LONGEST) for graph in made
+            yield Resized(
+                other,
+                seconds,
+                tuple(dict.fromkeys(map(_guard, made))),
+                next_action(made[0], None) if made else "",
             )
-            yield Resized(other, seconds, tuple(guards), next_action(made[0], None) if made else "")
+
+
+def _recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
+    """Yield the functions that were compiled again; the first `warm` graphs were made while warming up."""
+    functions: dict[str, list[int]] = {}
+    for index, graph in enumerate(made):
+        if graph.recompile_reason and graph.direction is not Direction.BACKWARD:
+            functions.setdefault(graph.function, []).append(index)
+    for function, found in functions.items():
+        last = made[found[-1]]
+        yield Recompile(function, len(found), found[-1] < warm, _guard(last), next_action(last, None))
+
+
+def _guard(graph: GraphRecord) -> str:
+    """Return the guard that failed, without the compile that it belongs to."""
+    return one_line(_WHICH.sub("", graph.recompile_reason or ""), _LONGEST)
 
 
 class _Noted:
@@ -329,6 +359,7 @@ def _isolated() -> dict[str, bool]:
 def _seconds(run: Callable[[], Any]) -> float:
     """Return the wall seconds of one call, until all that it asked of a GPU is done."""
     __tracebackhide__ = True
+    _settle()
     began = time.perf_counter()
     run()
     _settle()

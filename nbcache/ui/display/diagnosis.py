@@ -106,11 +106,24 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
         details = [text for each in found.breaks for text in (each.reason, _FIX + each.action)]
         into = f"it is {counted(found.graphs, 'graph')}"
         yield "graph breaks", f"{len(found.breaks) or 'none'}, {into}", details
+        yield from _recompiles(found)
         yield from _sizes(found)
         yield from _results(found)
         yield from _stored(found)
     for note in found.notes:
         yield "note", note, []
+
+
+def _recompiles(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
+    if not found.recompiles:
+        return
+    details = []
+    for each in found.recompiles:
+        until = "while warming up" if each.settled else "and it goes on"
+        details.append(f"{each.function}: {counted(each.times, 'time')}, {until}: {each.guard}")
+        if not each.settled:
+            details.append(_FIX + each.action)
+    yield "recompiles with the same arguments", str(sum(each.times for each in found.recompiles)), details
 
 
 def _sizes(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
