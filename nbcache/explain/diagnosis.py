@@ -154,6 +154,8 @@ class Variant:
     mode: str
     timing: Timing | None = None
     """None where it failed."""
+    eager: Timing | None = None
+    """The eager calls that took turns with it; None where those of the diagnosis are meant."""
     compile_seconds: float = 0.0
     """What the first calls took beyond running, now."""
     saved_seconds: float = 0.0
@@ -265,7 +267,7 @@ class Diagnosis:
         return {
             "mode": variant.mode,
             "timing": variant.timing and variant.timing.to_json(),
-            "speed_up": speed_up(self.eager, variant.timing) if variant.timing else None,
+            "speed_up": variant.timing and speed_up(variant.eager or self.eager, variant.timing),
             "compile_seconds": variant.compile_seconds if ran else None,
             "saved_seconds": variant.saved_seconds if ran else None,
             "pays_after": calls_to_pay(self.eager, variant),
@@ -294,6 +296,7 @@ def is_faster(one: Timing, other: Timing) -> bool:
 
 def calls_to_pay(eager: Timing, variant: Variant) -> int | None:
     """Return after how many calls compiling has paid for itself; None where it never does."""
+    eager = variant.eager or eager
     if variant.timing is None or not is_faster(variant.timing, eager):
         return None
     return math.ceil(variant.cold_seconds / (eager.median - variant.timing.median))
@@ -305,12 +308,18 @@ def best(variants: Sequence[Variant]) -> Variant | None:
     for each in variants:
         if each.timing is None:
             continue
-        if found is None or found.timing is None:
+        if found is None:
             found = each
-        elif is_faster(each.timing, found.timing):
+        elif is_faster(_in_eager_calls(each), _in_eager_calls(found)):
             worse = each.comparison.agreement is Agreement.DIFFERENT
             found = found if worse and found.comparison.agreement is not Agreement.DIFFERENT else each
     return found
+
+
+def _in_eager_calls(variant: Variant) -> Timing:
+    """Return the timing in units of the eager calls that took turns with it."""
+    calls, unit = variant.timing or Timing((math.inf,)), variant.eager.median if variant.eager else 1.0
+    return Timing(tuple(seconds / unit for seconds in calls.seconds))
 
 
 def times(ratio: float) -> str:
@@ -327,20 +336,21 @@ def recommendation(found: Diagnosis) -> str:
         return f"do not compile it as it is: torch.compile fails: {found.variants[0].failure}"
     if chosen.comparison.agreement is Agreement.DIFFERENT:
         return f"find out why results differ before you use it compiled: {_where(chosen.comparison)}"
-    ratio = speed_up(found.eager, chosen.timing)
+    eager = chosen.eager or found.eager
+    ratio = speed_up(eager, chosen.timing)
     if restless := [each for each in found.recompiles if not each.settled]:
         first = restless[0]
         return f"keep {first.function} from being compiled again at each call: {first.guard}: {first.action}"
     if not found.graphs:
         return "look at what it does: there is no graph in it that torch.compile could compile"
-    if is_faster(chosen.timing, found.eager):
-        cost = _cost(found.eager, chosen)
+    if is_faster(chosen.timing, eager):
+        cost = _cost(eager, chosen)
         told = [f"compile it with mode={chosen.mode!r}: {times(ratio)} faster, {cost}"]
         return "; ".join([*told, *_sizes(found), *_more_to_gain(found.breaks)])
     if found.breaks:
         action = found.breaks[0].action
         return f"fix {_breaks(found.breaks)} and measure again: {action}; compiled now it is {times(ratio)}"
-    if is_faster(found.eager, chosen.timing):
+    if is_faster(eager, chosen.timing):
         return f"do not compile it as it is: {times(ratio)}, so it gets slower"
     if ratio < _WORTH_IT:
         return f"do not compile it as it is: {times(ratio)}, so there is nothing to gain"

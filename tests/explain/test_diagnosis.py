@@ -114,6 +114,9 @@ def test_another_mode_is_recommended_only_where_it_is_clearly_faster() -> None:
     assert best((failed, little)) == little
     assert best((variant(5), wrong)) == variant(5)
     assert best((failed,)) is None
+    busy = replace(much, timing=timing(6), eager=timing(50))  # while it ran, all took five times as long
+    assert best((replace(variant(5), eager=timing(10)), busy)) == busy
+    assert "8.3 x faster" in recommendation(with_variants(busy))
     assert "mode='max-autotune': 5.0 x faster" in recommendation(with_variants(variant(5), much))
 
 

@@ -76,6 +76,8 @@ class _Diagnosing:
         """What runs eager."""
         self._eager_seconds: list[float] = []
         """Seconds of the calls of it that were timed."""
+        self._kernel_seconds: float | None = None
+        """Seconds of building a kernel, in the first mode; None before it."""
         self._graphs: int | None = None
         """Into how many graphs the call fell; None before it is compiled."""
         self._breaks: tuple[Break, ...] = ()
@@ -140,18 +142,42 @@ class _Diagnosing:
             called = len(self._session.graphs)
             seconds += self._warmed(compiled.run)
             warm = len(self._session.graphs)
+            begun = len(self._eager_seconds)
             timing = self._timed(compiled.run)
+            eager_timing = Timing(tuple(self._eager_seconds[begun:]))
             seconds -= (1 + _WARM_UP) * timing.median
             if first:
                 self._recompiles = tuple(_recompiled(self._session.graphs[called:], warm - called))
-            saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[before:])
+            saved = self._saved(self._session.graphs[before:])
             if comparison.agreement in _SUSPECT:
                 comparison = self._looked_into(comparison, mode, eager)
             with _compiling():
                 peak = _peak(compiled.run)
         except Exception as error:
             return Variant(mode, failure=_short(error)), None
-        return Variant(mode, timing, max(seconds, 0.0), max(saved, 0.0), comparison, peak), compiled
+        found = Variant(
+            mode,
+            timing,
+            eager_timing,
+            compile_seconds=max(seconds, 0.0),
+            saved_seconds=max(saved, 0.0),
+            comparison=comparison,
+            peak_bytes=peak,
+        )
+        return found, compiled
+
+    def _saved(self, made: Sequence[GraphRecord]) -> float:
+        """Return the seconds that compiling graphs would have taken more, had nothing been there.
+
+        A later mode finds kernels that an earlier one has just built: each counts as one of those did.
+        """
+        saved = sum(graph.saved_seconds or 0.0 for graph in made)
+        missed = [graph for graph in made if graph.outcome is Outcome.MISS]
+        if self._kernel_seconds is not None:
+            return saved + self._kernel_seconds * sum(each.kernels - each.kernels_compiled for each in missed)
+        built = sum(graph.kernels_compiled for graph in missed)
+        self._kernel_seconds = sum(graph.seconds.get("build", 0.0) for graph in missed) / max(built, 1)
+        return saved
 
     def _compiled(self, mode: str, eager: dict[str, Any]) -> tuple[Copied, float, Comparison]:
         """Compile a copy and run it once; return it, the wall seconds, and how its results compare."""

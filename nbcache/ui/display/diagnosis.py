@@ -33,7 +33,9 @@ _NUMBERS = ("per call", "middle half", "speed-up", "compiling", "pays after")
 
 def render_diagnosis(found: Diagnosis) -> Rendered:
     """Return the table of modes, what was found, and the recommendation."""
-    parts = [one_line(found.expression, 60), found.device, counted(len(found.eager.seconds), "timed call")]
+    ran = [each.timing for each in found.variants if each.timing is not None] or [found.eager]
+    timed = max(len(each.seconds) for each in ran)
+    parts = [one_line(found.expression, 60), found.device, counted(timed, "timed call")]
     headers, rows = _table(found)
     right = range(1, len(headers))
     lines = [DOT.join([_TITLE, *parts])]
@@ -86,7 +88,7 @@ def _figures(eager: Timing, variant: Variant) -> list[str]:
     calls = calls_to_pay(eager, variant)
     return [
         *_seconds(variant.timing),
-        times(speed_up(eager, variant.timing)),
+        times(speed_up(variant.eager or eager, variant.timing)),
         duration(variant.cold_seconds),
         NOTHING if calls is None else counted_calls(calls),
     ]
