@@ -174,7 +174,7 @@ def test_the_report_has_a_row_for_each_mode_and_says_what_was_found() -> None:
     assert re.search(r"^  default +5\.00 ms .* 2\.0 x +20\.0 s +4,000 calls$", text, re.MULTILINE)
     assert re.search(r"^  max-autotune +failed +–", text, re.MULTILINE)
     assert "max-autotune failed: RuntimeError: no" in text
-    assert "graph breaks: 1, it is 2 graphs" in text and "fix: print after the compiled function" in text
+    assert "graph breaks: 1 (2 graphs)" in text and "fix: print after the compiled function" in text
     assert "sizes other than 64: 1 of 2 recompiled" in text
     assert "128: recompiled in 2.5 s: size mismatch at index 0" in text and "65: runs as it is" in text
     assert "32: not taken, also eager: RuntimeError: shape" in text

@@ -72,7 +72,7 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
 
     text = shown(notebook, 4)
     assert "nbcache diagnose · breaks(x) · cpu · 3 timed calls" in text
-    assert "graph breaks: 1, it is 2 graphs" in text
+    assert "graph breaks: 1 (2 graphs)" in text
     line = DEFINE.splitlines().index('    print("between two graphs")') + 1
     assert "print" in text and f"(In[3]:{line})" in text
     assert "fix: print after the compiled function, or not at all" in text

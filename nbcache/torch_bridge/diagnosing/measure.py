@@ -45,6 +45,8 @@ _LONGEST = 160
 """Characters of an error."""
 _WHICH = re.compile(r"^\d+/\d+: ")
 """What stands before a guard: the compile that it belongs to."""
+_JUMP = re.compile(r"^generic_jump \S+: ")
+"""What torch calls a break at an `if`."""
 _PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
 """Where installed code is."""
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
@@ -337,6 +339,7 @@ class _Noted:
             for text in Counter(self._utils.counters["graph_break"]) - self._breaks:
                 reasons[text.strip().splitlines()[0]] = None
         for reason in reasons:
+            reason = _JUMP.sub("", reason)
             reason = _PACKAGES.sub("(", one_line(with_cells(self._session, reason) or ""))
             graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
             yield Break(reason, next_action(graph, None))

@@ -106,8 +106,8 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
             yield f"{each.mode} failed", each.failure, []
     if any(each.timing is not None for each in found.variants):
         details = [text for each in found.breaks for text in (each.reason, _FIX + each.action)]
-        into = f"it is {counted(found.graphs, 'graph')}"
-        yield "graph breaks", f"{len(found.breaks) or 'none'}, {into}", details
+        into = f"{len(found.breaks) or 'none'} ({counted(found.graphs, 'graph')})"
+        yield "graph breaks", into, details
         yield from _recompiles(found)
         yield from _sizes(found)
         yield from _results(found)
