@@ -6,13 +6,11 @@ import contextlib
 import gc
 import inspect
 import os
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbcache.core.model import Direction, Outcome
+from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import one_line
 from nbcache.explain.actions import next_action
@@ -28,8 +26,9 @@ from nbcache.explain.diagnosis import (
 )
 from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied
 from nbcache.torch_bridge.diagnosing.kept import forget_sizes, kept, seeded
+from nbcache.torch_bridge.diagnosing.noted import Noted, guard_of, recompiled
 from nbcache.torch_bridge.diagnosing.results import compared, parts_of
-from nbcache.torch_bridge.events import break_text, with_cells, words_of_break
+from nbcache.torch_bridge.diagnosing.sizes import other_sizes, shared_size, tensors_in, with_size
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -43,12 +42,6 @@ _MOST_SECONDS = 10.0
 _FEWEST = 3
 _LONGEST = 160
 """Characters of an error."""
-_WHICH = re.compile(r"^\d+/\d+: ")
-"""What stands before a guard: the compile that it belongs to."""
-_JUMP = re.compile(r"^generic_jump \S+: ")
-"""What torch calls a break at an `if`."""
-_PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
-"""Where installed code is."""
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
 
@@ -96,7 +89,7 @@ class _Diagnosing:
         self._runner = runner
         with _eagerly():
             eager_peak = _peak(runner.run)
-        size = _shared_size(self._call)
+        size = shared_size(self._call)
         variants: list[Variant] = []
         resized: tuple[Resized, ...] = ()
         for mode in dict.fromkeys(modes):
@@ -135,7 +128,7 @@ class _Diagnosing:
 
     def _variant(self, mode: str, eager: dict[str, Any]) -> tuple[Variant, Copied | None]:
         """Return the call in one mode, and what was compiled; None where that fails."""
-        before, noted = len(self._session.graphs), _Noted(self._session)
+        before, noted = len(self._session.graphs), Noted(self._session)
         try:
             compiled, seconds, comparison = self._compiled(mode, eager)
             first = self._graphs is None
@@ -149,7 +142,7 @@ class _Diagnosing:
             eager_timing = Timing(tuple(self._eager_seconds[begun:]))
             seconds -= (1 + _WARM_UP) * timing.median
             if first:
-                self._recompiles = tuple(_recompiled(self._session.graphs[called:], warm - called))
+                self._recompiles = tuple(recompiled(self._session.graphs[called:], warm - called))
             saved = self._saved(self._session.graphs[before:])
             if comparison.agreement in _SUSPECT:
                 comparison = self._looked_into(comparison, mode, eager)
@@ -263,15 +256,15 @@ class _Diagnosing:
 
     def _resized(self, runner: Copied, compiled: Copied, size: int) -> Iterator[Resized]:
         """Yield what happens with other sizes; `runner` is what runs eager."""
-        for other in _other_sizes(size):
+        for other in other_sizes(size):
             try:
                 with _eagerly():
-                    runner.with_arguments(*_with_size((runner.args, runner.kwargs), size, other)).run()
+                    runner.with_arguments(*with_size((runner.args, runner.kwargs), size, other)).run()
             except Exception as error:
                 yield Resized(other, refused=_short(error))
                 continue
             before = len(self._session.graphs)
-            call = compiled.with_arguments(*_with_size((compiled.args, compiled.kwargs), size, other))
+            call = compiled.with_arguments(*with_size((compiled.args, compiled.kwargs), size, other))
             began = time.perf_counter()
             try:
                 with _compiling():
@@ -286,63 +279,9 @@ class _Diagnosing:
             yield Resized(
                 other,
                 seconds,
-                tuple(dict.fromkeys(map(_guard, made))),
+                tuple(dict.fromkeys(map(guard_of, made))),
                 next_action(made[0], None) if made else "",
             )
-
-
-def _recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
-    """Yield the functions that were compiled again; the first `warm` graphs were made while warming up."""
-    functions: dict[str, list[int]] = {}
-    for index, graph in enumerate(made):
-        if graph.recompile_reason and graph.direction is not Direction.BACKWARD:
-            functions.setdefault(graph.function, []).append(index)
-    for function, found in functions.items():
-        last = made[found[-1]]
-        yield Recompile(function, len(found), found[-1] < warm, _guard(last), next_action(last, None))
-
-
-def _guard(graph: GraphRecord) -> str:
-    """Return the guard that failed, without the compile that it belongs to."""
-    return one_line(_WHICH.sub("", graph.recompile_reason or ""), _LONGEST)
-
-
-class _Noted:
-    """What torch notes of the functions that it compiles from now on."""
-
-    def __init__(self, session: Session) -> None:
-        from torch._dynamo import utils
-
-        self._session = session
-        self._utils = utils
-        self._reasons = len(utils.graph_break_reasons)
-        self._breaks = Counter(utils.counters["graph_break"])
-        self._graphs = utils.counters["stats"]["unique_graphs"]
-        self._records = len(session.graphs)
-
-    def graphs(self) -> int:
-        """Return into how many graphs the functions fell; backward graphs are not counted."""
-        traced = int(self._utils.counters["stats"]["unique_graphs"] - self._graphs)
-        made = self._session.graphs[self._records :]  # more than were traced, where a trace was stored
-        return max(traced, sum(graph.direction is not Direction.BACKWARD for graph in made))
-
-    def breaks(self) -> Iterator[Break]:
-        """Yield each graph break, once."""
-        reasons: dict[str, None] = {}
-        for each in self._utils.graph_break_reasons[self._reasons :]:
-            if getattr(each, "graph_break", True):
-                stack = getattr(each, "user_stack", None)
-                words = words_of_break(each)
-                place = (stack[-1].filename, stack[-1].lineno) if stack else None
-                reasons[break_text(self._session, words, *place) if place else words] = None
-        if not reasons:  # where the whole function is left to Python, torch only counts them
-            for text in Counter(self._utils.counters["graph_break"]) - self._breaks:
-                reasons[text.strip().splitlines()[0]] = None
-        for reason in reasons:
-            reason = _JUMP.sub("", reason)
-            reason = _PACKAGES.sub("(", one_line(with_cells(self._session, reason) or ""))
-            graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
-            yield Break(reason, next_action(graph, None))
 
 
 # --- torch ----------------------------------------------------------------------------------------
@@ -422,48 +361,11 @@ def _own(value: Any) -> Any:
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
-def _tensors(value: Any) -> list[Any]:
-    import torch
-    from torch.utils import _pytree
-
-    return [each for each in _pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
-
-
 def _device(call: Call, world: Copied) -> str:
     """Return where it runs: `cuda:0`, `cpu`."""
     modules = [next(module.parameters(), None) for module in world.modules.values()]
-    found = [*_tensors((call.args, dict(call.kwargs))), *(each for each in modules if each is not None)]
+    found = [*tensors_in((call.args, dict(call.kwargs))), *(each for each in modules if each is not None)]
     return next((str(each.device) for each in found if each.device.type != "cpu"), "cpu")
-
-
-def _shared_size(call: Call) -> int | None:
-    """Return the size in the first dimension that most tensors among the arguments have."""
-    sizes = [
-        each.shape[0] for each in _tensors((call.args, dict(call.kwargs))) if each.ndim and each.shape[0]
-    ]
-    return Counter(sizes).most_common(1)[0][0] if sizes else None
-
-
-def _other_sizes(size: int) -> list[int]:
-    """Return sizes to try: twice as much first, as torch then compiles for any size; none is 1."""
-    tried = (2 * size, size + 1, size // 2)
-    return list(dict.fromkeys(each for each in tried if each > 1 and each != size))
-
-
-def _with_size(values: Any, size: int, other: int) -> Any:
-    """Return arguments with `other` rows in the tensors that have `size`: repeated, or cut off."""
-    import torch
-    from torch.utils import _pytree
-
-    def resized(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.ndim or value.shape[0] != size:
-            return value
-        rows = value.detach()
-        if other > size:
-            rows = torch.cat([rows] * -(-other // size))
-        return rows[:other].clone().requires_grad_(value.requires_grad)
-
-    return _pytree.tree_map(resized, values)
 
 
 def _short(error: BaseException) -> str:
