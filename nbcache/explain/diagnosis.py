@@ -341,7 +341,7 @@ def recommendation(found: Diagnosis) -> str:
     if restless := [each for each in found.recompiles if not each.settled]:
         first = restless[0]
         return f"keep {first.function} from being compiled again at each call: {first.guard}: {first.action}"
-    if not found.graphs:
+    if not found.graphs and not found.breaks:
         return "look at what it does: there is no graph in it that torch.compile could compile"
     if is_faster(chosen.timing, eager):
         cost = _cost(eager, chosen)

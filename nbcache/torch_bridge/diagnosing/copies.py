@@ -130,8 +130,8 @@ class _Copier:
         if isinstance(value, types.MethodType):
             owner = self.given(value.__self__, name.rpartition(".")[0] or name)
             return self._method(value, owner)
-        if isinstance(value, _SHARED):
-            return _in_own_frame(value, value.__name__)
+        if _is_shared(value):
+            return _in_own_frame(value, getattr(value, "__name__", type(value).__name__))
         twin = self.given(value, name)
         if not isinstance(twin, torch.nn.Module):
             return self._method(twin.__call__, twin)
@@ -150,7 +150,7 @@ class _Copier:
             return self._function(value) if self._is_ours(value) else value
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self.given(value.__self__, name))
-        if isinstance(value, _SHARED):
+        if _is_shared(value):
             return value
         twin = self._deep(value, name)
         if isinstance(twin, torch.nn.Module):
@@ -287,6 +287,12 @@ def _in_own_frame(call: Any, name: str) -> Any:
 def _is_of_torch(value: Any) -> bool:
     """Tell whether torch has written a function: Dynamo knows some of these by their identity."""
     return str(getattr(value, "__module__", "")).partition(".")[0] == "torch"
+
+
+def _is_shared(value: Any) -> bool:
+    """Tell whether a value is one that no call changes, or of torch's registries, such as an operator."""
+    of_torch = type(value).__module__.partition(".")[0] == "torch"
+    return isinstance(value, _SHARED) or (of_torch and not _may_change(value))
 
 
 def _may_change(value: Any) -> bool:

@@ -40,7 +40,7 @@ _WARM_UP = 2
 _MOST_SECONDS = 10.0
 """No more calls are timed after so many seconds, if there are `_FEWEST`."""
 _FEWEST = 3
-_LONGEST = 160
+_LONGEST = 320
 """Characters of an error."""
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
@@ -369,6 +369,5 @@ def _device(call: Call, world: Copied) -> str:
 
 
 def _short(error: BaseException) -> str:
-    """Return an error in one line."""
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return one_line(f"{type(error).__name__}: {first}" if first else type(error).__name__, _LONGEST)
+    """Return an error in one line; what it is about stands deep in torch's."""
+    return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST)

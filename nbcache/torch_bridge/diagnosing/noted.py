@@ -23,6 +23,8 @@ _LONGEST = 160
 """Characters of a guard."""
 _WHICH = re.compile(r"^\d+/\d+: ")
 """What stands before a guard: the compile that it belongs to."""
+_COMMENT = re.compile(r"\s+# ")
+"""What separates a guard from the code that it is of, and that from its place."""
 _JUMP = re.compile(r"^generic_jump \S+: ")
 """What torch calls a break at an `if`."""
 _PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
@@ -41,8 +43,10 @@ def recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
 
 
 def guard_of(graph: GraphRecord) -> str:
-    """Return the guard that failed, without the compile that it belongs to."""
-    return one_line(_WHICH.sub("", graph.recompile_reason or ""), _LONGEST)
+    """Return the guard that failed and the line that it is of, without the compile that it belongs to."""
+    lines = (graph.recompile_reason or "").strip().splitlines() or [""]
+    guard, *comments = _COMMENT.split(_WHICH.sub("", lines[0]))
+    return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST)
 
 
 class Noted:
