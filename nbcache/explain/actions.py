@@ -15,6 +15,10 @@ _STRANGER = "whom you do not trust"
 
 _BREAKS = (
     (
+        r"backward\(\)|Optimizer\.",
+        "compile what computes the loss, and call backward() and the optimizer outside",
+    ),
+    (
         "asks for the value of a tensor|[dD]ata.dependent|generic_jump",
         "use torch.where or torch.cond",
     ),

@@ -77,12 +77,24 @@ def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
     assert "500MB" in line and "%nbcache config" in line
 
 
+def test_names_in_braces_stand_for_values_but_in_what_is_diagnosed(in_shell: Any) -> None:
+    local = "def f():\n    name = 'live'\n    %nbcache config {name}\nf()"
+    cells = ["name = 'max_bytes'", "%nbcache config {name}", local, "%nbcache diagnose len({name})(1)"]
+    *_, one, within, diagnosed = (ran["text"] for ran in in_shell(f"[run(cell) for cell in {cells!r}]"))
+
+    assert "`max_bytes` needs a value" in one
+    assert "`live` needs a value" in within
+    assert "`len({name})` computes what it calls" in diagnosed
+
+
 def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> None:
     cases = [
         ("%nbcache docter", "did you mean `doctor`? Usage: %nbcache"),
         ("%nbcache status --jsn", "`--jsn` is not understood"),
         ("%nbcache stats now", "`now` is not understood. Usage: %nbcache stats [--json]"),
         ("%nbcache plan In[1]", "`In[1]` is not understood. Usage: %nbcache plan [--json]"),
+        ("%nbcache diagnos model(x)", "did you mean `diagnose`"),
+        ("%nbcache diagnose", "diagnose: there is no expression. Usage: %nbcache diagnose"),
         ("%nbcache doctor model.ipynb", "doctor: `model.ipynb` is not understood. Usage: %nbcache"),
         ("%nbcache config 'x", "no closing quotation"),
         ("%nbcache config max_byte=1", "did you mean 'max_bytes'?"),
@@ -230,6 +242,8 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: P
         "%nbcache pl": ["plan"],
         "%nbcache doc": ["doctor"],
         "%nbcache doctor --": ["--json"],
+        "%nbcache diag": ["diagnose"],
+        "%nbcache diagnose print(1) --ru": ["--runs"],
         "%nbcache config max": ["max_bytes="],
         "%nbcache config TORCHINDUCTOR_FO": ["TORCHINDUCTOR_FORCE_DISABLE_CACHES="],
         "%nbcache config live=": ["off", "on"],

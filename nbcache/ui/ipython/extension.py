@@ -32,6 +32,7 @@ from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.compile_cell import CellTransformer
 from nbcache.ui.ipython.compile_targets import HOOK, TargetCompiler
 from nbcache.ui.ipython.connect_magics import ConnectMagics
+from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
 from nbcache.ui.ipython.greeting import Greeting
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.idle import IdleTime
@@ -101,7 +102,8 @@ class Extension:
         self._problem = problem
         own = SessionMagics(self.session, self._bridge, self._snapshots, self._location, problem)
         history = HistoryMagics(self.session, self._bridge.foreseen, self._snapshots.sharing)
-        self._magics = Magics(shell, own, history, self._snapshots, self._live)
+        diagnosing = DiagnoseMagic(shell, self.session)
+        self._magics = Magics(shell, own, history, self._snapshots, self._live, diagnosing)
         self._cells = Cells(shell, self.session, self._snapshots.autosnapshot, problem)
         self._undo: list[Callable[[], None]] = []
         self._threads = weakref.WeakSet(threading.enumerate())

@@ -8,12 +8,14 @@ from typing import Any
 
 from IPython.core.completer import CompletionContext
 from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
 
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC
 from nbcache.ui.ipython.compile_targets import is_compilable
 from nbcache.ui.ipython.connect_magics import ConnectMagics
+from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.session_magics import USAGE, SessionMagics, completions
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
@@ -31,6 +33,7 @@ class Magics:
         history: HistoryMagics,
         snapshots: ShareMagics,
         connecting: ConnectMagics,
+        diagnosing: DiagnoseMagic,
     ) -> None:
         self._shell = shell
         self._verbs: dict[str, Callable[[list[str]], object]] = {
@@ -50,6 +53,8 @@ class Magics:
             "clear": own.clear,
             "bench": _bench,
         }
+        self._of_code: dict[str, Callable[[str], object]] = {"diagnose": diagnosing.diagnose}
+        """The verbs that take the rest of the line as it is: Python's braces and quotes are no one else's."""
 
     def compile_cached(self, line: str, cell: str) -> Any:
         """Run a marked cell where IPython was asked for the magic itself, as `run_cell_magic` does."""
@@ -59,6 +64,7 @@ class Magics:
 
     compile_cached.__doc__ = compile_cell.help_text()
 
+    @no_var_expand
     def nbcache(self, line: str = "") -> Any:
         """Show and steer the cache of compiled graphs.
 
@@ -68,6 +74,8 @@ class Magics:
         %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
         %nbcache stats              what restoring came to: used, not used, net seconds; now and over time
         %nbcache plan               what the next run of each cell will hit, and what it will take
+        %nbcache diagnose CALL      run it eager and compiled: speed, results, graph breaks, recompiles, and
+                                    what to do; `diagnose model(x) --modes default,max-autotune --runs 50`
         %nbcache config             each setting, its value and where it comes from
         %nbcache config NAME=VALUE  change a setting for this kernel, nbcache's or one of torch's caches
         %nbcache doctor             check all that nbcache needs, and say what to do where it is not there
@@ -88,6 +96,12 @@ class Magics:
         %nbcache clear --all        remove all that is stored here, after asking; --yes does not ask
         %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
         """
+        __tracebackhide__ = True
+        verb, _, code = line.strip().partition(" ")
+        if verb in self._of_code:
+            self._of_code[verb](code)
+            return None
+        line = self._shell.var_expand(line, depth=2)  # as IPython does, for the frame that runs this magic
         try:
             words = shlex.split(line)
         except ValueError as error:
@@ -96,7 +110,7 @@ class Magics:
         if command.startswith("-"):
             command, arguments = "status", words
         if command not in self._verbs:
-            hint = compile_cell.nearest(command, list(self._verbs)) or "."
+            hint = compile_cell.nearest(command, [*self._verbs, *self._of_code]) or "."
             raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {USAGE}")
         return self._verbs[command](arguments)
 
@@ -121,7 +135,10 @@ class Magics:
         if not line.lstrip().startswith("%nbcache "):
             return None
         *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
-        candidates = list(self._verbs) if len(words) == 1 else completions(words[1], words[2:], word)
+        if len(words) > 1 and words[1] in self._of_code and not word.startswith("-"):
+            return None  # Python, which IPython completes
+        verbs = [*self._verbs, *self._of_code]
+        candidates = verbs if len(words) == 1 else completions(words[1], words[2:], word)
         # The token may be a part of the word only, from its last `=` or `-` on.
         done = len(word) - len(symbol)
         return [candidate[done:] for candidate in candidates if candidate.startswith(word)]

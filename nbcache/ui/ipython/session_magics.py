@@ -40,9 +40,10 @@ _TRUST_USAGE = (
 )
 USAGE = (
     "%nbcache [status [--json] | why [GRAPH] [--json] | stats [--json] | plan [--json] | "
-    "config [NAME=VALUE …] [--json] | doctor [--json] | snapshot [FILE | URL#NAME | notebook] | "
-    "restore [SOURCE] | connect [URL] | disconnect | share [NAME] | trust [--yes] [--name NAME] | "
-    "trust [list | add SIGNER | remove SIGNER | show SIGNER] | clear [--all [--yes]] | flush | bench …]"
+    "diagnose CALL [--modes M,…] [--runs N] [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
+    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
+    "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
+    "clear [--all [--yes]] | flush | bench …]"
 )
 
 
@@ -231,6 +232,7 @@ _OPTIONS = {
     "why": ("--json",),
     "stats": ("--json",),
     "plan": ("--json",),
+    "diagnose": ("--modes", "--runs", "--json"),
     "config": ("--json",),
     "doctor": ("--json",),
     "clear": ("--all", "--yes"),

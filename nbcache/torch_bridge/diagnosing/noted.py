@@ -1,0 +1,87 @@
+"""What torch and nbcache note of the functions that are compiled: graphs, graph breaks, recompiles."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import GraphRecord
+from nbcache.core.text import one_line
+from nbcache.explain.actions import next_action
+from nbcache.explain.diagnosis import Break, Recompile
+from nbcache.torch_bridge.events import break_text, with_cells, words_of_break
+
+if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
+
+__all__ = ["Noted", "guard_of", "recompiled"]
+
+_LONGEST = 160
+"""Characters of a guard."""
+_WHICH = re.compile(r"^\d+/\d+: ")
+"""What stands before a guard: the compile that it belongs to."""
+_COMMENT = re.compile(r"\s+# ")
+"""What separates a guard from the code that it is of, and that from its place."""
+_JUMP = re.compile(r"^generic_jump \S+: ")
+"""What torch calls a break at an `if`."""
+_PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
+"""Where installed code is."""
+
+
+def recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
+    """Yield the functions that were compiled again; the first `warm` graphs were made while warming up."""
+    functions: dict[str, list[int]] = {}
+    for index, graph in enumerate(made):
+        if graph.recompile_reason and graph.direction is not Direction.BACKWARD:
+            functions.setdefault(graph.function, []).append(index)
+    for function, found in functions.items():
+        last = made[found[-1]]
+        yield Recompile(function, len(found), found[-1] < warm, guard_of(last), next_action(last))
+
+
+def guard_of(graph: GraphRecord) -> str:
+    """Return the guard that failed and the line that it is of, without the compile that it belongs to."""
+    lines = (graph.recompile_reason or "").strip().splitlines() or [""]
+    guard, *comments = _COMMENT.split(_WHICH.sub("", lines[0]))
+    return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST)
+
+
+class Noted:
+    """What torch notes of the functions that it compiles from now on."""
+
+    def __init__(self, session: Session) -> None:
+        from torch._dynamo import utils
+
+        self._session = session
+        self._utils = utils
+        self._reasons = len(utils.graph_break_reasons)
+        self._breaks = Counter(utils.counters["graph_break"])
+        self._graphs = utils.counters["stats"]["unique_graphs"]
+        self._records = len(session.graphs)
+
+    def graphs(self) -> int:
+        """Return into how many graphs the functions fell; backward graphs are not counted."""
+        traced = int(self._utils.counters["stats"]["unique_graphs"] - self._graphs)
+        made = self._session.graphs[self._records :]  # more than were traced, where a trace was stored
+        return max(traced, sum(graph.direction is not Direction.BACKWARD for graph in made))
+
+    def breaks(self) -> Iterator[Break]:
+        """Yield each graph break, once."""
+        reasons: dict[str, None] = {}
+        for each in self._utils.graph_break_reasons[self._reasons :]:
+            if getattr(each, "graph_break", True):
+                stack = getattr(each, "user_stack", None)
+                words = words_of_break(each)
+                place = (stack[-1].filename, stack[-1].lineno) if stack else None
+                reasons[break_text(self._session, words, *place) if place else words] = None
+        if not reasons:  # where the whole function is left to Python, torch only counts them
+            for text in Counter(self._utils.counters["graph_break"]) - self._breaks:
+                reasons[text.strip().splitlines()[0]] = None
+        for reason in reasons:
+            reason = _JUMP.sub("", reason)
+            reason = _PACKAGES.sub("(", one_line(with_cells(self._session, reason) or ""))
+            graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
+            yield Break(reason, next_action(graph))

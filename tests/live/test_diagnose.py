@@ -1,0 +1,162 @@
+"""`%nbcache diagnose` in a kernel that compiles: what it finds, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.front_door import LOAD, REPORTS, SET_UP, RunCells, errors, outcomes, printed, shown
+
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("diagnose")]  # for its fixtures
+
+DEFINE = """\
+import random, numpy
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+history = []
+
+@torch.compile
+def train(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return {"loss": loss.detach()}
+
+@torch.compile
+def score(x, scale=1.0):
+    return x.softmax(-1) * scale
+
+def breaks(x):
+    y = x.sin()
+    print("between two graphs")
+    return y.softmax(-1)
+
+def grows(x):
+    history.append(1)
+    return x * 2 + len(history)
+
+def state():
+    streams = torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()
+    held = [each.tolist() for each in (*model.parameters(), x)], [each.grad for each in model.parameters()]
+    return streams, held, len(optimizer.state), history, torch.is_grad_enabled()
+
+def entries(f):
+    return len(torch._dynamo.eval_frame._debug_get_cache_entry_list(f._torchdynamo_orig_callable.__code__))
+"""
+BEFORE = "score(x); names = {*globals()}; before = state(), entries(score), torch._dynamo.pgo._CODE_STATE"
+AFTER = """\
+print(state() == before[0], entries(score) == before[1], torch._dynamo.pgo._CODE_STATE is before[2])
+compiled = len(__import__("nbcache").session().graphs)
+score(x)
+print(len(__import__("nbcache").session().graphs) - compiled, [n for n in {*globals()} - names if "__" in n])
+"""
+DIFFERENT = """\
+def unlike(x):
+    return (x.sin() + (1 if torch.compiler.is_compiling() else 0)).cos()
+"""
+BROKEN = """
+@torch.library.custom_op("diagnosed::broken", mutates_args=())
+def broken(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+@broken.register_fake
+def _(x):
+    raise RuntimeError("no such thing")
+"""
+
+
+def told(notebook: Any, index: int) -> dict[str, Any]:
+    return json.loads(printed(notebook, index))  # type: ignore[no-any-return]
+
+
+def test_a_call_is_measured_and_nothing_of_the_users_changes(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    lines = ["breaks(x)", "train(x) --json", "score(x, scale=2.0) --json", "grows(x)"]
+    lines = [f"{line} --runs 3" for line in lines]
+    cells = [LOAD, SET_UP, DEFINE, BEFORE, *(f"%nbcache diagnose {line}" for line in lines), AFTER, REPORTS]
+    notebook = run_cells(cells, with_headers)
+
+    text = shown(notebook, 4)
+    assert "nbcache diagnose · breaks(x) · cpu · 3 timed calls" in text
+    assert "graph breaks: 1 (2 graphs)" in text
+    line = DEFINE.splitlines().index('    print("between two graphs")') + 1
+    assert "print" in text and f"(In[3]:{line})" in text
+    assert "fix: print after the compiled function, or not at all" in text
+    assert "between two graphs" not in printed(notebook, 4)
+    assert "sizes other than 3: 1 of 2 recompiled" in text
+    assert "\n  next: " in text
+
+    train = told(notebook, 5)
+    assert train["expression"] == "train(x)" and train["size"] == 3
+    (mode,) = train["modes"]
+    assert mode["failure"] is None and mode["results"]["agreement"] in ("equal", "usual", "larger")
+    assert mode["timing"]["runs"] == 3 and mode["compile_seconds"] > 0
+
+    score = told(notebook, 6)
+    assert (score["graphs"], score["graph_breaks"]) == (1, [])
+    assert [each["size"] for each in score["other_sizes"]] == [6, 4]
+    assert [each["recompiled"] for each in score["other_sizes"]] == [True, False]
+    assert "dynamic=True" in score["other_sizes"][0]["action"]
+    assert "size" in score["other_sizes"][0]["guards"][0]
+
+    text = " ".join(shown(notebook, 7).split())
+    assert (
+        "recompiles with the same arguments: 7 grows: 7 times, and it goes on: len(G['history']) ==" in text
+    )
+    assert "next: keep grows from being compiled again at each call" in text
+
+    assert printed(notebook, 8) == "True True True\n0 []\n"
+
+    again = run_cells([LOAD, SET_UP, DEFINE, f"%nbcache diagnose {lines[2]}", REPORTS], with_headers)
+    assert set(outcomes(again)) == {"hit"}  # what was diagnosed is stored
+
+
+def test_failures_and_other_results_are_found_and_random_ones_compared_by_eager_numbers(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    drop = "drop = torch.nn.Dropout()\ndef dropped(x): return drop(x) * 3"
+    noise = "import time\ndef noisy(x): return x * time.perf_counter()"
+    names = ("unlike", "dropped", "noisy", "broken")
+    cells = [LOAD, SET_UP, DIFFERENT, drop, noise + BROKEN]
+    cells += [f"%nbcache diagnose --runs 1 {name}(x) --json" for name in names]
+    notebook = run_cells(cells, with_headers)
+
+    unlike, dropped, noisy, broken = (told(notebook, index) for index in (5, 6, 7, 8))
+    results = unlike["modes"][0]["results"]
+    assert results["agreement"] == "different"
+    assert results["absolute"]["place"].startswith("output[")
+    assert unlike["recommendation"].startswith("find out why results differ before you use it compiled")
+    assert dropped["modes"][0]["results"]["agreement"] in ("equal", "usual")
+    assert "it draws random numbers: results were compared with fallback_random=True" in dropped["notes"]
+    assert noisy["modes"][0]["results"]["agreement"] == "unknown"
+    assert "no such thing" in broken["modes"][0]["failure"] and broken["modes"][0]["timing"] is None
+    assert broken["recommendation"].startswith("do not compile it as it is: torch.compile fails: ")
+
+
+def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    stop = "def stop(x):\n    torch.manual_seed(1)\n    raise KeyboardInterrupt"
+    shown_as_theirs = {
+        "model(x.T)": "RuntimeError",
+        "nosuch(x)": "NameError",
+        "model(1 / 0)": "ZeroDivisionError",
+        "stop(x)": "KeyboardInterrupt",
+    }
+    refused = {
+        "x(x)": "`x` cannot be called: it is a Tensor",
+        "torch.nn.Linear(4, 4)": "`torch.nn.Linear` is a class: name a function",
+        "model(x).sum()": "`model(x).sum` computes what it calls",
+        "model(x) --modes max-autotun": "unknown mode `max-autotun` (torch has default",
+    }
+    lines = [f"%nbcache diagnose {line}" for line in (*shown_as_theirs, *refused)]
+    cells = [LOAD, SET_UP, DEFINE, stop, "before = state()", *lines, "print(state() == before)"]
+    notebook = run_cells(cells, with_headers, allow_errors=True)
+
+    for index, name in enumerate(shown_as_theirs.values(), 5):
+        assert [each.ename for each in errors(notebook, index)] == [name]
+    for index, said in enumerate(refused.values(), 5 + len(shown_as_theirs)):
+        assert said in "".join(each.get("text", "") for each in notebook.cells[index].outputs)
+    assert printed(notebook, -1) == "True\n"

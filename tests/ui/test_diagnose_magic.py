@@ -1,0 +1,53 @@
+"""`%nbcache diagnose`, the line: options and the expression, and what is no call."""
+
+from __future__ import annotations
+
+import pytest
+from IPython.core.error import UsageError
+
+from nbcache.ui.ipython.diagnose_magic import Line, _call_in, parsed
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("model(x)", Line("model(x)")),
+        ("  model(x)  --json", Line("model(x)", as_json=True)),
+        (
+            "--runs 5 model( x, mask = None ) --modes default,max-autotune",
+            Line("model( x, mask = None )", ("default", "max-autotune"), 5),
+        ),
+        ('f({"a b": x}, "it\'s --json")', Line('f({"a b": x}, "it\'s --json")')),
+        ("f(x, - --y)--runs=3", Line("f(x, - --y)--runs=3")),
+        ("f(x) --runs=3 --modes=lite", Line("f(x)", ("lite",), 3)),
+    ],
+)
+def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line: str, expected: Line) -> None:
+    assert parsed(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "there is no expression"),
+        ("--json", "there is no expression"),
+        ("model", "`model` is no call: write one, such as model(x)"),
+        ("model(x) + 1", "`model(x) + 1` is no call"),
+        ("model(x", "is no expression of Python"),
+        ("y = model(x)", "is no expression of Python"),
+        ("await model(x)", "is no call"),
+        ("model(x).sum()", "`model(x).sum` computes what it calls: put all of it into a function"),
+        ("make()(x)", "`make()` computes what it calls"),
+        ("model(x) --mode lite", "unknown option `--mode`; did you mean `--modes`"),
+        ("model(x) --runs", "`--runs` needs a value"),
+        ("model(x) --runs many", "`--runs` takes a number of calls, from 1 on, and no `many`"),
+        ("model(x) --runs 0", "`--runs` takes a number of calls"),
+        ("model(x) --json --json", "`--json` is given twice"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_a_next_step(line: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _call_in(parsed(line).expression)
+
+    assert said in str(caught.value)
+    assert "such as %nbcache diagnose model(x)" in str(caught.value)
