@@ -138,12 +138,14 @@ def test_failures_and_other_results_are_found_and_random_ones_compared_by_eager_
 def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:
-    stop = "def stop(x):\n    torch.manual_seed(1)\n    raise KeyboardInterrupt"
+    stop = "def stop(x):\n    torch.manual_seed(1)\n    raise KeyboardInterrupt\n"
+    stop += "few = (each for each in range(6))\ndef ends(x): return x + next(few)"
     shown_as_theirs = {
         "model(x.T)": "RuntimeError",
         "nosuch(x)": "NameError",
         "model(1 / 0)": "ZeroDivisionError",
         "stop(x)": "KeyboardInterrupt",
+        "ends(x)": "StopIteration",
     }
     refused = {
         "x(x)": "`x` cannot be called: it is a Tensor",

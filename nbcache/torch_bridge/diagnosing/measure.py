@@ -8,7 +8,8 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
 __all__ = ["diagnose"]
+
+T = TypeVar("T")
 
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
@@ -67,6 +70,8 @@ class _Diagnosing:
         self._call = call
         self._runs = runs
         self._notes: dict[str, None] = {}
+        self._is_users = False
+        """Whether what runs is the user's own, eager."""
         self._runner: Copied
         """What runs eager."""
         self._eager_seconds: list[float] = []
@@ -91,10 +96,10 @@ class _Diagnosing:
             eager_peak = _peak(runner.run)
         size = shared_size(self._call)
         variants: list[Variant] = []
-        resized: tuple[Resized, ...] = ()
+        resized: tuple[Resized, ...] | None = None
         for mode in dict.fromkeys(modes):
             variant, compiled = self._variant(mode, parts)
-            if not variants and compiled is not None and size is not None:
+            if resized is None and compiled is not None and size is not None:
                 resized = tuple(self._resized(runner, compiled, size))
             variants.append(variant)
             del compiled
@@ -110,7 +115,7 @@ class _Diagnosing:
             breaks=self._breaks,
             recompiles=self._recompiles,
             size=size,
-            resized=resized,
+            resized=resized or (),
             eager_peak_bytes=eager_peak,
             notes=tuple(self._notes),
         )
@@ -122,9 +127,17 @@ class _Diagnosing:
         __tracebackhide__ = True
         copy = copied(self._call)
         seeded(seed)
-        with _eagerly():
-            output = copy.run()
+        output = self._of_user(copy.run)
         return copy, {place: _own(each) for place, each in parts_of(output, copy.modules).items()}
+
+    def _of_user(self, run: Callable[[], T]) -> T:
+        """Run something eager; an error in there is the user's."""
+        __tracebackhide__ = True
+        self._is_users = True
+        with _eagerly():
+            result = run()
+        self._is_users = False
+        return result
 
     def _variant(self, mode: str, eager: dict[str, Any]) -> tuple[Variant, Copied | None]:
         """Return the call in one mode, and what was compiled; None where that fails."""
@@ -147,8 +160,11 @@ class _Diagnosing:
             if comparison.agreement in _SUSPECT:
                 comparison = self._looked_into(comparison, mode, eager)
             with _compiling():
+                _begin_step()
                 peak = _peak(compiled.run)
         except Exception as error:
+            if self._is_users:
+                raise
             return Variant(mode, failure=_short(error)), None
         found = Variant(
             mode,
@@ -199,8 +215,7 @@ class _Diagnosing:
                 run()
             _settle()
         seconds = time.perf_counter() - began
-        with _eagerly():
-            self._runner.run()
+        self._of_user(self._runner.run)
         return seconds
 
     def _timed(self, run: Callable[[], Any] | None) -> Timing:
@@ -214,9 +229,8 @@ class _Diagnosing:
         seconds: list[float] = []
         began = time.perf_counter()
         for done in range(self._runs):
-            with _eagerly():
-                self._runner.run()
-                self._eager_seconds.append(_seconds(self._runner.run))
+            self._of_user(self._runner.run)
+            self._eager_seconds.append(self._of_user(partial(_seconds, self._runner.run)))
             if run is not None:
                 with _compiling():
                     _begin_step()
