@@ -189,7 +189,7 @@ class Recompile:
     function: str
     times: int
     settled: bool
-    """Whether that was while warming up only."""
+    """Whether that came to an end: while warming up, or before the third time."""
     guard: str
     """What failed the last time."""
     action: str

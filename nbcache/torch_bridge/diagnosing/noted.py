@@ -21,6 +21,8 @@ __all__ = ["Noted", "guard_of", "recompiled"]
 
 _LONGEST = 160
 """Characters of a guard."""
+_OFTEN = 3
+"""So many recompiles are no coincidence."""
 _WHICH = re.compile(r"^\d+/\d+: ")
 """What stands before a guard: the compile that it belongs to."""
 _COMMENT = re.compile(r"\s+# ")
@@ -38,8 +40,8 @@ def recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
         if graph.recompile_reason and graph.direction is not Direction.BACKWARD:
             functions.setdefault(graph.function, []).append(index)
     for function, found in functions.items():
-        last = made[found[-1]]
-        yield Recompile(function, len(found), found[-1] < warm, guard_of(last), next_action(last))
+        last, settled = made[found[-1]], found[-1] < warm or len(found) < _OFTEN
+        yield Recompile(function, len(found), settled, guard_of(last), next_action(last))
 
 
 def guard_of(graph: GraphRecord) -> str:

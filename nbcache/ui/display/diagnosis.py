@@ -121,7 +121,7 @@ def _recompiles(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
         return
     details = []
     for each in found.recompiles:
-        until = "while warming up" if each.settled else "and it goes on"
+        until = "then no more" if each.settled else "and it goes on"
         details.append(f"{each.function}: {counted(each.times, 'time')}, {until}: {each.guard}")
         if not each.settled:
             details.append(_FIX + each.action)
