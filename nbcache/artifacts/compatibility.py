@@ -19,6 +19,7 @@ __all__ = [
     "foreseen_differences",
     "may_be_for_cpu",
     "scope",
+    "telling",
 ]
 
 
@@ -160,7 +161,7 @@ def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]
         remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
         if each.label == "device":
             remedy = _remedy_for_device(each)
-        there, here = _telling(each)
+        there, here = telling(each)
         rows.append((_value(each.label), _value(there), _value(here), remedy))
     lines = aligned(rows, right=())
     if (more := len(found) - _MOST_DIFFERENCES) > 0:
@@ -175,7 +176,7 @@ def _remedy_for_device(each: Difference) -> str:
     return f"it was made {made}: take a snapshot here, or use it where the device is that"
 
 
-def _telling(each: Difference) -> tuple[str | None, str | None]:
+def telling(each: Difference) -> tuple[str | None, str | None]:
     """Return the two values of a component; of two sets of features what the other lacks, and not all."""
     if each.label != "cpu.features" or each.old is None or each.new is None:
         return each.old, each.new

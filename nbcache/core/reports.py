@@ -11,7 +11,17 @@ from typing import Any
 from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Level, Outcome
 
-__all__ = ["PHASES", "Activity", "Cell", "CellReport", "Difference", "Explanation", "GraphRecord"]
+__all__ = [
+    "PHASES",
+    "RESUMED",
+    "Activity",
+    "Cell",
+    "CellReport",
+    "Difference",
+    "Explanation",
+    "GraphRecord",
+    "has_own_name",
+]
 
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
@@ -19,6 +29,14 @@ PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
 `trace` is looking for a stored trace and checking it; `build` is the C++ or Triton compiler; `wait` is for
 another kernel that compiles the same graph; `load` is reading from caches and loading kernels.
 """
+
+RESUMED = " (resumed)"
+"""What follows the name of a function that goes on after a graph break."""
+
+
+def has_own_name(function: str) -> bool:
+    """Tell whether a function has a name by which it is known again, as a lambda has not."""
+    return not function.removesuffix(RESUMED).endswith("<lambda>")
 
 
 @dataclass(frozen=True, slots=True)

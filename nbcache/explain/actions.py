@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nbcache.core.model import Outcome
-from nbcache.core.reports import GraphRecord
+from nbcache.core.reports import Difference, GraphRecord
 
 __all__ = ["NOTHING_TO_DO", "next_action"]
 
@@ -14,6 +14,7 @@ _STRANGER = "whom you do not trust"
 """What the reason of a miss says where somebody else's graph is not used."""
 
 _BREAKS = (
+    ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
     (
         r"backward\(\)|Optimizer\.",
         "compile what computes the loss, and call backward() and the optimizer outside",
@@ -47,6 +48,10 @@ _BYPASSES = (
 """What to do about a bypass, by its reason."""
 _RECOMPILES = (
     (
+        "deallocated|invalidated",
+        "make the model and its optimizer once: a cell that makes them anew compiles anew",
+    ),
+    (
         r"size mismatch|stride mismatch|\.size\(\)|shape",
         "compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim), or keep the shape",
     ),
@@ -59,21 +64,15 @@ _RECOMPILES = (
 """What to do about a recompile, by the guard that failed."""
 
 _MISSES = (
-    ("^constant .*param_groups", "give it to the optimizer as a tensor, such as lr=torch.tensor(0.001)"),
-    (r"^constant \w+$", "pass it as a tensor, and another value need not compile again"),
-    ("^constant", "make it a tensor, and another value need not compile again"),
-    ("^inputs", "nothing, if the model has changed; else see what the function closes over"),
-    ("^sizes", "nothing: it is for more sizes than one now, and the next kernel finds it"),
-    ("^input", "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"),
+    ("^inputs$", "nothing, if the model has changed; else see what the function closes over"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
-    (
-        "^(torch|triton|python|device|cpu|compiler)( |$)",
-        "nothing: each environment has its own, stored now",
-    ),
+    ("^(torch|triton|python|device|cpu|compiler)( |$)", "nothing: each environment has its own, stored now"),
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
     ("", NOTHING_TO_DO),
 )
-"""What to do about a miss, by what differs first."""
+"""What to do about a miss, by what differs first, where its values do not matter."""
+_NUMBER = re.compile(r"-?(\d|inf|nan)")
+_EACH_VALUE = "nothing: each value has a graph of its own, stored now"
 
 
 def next_action(graph: GraphRecord) -> str:
@@ -81,7 +80,7 @@ def next_action(graph: GraphRecord) -> str:
     if graph.graph_break_reason:
         return _first(_BREAKS, graph.graph_break_reason)
     if graph.explanation is not None:  # which tells more than the guard of the version that came last
-        return _first(_MISSES, graph.explanation.differences[0].what)
+        return _of_miss(graph.explanation.differences[0])
     if graph.recompile_reason:
         return _first(_RECOMPILES, graph.recompile_reason)
     if graph.outcome is Outcome.BYPASS:
@@ -91,6 +90,41 @@ def next_action(graph: GraphRecord) -> str:
     if graph.outcome is Outcome.HIT:
         return "nothing: it was there"
     return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
+
+
+def _of_miss(first: Difference) -> str:
+    """Return what to do about a miss, by what differs first."""
+    kind, _, name = first.what.partition(" ")
+    if kind == "constant":
+        return _of_constant(name, first)
+    if kind == "input" and name.isdecimal():
+        return _of_input(first.before, first.now)
+    if first.what == "sizes" and first.now == "dynamic":
+        return "nothing: it is for more sizes than one now, and the next kernel finds it"
+    return _first(_MISSES, first.what)
+
+
+def _of_constant(name: str, first: Difference) -> str:
+    if not all(_NUMBER.match(value) for value in (first.before, first.now)):
+        return _EACH_VALUE  # a flag, or what became a tensor
+    if name.endswith("['lr']"):
+        return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"
+    if name.isidentifier():
+        return "pass it as a tensor, and another value need not compile again"
+    if "." in name or "[" in name:
+        return f"{_EACH_VALUE}; as a tensor it need not compile again, where it is only calculated with"
+    return "make it a tensor, and another value need not compile again"
+
+
+def _of_input(before: str, now: str) -> str:
+    """Return what to do about an input, such as `f32[2, 64] of strides (1, 2) on cuda:0`."""
+    if before.partition("[")[0] != now.partition("[")[0]:
+        return "cast it before the call, or keep both: each is stored"
+    if before.partition(" on ")[2] != now.partition(" on ")[2]:
+        return "keep it on one device, or keep both: each is stored"
+    if before.partition("]")[0] == now.partition("]")[0]:
+        return "call it with tensors laid out alike, such as x.contiguous(), or keep both: each is stored"
+    return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
 
 
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str:

@@ -18,7 +18,7 @@ from itertools import takewhile
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.reports import Difference
 
-__all__ = ["Components", "differences", "from_lines", "from_text", "to_text"]
+__all__ = ["MOST_CONSTANTS", "Components", "differences", "from_lines", "from_text", "to_text"]
 
 _LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
 _SETTING = re.compile(r"inductor_config\[(.*)\]")
@@ -52,6 +52,8 @@ _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
 """Of more nodes from the first difference on, it is not looked for those that are the same again."""
+MOST_CONSTANTS = 300
+"""So many constants are kept, those with the shortest names: a large model has thousands."""
 _MOST_NODES = 4000
 """More nodes of a graph are not kept."""
 _MOST_BYTES = 1 << 20
@@ -151,7 +153,7 @@ def _input(value: str, digest: str) -> str:
         text += f" of strides ({', '.join(stride)})"
     device = "".join(re.findall(r"type='(\w+)'", fields.get("device", "")))
     if device and device != "cpu":
-        text += f" on {device}"
+        text += " on " + ":".join([device, *re.findall(r"index=(\d+)", fields["device"])])
     for name, usual in (("requires_grad", "False"), ("storage_offset", "0"), ("is_conj", "False")):
         if fields.get(name, usual) != usual:
             text += f", {name} {fields[name]}"
@@ -170,23 +172,33 @@ def _contiguous(shape: list[str]) -> list[str]:
     return strides[::-1]
 
 
-def differences(before: Components, now: Components) -> list[Difference]:
-    """Return what differs, what tells a person most first."""
+def differences(before: Components, now: Components, *, in_nodes: bool = True) -> list[Difference]:
+    """Return what differs, what tells a person most first.
+
+    Without `in_nodes`, that the graphs differ is one difference which says no more, and costs nothing.
+    """
     others = {name: _other(name, before.others, now.others) for name in {*before.others, *now.others}}
     named = [others[name] for name in _NAMES if name in others]
     rest = [others[name] for name in sorted(others) if name not in (*_NAMES, *_LAST)]
-    graph = _graph(before.nodes, now.nodes, now.places) if others.get("gm") else ()
+    graph: Iterable[Difference] = ()
+    changed: list[Difference] = []
+    vanished: list[Difference] = []
+    if others.get("gm"):  # else no constant has changed anything
+        graph = _graph(before.nodes, now.nodes, now.places) if in_nodes else (Difference("graph", "", ""),)
+        changed, vanished = _constants(before.constants, now.constants)
     last = [others[name] for name in _LAST[1:] if name in others]
-    changed, elsewhere = _constants(before.constants, now.constants)
     inputs = [*_inputs(before, now)]
     sizes = [each for each in inputs if each.what == _SIZES]
     order = [each for each in inputs if each.what == _ORDER]
+    other = [each for each in inputs if each not in (*sizes, *order)]
+    became_tensors = len(before.inputs) != len(now.inputs)
     found = [
         *changed,
         *sizes,
-        *elsewhere,
+        *(vanished if became_tensors else ()),
         *named,
-        *(each for each in inputs if each not in (*sizes, *order)),
+        *other,
+        *(() if became_tensors else vanished),
         *_settings(before.settings, now.settings),
         *rest,
         *graph,
@@ -203,8 +215,9 @@ def _constants(
     if before is None or now is None:
         return [], []
     found = [*_mappings("constant", before, now, "no constant")]
+    is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
     elsewhere = [each for each in found if each.what.partition(" ")[2] not in {*before} & {*now}]
-    return [each for each in found if each not in elsewhere], elsewhere
+    return [each for each in found if each not in elsewhere], [] if is_cut else elsewhere
 
 
 def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:

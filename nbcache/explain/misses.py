@@ -19,12 +19,17 @@ def explained(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation
 
     None where there is none to compare with, or none that differs: what made the miss is not in the key.
     """
-    nearest: Explanation | None = None
+    nearest: tuple[int, str, Components] | None = None
     for key, text in [each for each in stored if each[1]][:_MOST]:
         try:
-            found = tuple(differences(from_text(text), now))
+            before = from_text(text)
         except FormatError:
             continue
-        if found and (nearest is None or len(found) < len(nearest.differences)):
-            nearest = Explanation(key, found)
-    return nearest
+        apart = len(differences(before, now, in_nodes=False))
+        if apart and (nearest is None or apart < nearest[0]):
+            nearest = (apart, key, before)
+    if nearest is None:
+        return None
+    _, key, before = nearest
+    found = differences(before, now)
+    return Explanation(key, tuple(found)) if found else None

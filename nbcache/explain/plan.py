@@ -6,7 +6,6 @@ All of it is an estimate: torch decides by the graph that it traces, and nothing
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +13,13 @@ from typing import Any
 from nbcache.artifacts.history import Run, Usual, expected
 from nbcache.core.key import Difference
 from nbcache.core.model import Direction, Level, Manifest, Outcome
+from nbcache.core.reports import RESUMED
 from nbcache.explain.notebook import NotebookCell
 
 __all__ = ["CellPlan", "GraphPlan", "Place", "Plan", "Unfit", "Verdict", "planned"]
 
 _GRAPH = "inductor"
 """The artifact that makes a graph a hit; the others make it load faster."""
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
 _NAMELESS = frozenset({"forward", "__call__", "<locals>", "<lambda>", "<module>"})
 """Parts of functions' names that tell nothing."""
 
@@ -397,8 +396,7 @@ def _edited(
 
 def _names(function: str) -> Iterator[str]:
     """Yield the names by which a cell may mention a function."""
-    resumed = _RESUMED.fullmatch(function)
-    for name in (resumed[1] if resumed else function).split("."):
+    for name in function.removesuffix(RESUMED).split("."):
         if name not in _NAMELESS:
             yield name
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nbcache.artifacts.history import Run, expected
-from nbcache.core.model import Direction
+from nbcache.core.model import Direction, Environment
 from nbcache.core.reports import Activity
 
 __all__ = ["with_estimates"]
@@ -15,14 +15,22 @@ _COLD = frozenset({"inductor", "build"})
 """Phases that only a graph that is not there goes through."""
 
 
-def with_estimates(now: Activity, history: Sequence[Run], cell: str, *, stored: bool) -> Activity:
+def with_estimates(
+    now: Activity,
+    history: Sequence[Run],
+    cell: str,
+    environment: Environment | None = None,
+    *,
+    stored: bool,
+) -> Activity:
     """Return what is being compiled with what it usually takes.
 
     `history` is oldest first, `cell` the digest of the cell that runs; `stored` tells whether its graphs are
-    there, so that they are expected to hit.
+    there, so that they are expected to hit. Where there are runs of this `environment`, others do not count.
     """
     directions = [Direction.BACKWARD] if now.backward else [Direction.FORWARD, Direction.INFERENCE]
-    usual = [expected(history, cell, now.function, direction) for direction in directions]
+    here = "" if environment is None else environment.digest
+    usual = [expected(history, cell, now.function, each, environment=here) for each in directions]
     hits = stored and now.phase not in _COLD
     found = [each for one in usual if (each := one.restored if hits else one.cold) is not None]
     seconds = max((each.get("total", 0.0) for each in found), default=0.0)

@@ -205,7 +205,7 @@ class Stats:
     notebook: Lifetime
     """All kernels of this notebook that are remembered."""
     store: Lifetime
-    """All kernels of all notebooks that are remembered."""
+    """All kernels of all notebooks that are remembered, without reasons, which may quote others' code."""
     traces: Mapping[str, int] = field(default_factory=dict)
     """How many stored traces were `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
 

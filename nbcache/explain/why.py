@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbcache.core.model import Direction
-from nbcache.core.reports import Explanation, GraphRecord
+from nbcache.core.reports import RESUMED, Explanation, GraphRecord
 from nbcache.explain.actions import next_action
 
 __all__ = ["Why", "explain"]
-
-_RESUMED = " (resumed)"
-"""What follows the name of a function that goes on after a graph break."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Why:
         if not self.graph.graph_break_reason or self.fell_into < 2:
             return ""
         parts = f"{self.fell_into} graphs, with Python between them"
-        return f"{self.graph.function.removesuffix(_RESUMED)} fell into {parts}: nothing is fused across"
+        return f"{self.graph.function.removesuffix(RESUMED)} fell into {parts}: nothing is fused across"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names that docs/json.md documents."""
@@ -60,7 +57,9 @@ class Why:
                 {"what": each.what, "before": each.before, "now": each.now, "where": each.where}
                 for each in (() if found is None else found.differences)
             ],
+            "so_far": self.meter or None,
             "fell_into": self.fell_into,
+            "cost": self.cost or None,
             "action": self.action,
         }
 
@@ -72,12 +71,15 @@ def explain(graphs: Iterable[GraphRecord], known: Sequence[GraphRecord]) -> list
 
 def _fell_into(graph: GraphRecord, known: Sequence[GraphRecord]) -> int:
     """Return how many frames the function of a graph has become, in the cell that compiled it."""
-    name = graph.function.removesuffix(_RESUMED)
     frames = {
         each.compile_id.partition("/")[0]
         for each in known
-        if each.function.removesuffix(_RESUMED) == name
-        and each.cell == graph.cell
-        and each.direction is not Direction.BACKWARD
+        if _whose(each) == _whose(graph) and each.direction is not Direction.BACKWARD
     }
     return max(1, len(frames))
+
+
+def _whose(graph: GraphRecord) -> tuple[object, ...]:
+    """Return what the parts of one function share: after a break, torch names them without their class."""
+    name = graph.function.removesuffix(RESUMED).rpartition(".")[2]
+    return (name, graph.location.rpartition(":")[0], graph.cell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from nbcache.artifacts.compatibility import differences
+from nbcache.artifacts.compatibility import differences, telling
 from nbcache.core.model import Environment, GraphSummary, Manifest
 from nbcache.core.reports import Difference
 
@@ -31,7 +31,7 @@ def unusable(manifests: Iterable[Manifest], here: Environment, where: str) -> It
     for manifest in manifests:
         if manifest.graphs and (found := differences(manifest, here)):
             told = [
-                Difference(_called(each.label), _shown(each.old), _shown(each.new))
+                Difference(_called(each.label), *map(_shown, telling(each)))
                 for each in sorted(found, key=lambda each: _order(each.label))
             ]
             yield Elsewhere(manifest.graphs, where, tuple(told))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Iterable
 
 from nbcache.artifacts.history import MAX_RUNS, Run, merged, run_of
 from nbcache.core.reports import GraphRecord
+from nbcache.core.threads import renew_in_children
 from nbcache.kernel.local_cache import LocalLevel
 
 __all__ = ["History"]
@@ -23,45 +25,58 @@ class History:
         self.kernel = secrets.token_hex(8)
         """Tells this kernel's runs from those of others."""
         self._local = local
+        self._lock = threading.Lock()
         self._earlier: tuple[Run, ...] = ()
         self._own: list[Run] = []
         self._number = 0
         self._known: tuple[Run, ...] | None = ()
         self._due = self._tidied = False
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child."""
+        self._lock = threading.Lock()
 
     def runs(self) -> tuple[Run, ...]:
         """Return the runs that are known, oldest first."""
-        if (known := self._known) is None:
-            known = self._known = merged([*self._earlier, *self._own])
-        return known
+        with self._lock:
+            if self._known is None:
+                self._known = merged([*self._earlier, *self._own])
+            return self._known
 
     def read(self, notebook: str) -> None:
         """Take in what is stored."""
-        self._earlier = self._local.history(notebook) or ()
-        self._known = None
+        stored = self._local.history(notebook)
+        with self._lock:
+            if stored is not None:
+                self._earlier, self._known = stored, None
 
     def add(self, graphs: Iterable[GraphRecord], environment_digest: str) -> None:
         """Take in the graphs of a cell that has just ended."""
         now = time.time()
-        for graph in graphs:
-            run = run_of(
-                graph, time=now, kernel=self.kernel, number=self._number, environment=environment_digest
-            )
-            self._own.append(run)
-            self._number += 1
-        del self._own[:-MAX_RUNS]
-        self._known = None
-        self._due = True
+        with self._lock:
+            for graph in graphs:
+                run = run_of(
+                    graph, time=now, kernel=self.kernel, number=self._number, environment=environment_digest
+                )
+                self._own.append(run)
+                self._number += 1
+            del self._own[:-MAX_RUNS]
+            self._known = None
+            self._due = True
 
     def save(self, notebook: str) -> None:
         """Write what this kernel has run, where there is any that is not written."""
-        if self._due:
-            self._due = False
-            written = self._local.save_history(notebook, self.kernel, list(self._own), tidy=not self._tidied)
+        with self._lock:
+            due, self._due, own = self._due, False, list(self._own)
+        if due:
+            written = self._local.save_history(notebook, self.kernel, own, tidy=not self._tidied)
             self._tidied |= written is not None
-            self._due |= written is None
+            if written is None:
+                self._due = True
 
     def forget(self) -> None:
         """Begin as if nothing had been run: what was stored is removed."""
-        self._earlier, self._own, self._known = (), [], ()
-        self._due = False
+        with self._lock:
+            self._earlier, self._own, self._known = (), [], ()
+            self._due = False

@@ -84,7 +84,8 @@ class NotebookCache:
         self._origins: dict[tuple[str, str], Source] = {}
         self.elsewhere: list[Callable[[], Iterable[Elsewhere]]] = []
         """What else tells of graphs that cannot be used here; each answers at once."""
-        self._elsewhere: dict[str, list[Elsewhere]] = {}
+        self._elsewhere: dict[tuple[str, str], list[Elsewhere]] = {}
+        """By where they are, and their environment's digest."""
         self._given_up: set[tuple[str, str]] = set()
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder = ManifestBuilder()
@@ -204,7 +205,8 @@ class NotebookCache:
     def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
         """Take note of what is not stored here, such as `published by a@b`, in whatever environment."""
         if (environment := self.environment) is not None:
-            self._elsewhere[where] = [*unusable(manifests, environment, where)]
+            for each in manifests:
+                self._elsewhere[where, each.environment.digest] = [*unusable([each], environment, where)]
 
     def is_given_up(self, type: str, key: str) -> bool:
         """Tell whether what is stored under `key` was found to be of no use."""
@@ -367,6 +369,6 @@ class NotebookCache:
         if self._kernel.settings.prefetch:
             manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
         prefetcher.begin(manifest)
-        self.note_elsewhere("stored for another environment", self._local.of_all_environments(notebook))
-        self.history.read(notebook)
         self._kernel.was_read(environment)
+        self.history.read(notebook)
+        self.note_elsewhere("in the local store", self._local.of_all_environments(notebook))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary
-from nbcache.core.reports import Explanation, GraphRecord
+from nbcache.core.reports import Difference, Explanation, GraphRecord, has_own_name
 from nbcache.explain.components import Components
 from nbcache.explain.misses import explained
 from nbcache.kernel.elsewhere import Elsewhere
@@ -69,12 +69,15 @@ def why_missed(
     known: list[GraphSummary | GraphRecord] = [*before, *here]
     counts = {graph.threads for graph in known if graph.threads}
     if miss.threads and counts and miss.threads not in counts:
-        those = " or ".join(map(str, sorted(counts)))
-        return Reason(f"not stored for this number of threads: {miss.threads} now, {those} before")
+        return _of_threads(miss, known, " or ".join(map(str, sorted(counts))))
     if miss.incomplete:
         return Reason(INCOMPLETE)
+    others = [each for each in elsewhere if _versions(miss, each.graphs)]
+    for each in others:
+        if not each.differences and any(graph.key == miss.key for graph in each.graphs):
+            return Reason(f"not used: it is {each.where}")
     if not known:
-        return _of_others(miss, elsewhere) or Reason(FIRST_TIME)
+        return _of_environments(miss, others) or Reason(FIRST_TIME)
     if any(graph.key == miss.key for graph in before):
         return Reason(GONE)
     if (found := _nearest(miss, known)) is not None:
@@ -88,17 +91,24 @@ def why_missed(
     return Reason(f"{NOT_STORED}{text}")
 
 
-def _of_others(miss: Miss, elsewhere: Iterable[Elsewhere]) -> Reason | None:
-    """Return why a graph that is stored by another environment, or by a stranger, is not used here."""
-    for each in elsewhere:
-        if not (versions := _versions(miss, each.graphs)):
-            continue
-        if each.differences:
-            found = Explanation(versions[-1].key, each.differences)
-            return Reason(f"{NOT_STORED}{each.where}, but {found.clause()}", found)
-        if any(graph.key == miss.key for graph in versions):
-            return Reason(f"not used: it is {each.where}")
-    return None
+def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts: str) -> Reason:
+    """Return why a graph is compiled again for another number of threads, and what else differs."""
+    text = f"not stored for this number of threads: {miss.threads} now, {counts} before"
+    threads, found = Difference("threads", counts, str(miss.threads)), _nearest(miss, known)
+    if found is None:
+        return Reason(text, Explanation(known[-1].key or "", (threads,)))
+    rest = [each for each in found.differences if each.what != threads.what]
+    return Reason(text, Explanation(found.nearest, (threads, *rest)))
+
+
+def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
+    """Return why a graph that is stored for other environments does not fit here, by the most similar."""
+    unfit = [each for each in others if each.differences]
+    if not unfit:
+        return None
+    each = min(unfit, key=lambda one: len(one.differences))
+    found = Explanation(_versions(miss, each.graphs)[-1].key, each.differences)
+    return Reason(f"not stored for this environment: {found.clause()} ({each.where})", found)
 
 
 def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
@@ -120,7 +130,7 @@ def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explana
 
 def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
     """Tell whether two functions may be versions of one, by their names; lambdas have none of their own."""
-    return function == other and (not function.endswith("<lambda>") or cell == other_cell)
+    return function == other and (has_own_name(function) or cell == other_cell)
 
 
 def _digest(graph: GraphSummary | GraphRecord) -> str:

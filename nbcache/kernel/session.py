@@ -80,7 +80,7 @@ class Session:
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
         self.explaining_seconds = 0.0
-        """Of these, what it cost to keep what keys are made of, and to say why graphs missed."""
+        """Of these, what keeping the parts of keys cost, and saying why graphs missed."""
         self._locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker(self._renamed)
@@ -223,7 +223,8 @@ class Session:
             return None
         cell = self.cell.digest if self.cell else ""
         stored = any(graph.function == activity.function for graph in self.cache.summaries())
-        activity = with_estimates(activity, self.cache.history.runs(), cell, stored=stored)
+        history = self.cache.history.runs()
+        activity = with_estimates(activity, history, cell, self.environment, stored=stored)
         if (shared_client := self.shared_client) is None or (holder := shared_client.holder) is None:
             return activity
         return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
@@ -280,15 +281,9 @@ class Session:
             marks.append(
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
-        shared = None if self.shared_client is None else self.shared_client.level
-        failure = None if shared is None else shared.failure
-        if (
-            graphs
-            and shared is not None
-            and failure is not None
-            and not self.report_log.will_say(failure.what)
-        ):
-            marks.append(f"{shared.name} is off for now: {failure.what}")
+        shared = self.shared_client
+        if graphs and shared and (why := shared.why_off) and not self.report_log.will_say(why):
+            marks.append(f"{shared.level.name} is off for now: {why}")
         report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
         self.cell = None
         self._idle_since = self._clock()

@@ -291,7 +291,7 @@ class Tracker:
         names.add(event.name)
         again = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
         listed = ", ".join(sorted(names)[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-        note = f"re-tuned: {again} benchmarked again, since no best configuration is stored: {listed}"
+        note = f"re-tuned: {again} benchmarked again, since no configuration that fits is stored: {listed}"
         self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
     def _finish(self, compile: Compile) -> None:

@@ -113,6 +113,11 @@ class SharedClient:
         return self._holder
 
     @property
+    def why_off(self) -> str:
+        """Why the shared level is not asked for now; empty where it is."""
+        return self.level.failure.what if self.level.failure else ""
+
+    @property
     def source(self) -> Source:
         """How reports name what comes from there."""
         return (Level.L3, self.level.name)

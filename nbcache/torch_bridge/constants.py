@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import FrameType, FunctionType
 from typing import Any
 
+from nbcache.explain.components import MOST_CONSTANTS
 from nbcache.torch_bridge.events import given_to_compile
 
 __all__ = ["constants_read"]
@@ -20,8 +21,6 @@ _TYPES = (bool, int, float, complex, type(None))
 """Types of constants that are told; texts are not, which may be nobody else's business."""
 _LONGEST = 60
 """Characters of a constant that are kept."""
-_MOST = 300
-"""Constants that are kept, those with the shortest names: a large model has thousands."""
 _DEEP = 80
 """Frames from where torch asks its cache up to where Dynamo begins."""
 _GUARDS = frozenset({"BOOL_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH", "NONE_MATCH"})
@@ -42,31 +41,43 @@ def constants_read(frame: FrameType | None) -> dict[str, str] | None:
     if context is None or not all(isinstance(scope, Mapping) for scope in given.values()):
         return None
     found: dict[str, str] = {}
+    reached: dict[Any, tuple[str, Any]] = {}
     for guard in context.guards_context.dynamo_guards:
         if guard.create_fn_name() not in _GUARDS:
             continue
-        name, value = _reached(guard.originating_source, given)
-        if name and type(value) in _TYPES and len(text := repr(value)) <= _LONGEST:
+        name, value = _reached(guard.originating_source, given, reached)
+        if type(value) not in _TYPES or not name or name.startswith("__"):
+            continue
+        if len(text := repr(value)) <= _LONGEST:
             found[name] = text
     if not found and not len(context.guards_context.dynamo_guards):
         return None
-    kept = sorted(found, key=lambda name: (len(name), name))[:_MOST]
+    kept = sorted(found, key=lambda name: (len(name), name))[:MOST_CONSTANTS]
     return {name: found[name] for name in kept if name.isprintable()}
 
 
-def _reached(source: Any, scopes: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return what a person calls a source, and its value; an empty name where it is reached otherwise."""
+def _reached(source: Any, scopes: Mapping[str, Any], known: dict[Any, tuple[str, Any]]) -> tuple[str, Any]:
+    """Return what a person calls a source, and its value; an empty name where it is reached otherwise.
+
+    `known` are those that were reached before.
+    """
+    if (found := known.get(source)) is None:
+        found = known[source] = _reach(source, scopes, known)
+    return found
+
+
+def _reach(source: Any, scopes: Mapping[str, Any], known: dict[Any, tuple[str, Any]]) -> tuple[str, Any]:
     kind = type(source).__name__
     if kind == "LocalSource":
         return source.local_name, scopes["locals"].get(source.local_name, _ABSENT)
     if kind == "GlobalSource":
-        return source.global_name, scopes["globals"].get(source.global_name, _ABSENT)
+        return _global(source.global_name), scopes["globals"].get(source.global_name, _ABSENT)
     if kind == "CellContentsSource":
-        return _variable(source, scopes)
+        return _variable(source, scopes, known)
     base = getattr(source, "base", None)
     if base is None:
         return "", _ABSENT
-    name, value = _reached(base, scopes)
+    name, value = _reached(base, scopes, known)
     if not name or value is _ABSENT:
         return "", _ABSENT
     if kind in ("AttrSource", "GenericAttrSource"):
@@ -78,6 +89,11 @@ def _reached(source: Any, scopes: Mapping[str, Any]) -> tuple[str, Any]:
     return "", _ABSENT
 
 
+def _global(name: str) -> str:
+    """Return what a person calls a global: Dynamo imports modules of functions by `__import_a_dot_b`."""
+    return name.removeprefix("__import_").replace("_dot_", ".") if name.startswith("__import_") else name
+
+
 def _attribute(name: str, value: Any, member: str) -> tuple[str, Any]:
     if type(value) is FunctionType:
         return f"{name}.{member}", getattr(value, member, _ABSENT)
@@ -86,12 +102,13 @@ def _attribute(name: str, value: Any, member: str) -> tuple[str, Any]:
 
 def _item(name: str, value: Any, index: Any, member: str) -> tuple[str, Any]:
     """Return an item of a list, a tuple or a dictionary; of a module's own dictionaries, by its attribute."""
-    if type(index) is not int and not (type(index) is str and index.isidentifier()):
-        return "", _ABSENT  # a key may be anybody's data; one that is a name is code
-    if member in _MEMBERS and isinstance(index, str):
-        called = f"{name.rpartition('.')[0]}.{index}"
-    else:
+    owner = name.rpartition(".")[0]
+    if type(index) is str and member in _MEMBERS:
+        called = f"{owner}.{index}" if index.isidentifier() else f"{owner}[{index}]"
+    elif type(index) is int or (type(index) is str and index.isidentifier()):
         called = f"{name}[{index!r}]"
+    else:
+        return "", _ABSENT  # a key may be anybody's data; one that is a name is code
     try:
         if isinstance(value, dict):
             return called, dict.__getitem__(value, index)
@@ -103,13 +120,13 @@ def _item(name: str, value: Any, index: Any, member: str) -> tuple[str, Any]:
     return "", _ABSENT
 
 
-def _variable(source: Any, scopes: Mapping[str, Any]) -> tuple[str, Any]:
+def _variable(source: Any, scopes: Mapping[str, Any], known: dict[Any, tuple[str, Any]]) -> tuple[str, Any]:
     """Return a variable that a function closes over, by the name that the function has for it."""
     item = source.base
     cells: Any = getattr(item, "base", None)
     if type(cells).__name__ not in ("AttrSource", "ClosureSource") or type(index := item.index) is not int:
         return "", _ABSENT
-    name, function = _reached(cells.base, scopes)
+    name, function = _reached(cells.base, scopes, known)
     if not name or type(function) is not FunctionType:
         return "", _ABSENT
     try:

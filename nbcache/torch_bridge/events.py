@@ -62,7 +62,7 @@ _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 _USERS_TRACE = "User stack trace"
 _GUARD_OF = re.compile(r"\W*\d+/\d+: ")
 """How a guard begins that failed: with the compile that made it."""
-_LIMIT = "recompile limit exceeded"
+_LIMIT = re.compile(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)")
 """What torch's error says where a function was compiled too often."""
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
@@ -312,10 +312,11 @@ def _warn_of_limit(
     session: Session, function: str, compile_id: str | None, recompiled: str | None, failure: str | None
 ) -> None:
     """Say so where a function is compiled once more at most, and where it was compiled too often."""
-    limit, count = _recompile_limit(), (compile_id or "").partition("/")[2]
-    if _LIMIT in str(sys.exc_info()[1] or ""):
+    limit, count, error = _recompile_limit(), (compile_id or "").partition("/")[2], sys.exc_info()[1]
+    reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
+    if reached is not None:
         session.notice(
-            f"{function} was compiled {limit} times, the limit (torch._dynamo.config.recompile_limit): "
+            f"{function} was compiled {reached[2]} times, the limit (torch._dynamo.config.{reached[1]}): "
             "calls that fit none of these run eagerly; %nbcache why says what differs"
         )
     elif recompiled and failure is None and count.isdecimal() and limit > 2 and int(count) + 2 == limit:

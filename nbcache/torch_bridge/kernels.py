@@ -60,13 +60,16 @@ def follow_candidates(select_algorithm: ModuleType, session: Session, patches: P
 
     def choices_timed(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
+        around = timed.get(thread)  # where a choice is a graph that is tuned itself
         timed[thread] = [0, len(choices)]
-        session.attempt(_FOLLOWING, partial(tell, 0, len(choices)))
+        session.attempt(_FOLLOWING, partial(tell, *timed[thread]))
         try:
             return original(cls, choices, *args, **kwargs)
         finally:
-            del timed[thread]
-            session.attempt(_FOLLOWING, partial(tell, 0, 0))
+            timed.pop(thread, None)
+            if around is not None:
+                timed[thread] = around
+            session.attempt(_FOLLOWING, partial(tell, *(around or (0, 0))))
 
     def choice_timed(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         try:

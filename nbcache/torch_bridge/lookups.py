@@ -81,7 +81,10 @@ def _looked_up(
         components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines))
     level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
     threads, saved = sys.modules["torch"].get_num_threads(), info.get("time_saved_ns")
-    why = None if hit else _miss_reason(session, key, info, threads, backward, components)
+    why = None
+    if not hit:
+        ask = partial(_miss_reason, session, key, info, threads, backward, components)
+        why = session.attempt(_FOLLOWING, ask)
     kept = "" if components is None else to_text(components)
     session.explaining_seconds += time.perf_counter() - began
     session.emit(

@@ -12,7 +12,7 @@ import pytest
 from nbcache.core.errors import FormatError
 from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Outcome
-from nbcache.core.reports import GraphRecord
+from nbcache.core.reports import Difference, Explanation, GraphRecord
 from nbcache.explain.actions import NOTHING_TO_DO, next_action
 from nbcache.explain.components import Components, differences, from_lines, from_text, to_text
 from nbcache.explain.misses import explained
@@ -159,11 +159,13 @@ def test_the_nearest_graph_is_the_one_that_differs_least() -> None:
     assert explained(made(), [("same", to_text(made()))]) is None
 
 
+OTHER = "[x] gm: another graph"
+
+
 def test_a_miss_has_the_action_for_what_differs_first() -> None:
     graph = GraphRecord("f", "0/0", Direction.INFERENCE, Outcome.MISS)
     several = [f"[x] inductor_config[{name}]: 1" for name in "abcd"]
     for now, action in (
-        (made(lr="0.1"), "pass it as a tensor"),
         (made(*several), "use the same mode"),
         (made("[x] cpp_runtime_thread_count: 1"), "torch.set_num_threads"),
         (made("[x] example_inputs[1]: ('s77',)"), "for more sizes than one"),
@@ -171,6 +173,34 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
     ):
         found = explained(now, [("before", to_text(made()))])
         assert action in next_action(replace(graph, explanation=found))
+
+
+@pytest.mark.parametrize(
+    ("what", "before", "now", "action"),
+    [
+        ("constant lr", "0.1", "0.2", "pass it as a tensor"),
+        ("constant K of f", "1", "2", "make it a tensor"),
+        ("constant net.scale", "1", "2", "where it is only calculated with"),
+        ("constant self.param_groups[0]['lr']", "0.1", "0.2", "lr=torch.tensor"),
+        ("constant self.param_groups[0]['nesterov']", "False", "True", "each value has a graph"),
+        ("constant net.training", "True", "False", "each value has a graph"),
+        ("constant lr", "0.1", "no constant", "each value has a graph"),
+        ("input 0", "f32[2, 4]", "f32[3, 4]", "dynamic=True"),
+        ("input 0", "f32[2, 4]", "f64[2, 4]", "cast it"),
+        ("input 0", "f32[2, 4] on cuda:0", "f32[2, 4] on cuda:1", "on one device"),
+        ("input 0", "f32[2, 4]", "f32[2, 4] of strides (1, 2)", "contiguous"),
+        ("inputs", "4", "6", "what the function closes over"),
+        ("inputs: in another order", "", "", NOTHING_TO_DO),
+        ("sizes", "dynamic", "fixed", NOTHING_TO_DO),
+        ("threads", "2", "1", "torch.set_num_threads"),
+        ("torch", "2.13.0", "2.15.0", "each environment has its own"),
+        ("cpu features", "avx512", "none", "each environment has its own"),
+    ],
+)
+def test_what_to_do_follows_from_the_values_as_well(what: str, before: str, now: str, action: str) -> None:
+    found = Explanation("k", (Difference(what, before, now),))
+    graph = GraphRecord("f", "0/0", Direction.INFERENCE, Outcome.MISS, explanation=found)
+    assert action in next_action(graph)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +247,33 @@ def test_a_change_of_the_graph_names_the_line_that_it_stands_in() -> None:
 
 
 def test_constants_are_compared_where_both_are_known_and_those_that_changed_come_first() -> None:
-    def reads(constants: dict[str, str] | None) -> Components:
-        return from_lines([], DEFAULTS, constants)
+    def reads(constants: dict[str, str] | None, *lines: str) -> Components:
+        return from_lines(lines or ["[a] gm: a graph"], DEFAULTS, constants)
 
     before = reads({"a": "1", "self.lr": "0.1"})
-    assert differences(before, reads(None)) == differences(reads(None), before) == []
-    assert [each.what for each in differences(before, reads({"b": "2", "self.lr": "0.2"}))] == [
+    assert [each.what for each in differences(before, reads(None, OTHER))] == [
+        "graph: its nodes are connected otherwise"
+    ]
+    now = reads({"b": "2", "self.lr": "0.2"}, OTHER)
+    assert [each.what for each in differences(before, now)][:3] == [
         "constant self.lr",
         "constant a",
         "constant b",
     ]
     assert from_text(to_text(reads(None))).constants is None
+
+
+def test_a_constant_explains_nothing_where_the_graph_is_the_same() -> None:
+    before, now = (
+        from_lines(["[a] gm: a graph", f"[{size}] example_inputs[0]: [{size}]"], DEFAULTS, {"epoch": size})
+        for size in ("1", "2")
+    )
+    assert [each.what for each in differences(before, now)] == ["input 0"]
+
+
+def test_a_constant_that_is_read_now_only_follows_from_what_else_has_changed() -> None:
+    before = from_lines(["[a] gm: a", "[1] example_inputs[0]: [1]"], DEFAULTS, {})
+    now = from_lines([OTHER, "[2] example_inputs[0]: [2]"], DEFAULTS, {"BIG": "2.0"})
+    assert [each.what for each in differences(before, now)][:2] == ["input 0", "constant BIG"]
+    tensor = from_lines([OTHER], DEFAULTS, {"BIG": "2.0"})
+    assert differences(before, tensor)[0].what == "constant BIG"  # one input less: it was a tensor

@@ -32,6 +32,18 @@ def test_a_graph_break_says_how_many_graphs_its_function_fell_into() -> None:
     assert Why(broken).cost == ""
 
 
+def test_the_parts_of_a_method_after_its_graph_break_count_as_well() -> None:
+    broken = replace(
+        GRAPH, function="Net.forward", compile_id="0/0", location="In[1]:3", graph_break_reason="print"
+    )
+    rest = replace(GRAPH, function="forward (resumed)", compile_id="1/0", location="In[1]:5")
+    other = replace(GRAPH, function="forward (resumed)", compile_id="2/0", location="module.py:5")
+
+    (why,) = explain([broken], [broken, rest, other])
+
+    assert why.cost.startswith("Net.forward fell into 2 graphs")
+
+
 def test_a_graph_that_a_stranger_has_signed_ends_in_trusting_them() -> None:
     strange = replace(GRAPH, reason="not used: it is in a.nbcache, signed by somebody whom you do not trust")
     assert Why(strange).action == "trust who signed it: %nbcache trust"

@@ -87,7 +87,7 @@ def test_a_graph_of_another_environment_says_what_differs() -> None:
 
     why = why_missed(Miss("now", "f", "c1", 2), [], [], elsewhere)
 
-    assert why.text == "not stored: in n.nbcache, but torch: 2.13.0 before, 2.15.0 now"
+    assert why.text == "not stored for this environment: torch: 2.13.0 before, 2.15.0 now (in n.nbcache)"
     assert why.explanation is not None and why.explanation.nearest == "k1"
     assert why_missed(Miss("now", "g", "c1", 2), [], [], elsewhere).text == FIRST_TIME
     assert "this cell is unchanged" in why_missed(Miss("now", "f", "c1", 2), [stored()], [], elsewhere).text
@@ -98,3 +98,10 @@ def test_a_graph_of_a_stranger_is_named_where_it_is_the_very_one() -> None:
     strange, said = [Elsewhere((stored(key="now"),), "in a.nbcache, not signed")], "in a.nbcache, not signed"
     assert why_missed(Miss("now", "f", "c1"), [], [], strange).text == f"not used: it is {said}"
     assert why_missed(Miss("other", "f", "c1"), [], [], strange).text == FIRST_TIME
+    assert said in why_missed(Miss("now", "f", "c1"), [stored()], [], strange).text  # though others are known
+
+
+def test_another_number_of_threads_is_a_difference_and_comes_first() -> None:
+    why = why_missed(Miss("now", "f", "c1", 1), [stored(threads=2)], [])
+    assert why.explanation is not None
+    assert why.explanation.differences[0].words() == "threads: 2 before, 1 now"

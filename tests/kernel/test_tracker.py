@@ -288,7 +288,7 @@ def test_a_hit_whose_kernels_are_benchmarked_all_the_same_is_re_tuned() -> None:
     assert graph.outcome is Outcome.HIT and graph.cell is cell
     assert (
         graph.reason
-        == "re-tuned: 2 kernels were benchmarked again, since no best configuration is stored: a, b"
+        == "re-tuned: 2 kernels were benchmarked again, since no configuration that fits is stored: a, b"
     )
 
 
@@ -315,7 +315,7 @@ def test_what_is_tuned_counts_for_the_last_graph_of_its_compile_that_runs_it() -
     script.compile_id = None
     script.tell(KernelTuned, name="a")
 
-    note = "re-tuned: 1 kernel was benchmarked again, since no best configuration is stored: "
+    note = "re-tuned: 1 kernel was benchmarked again, since no configuration that fits is stored: "
     assert [graph.reason for graph in script.tracker.records] == [None, f"{note}b", f"{note}a", None]
 
 
@@ -341,7 +341,7 @@ def test_tuning_is_told_after_what_else_a_hit_had_to_do() -> None:
 
     assert graph.reason == (
         "traced again: AOTAutograd's entry is not there, or does not fit these inputs; "
-        "re-tuned: 1 kernel was benchmarked again, since no best configuration is stored: a"
+        "re-tuned: 1 kernel was benchmarked again, since no configuration that fits is stored: a"
     )
 
 

@@ -495,7 +495,7 @@ CachingAutotuner.coordinate_descent_tuning(tuners["triton_b"], None)
     notebook = run_cells([LOAD, imports, hit, reason, one, reason, other, reason, kernels], isolated)
 
     assert told(printed(notebook, 3)) is None
-    why = "benchmarked again, since no best configuration is stored"
+    why = "benchmarked again, since no configuration that fits is stored"
     assert told(printed(notebook, 5)) == f"re-tuned: 1 kernel was {why}: triton_a"
     assert told(printed(notebook, 7)) == f"re-tuned: 2 kernels were {why}: triton_a, triton_b"
     assert told(printed(notebook, 8)) == 2

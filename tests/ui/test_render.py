@@ -530,7 +530,7 @@ def test_long_checks_stay_within_the_width_and_break_no_path():
     assert not any(line.startswith("faked") for line in text.splitlines())
 
 
-FIRST = "a first compile takes its time, and the next kernel saves it"
+FIRST = "a first compile takes its time"
 BAR = "43%|####      |"
 
 

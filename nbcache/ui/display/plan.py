@@ -10,7 +10,7 @@ from nbcache.ui.display.html import BOX, CELL, CODE, FAINT, LAST, NUMBER, _head,
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _joined, _wrapped
 
-__all__ = ["edited_part", "render_plan"]
+__all__ = ["plan_parts", "render_plan"]
 
 _MIME = "application/vnd.nbcache.plan+json"
 _TITLE = 36
@@ -33,7 +33,7 @@ def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem
     `notes` say what may make it wrong, `problem` why there is none.
     """
     title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
-    totals = [problem] if problem else _totals(plan)
+    totals = [problem] if problem else plan_parts(plan)
     table = [_row(each) for each in plan.cells]
     said = [*notes, *_remarks(plan)]
     lines = _joined(title, totals)
@@ -55,18 +55,19 @@ def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem
     return Rendered("\n".join(lines), _tag("div", BOX, *boxes), data, _MIME)
 
 
-def edited_part(plan: Plan) -> str:
+def _edited_part(plan: Plan) -> str:
     """Return in words how many cells were edited since; empty where none was."""
     if not plan.edited:
         return ""
     return f"{counted(plan.edited, 'cell')} {'was' if plan.edited == 1 else 'were'} edited since"
 
 
-def _totals(plan: Plan) -> list[str]:
+def plan_parts(plan: Plan) -> list[str]:
+    """Return the plan in short: graphs expected to hit, cells that were edited, seconds."""
     if not plan.graphs:
         return ["nothing that this notebook has compiled is known here"]
     parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} expected to hit"]
-    parts += [edited_part(plan)] if plan.edited else []
+    parts += [_edited_part(plan)] if plan.edited else []
     cold, restored = plan.cold_seconds, plan.expected_seconds
     if cold is not None and restored is not None and plan.hits:
         most = "at most about" if plan.edited else "about"
@@ -115,8 +116,7 @@ def _remarks(plan: Plan) -> list[str]:
         more = ", ..." if len(plan.gone) > 5 else ""
         remarks.append(f"compiled by cells that are not there any more: {names}{more}")
     if plan.others and plan.graphs:
-        have = "has" if plan.others == 1 else "have"
-        remarks.append(f"{counted(plan.others, 'other cell')} {have} compiled nothing")
+        remarks.append(f"of {counted(plan.others, 'other cell')} no compile is known")
     if plan.graphs:
         remarks.append(_ESTIMATES)
     if (more_unfit := len(plan.unfit) - _MOST_UNFIT) > 0:

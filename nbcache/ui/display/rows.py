@@ -202,7 +202,7 @@ def activity_parts(now: Activity, bar: tuple[str, str] = ("#", " ")) -> list[str
         if now.usual_seconds >= _SHORT:
             parts.append(f"{_progress(now.seconds, now.usual_seconds, bar)} {clock}{_of_about(now)}")
         elif now.seconds >= _LONG:
-            parts += [clock, "a first compile takes its time, and the next kernel saves it"]
+            parts += [clock, "a first compile takes its time"]
         else:
             parts.append(clock)
     if now.graphs_done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbcache.core.model import Level
 from nbcache.core.text import DOT, ago, aligned, counted, duration, one_line, percent, size
@@ -59,7 +59,7 @@ def render_stats(stats: Stats, notebook: str = "", *, now: float | None = None) 
     name = f"all of {one_line(notebook, 60)}" if notebook else "all that cannot tell their notebook"
     parts = [_session(stats), _lifetime(name, stats.notebook, now)]
     if stats.store != stats.notebook:
-        parts.append(_lifetime("all notebooks", stats.store, now))
+        parts.append(replace(_lifetime("all notebooks", stats.store, now), tables=[]))
     lines: list[str] = []
     boxes = []
     for part in parts:

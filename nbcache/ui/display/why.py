@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nbcache.core.text import DOT
 from nbcache.explain.why import Why
+from nbcache.kernel.reasons import NOT_STORED
 from nbcache.ui.display.html import BADGES, BOX, CODE, FAINT, _head, _tag, _text
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _wrapped
@@ -20,7 +21,7 @@ def _lines(why: Why) -> Iterator[tuple[str, str]]:
     """Return what there is to say of a graph, as (label, text)."""
     found = why.explanation
     for label, text in explanations(why.graph):
-        if found is None or label != why.graph.outcome.value:
+        if found is None or text != f"{NOT_STORED}{found.clause()}":  # which says no more than what follows
             yield label, text
         if label == "recompile" and why.meter:
             yield "so far", why.meter

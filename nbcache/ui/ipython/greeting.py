@@ -12,7 +12,7 @@ from nbcache.core.model import Environment
 from nbcache.core.text import DOT, counted, duration, one_line
 from nbcache.core.threads import start_thread
 from nbcache.kernel.session import Session
-from nbcache.ui.display.plan import edited_part
+from nbcache.ui.display.plan import plan_parts
 from nbcache.ui.ipython.planning import quick_plan, stored_here
 
 __all__ = ["Greeting"]
@@ -67,5 +67,5 @@ class Greeting:
             return
         self._parts = [said, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
         plan = quick_plan(self._session, notebook, places)
-        if plan is not None and (part := edited_part(plan)):
-            self._parts = [*self._parts, part]
+        if plan is not None and plan.graphs:
+            self._parts = [said, *plan_parts(plan)]

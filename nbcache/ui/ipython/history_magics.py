@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from IPython.core.error import UsageError
 from IPython.display import display as _display
@@ -59,7 +60,9 @@ class HistoryMagics:
             refused=tuple(self._refused()),
             overhead_seconds=session.overhead_seconds,
             notebook=lifetime(here, most=MAX_RUNS),
-            store=lifetime(sorted(everywhere.values(), key=lambda run: run.time)),
+            store=lifetime(
+                [replace(run, reason="") for run in sorted(everywhere.values(), key=lambda run: run.time)]
+            ),
             traces=Counter(graph.trace for graph in graphs if graph.trace),
         )
         _show(render_stats(found, os.path.basename(notebook)), as_json)
