@@ -353,8 +353,10 @@ def test_loading_says_that_a_cell_was_edited_since(
         return run_python(load, having="IPython").stdout
 
     said = "nbcache: loaded · 1 graph of model.ipynb is stored here · saves about 15.5 s"
-    assert loaded("x = 1", "f(x)") == f"{said}\n"
-    assert loaded("x = 1", "f(x) + 1") == f"{said} · 1 cell was edited since\n"
+    here, _, saves = said.rpartition(" · ")
+    assert loaded("x = 1", "f(x)") == f"{here} · 1 of 1 graph expected to hit · {saves}\n"
+    edited = "0 of 1 graph expected to hit · 1 cell was edited since · about 15.5 s cold"
+    assert loaded("x = 1", "f(x) + 1") == f"{here} · {edited}\n"
     path.write_text("no JSON")
     assert run_python(load, having="IPython").stdout == f"{said}\n"
 

@@ -418,7 +418,7 @@ def test_status_counts_the_session_then_ranks_reasons_then_lists_cells():
     assert "prewarmed · 0.60 s of idle time in 2 slices · longest 0.40 s (import torch)" in text
     assert "local store · 132 entries · 12 MB of 2.0 GB (1 %)" in text and "shared · 1 entry · 640 B" in text
     assert text.count("redis://host/0 does not answer") == 1
-    order = ["miss: no entry with this key", "miss: rare but slow", "miss: rare\n", "In[4] · 2 graphs"]
+    order = ["miss: rare but slow", "miss: no entry with this key", "miss: rare\n", "In[4] · 2 graphs"]
     assert sorted(order, key=text.index) == order
     assert re.search(r"4 +49.6 s +miss: no entry", text)
     page = Page(render_status(reports, stores, warm()).html)

@@ -74,7 +74,7 @@ def plan_parts(plan: Plan) -> list[str]:
         instead = f" instead of {duration(cold)}" if restored < cold else ""
         parts.append(f"{most} {duration(restored)}{instead}")
     elif cold is not None:
-        parts.append(f"about {duration(cold)} cold")
+        parts.append(f"saves about {duration(cold)}" if plan.hits else f"about {duration(cold)} cold")
     return parts
 
 

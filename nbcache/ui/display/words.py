@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import PHASES, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent
+from nbcache.explain.stats import tally
 
 __all__ = [
     "explanations",
@@ -132,11 +133,5 @@ def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
 
 
 def ranked_reasons(graphs: Iterable[GraphRecord]) -> list[tuple[str, int, float]]:
-    """Return (reason, graphs, seconds) of all but hits: the most frequent first, then the longest."""
-    spent: dict[str, list[float]] = defaultdict(list)
-    for graph in graphs:
-        if graph.outcome is not Outcome.HIT:
-            reason = f"{graph.outcome.value}: {one_line(graph.reason or 'no reason known')}"
-            spent[reason].append(graph.total_seconds)
-    ranked = [(reason, len(seconds), sum(seconds)) for reason, seconds in spent.items()]
-    return sorted(ranked, key=lambda row: (-row[1], -row[2], row[0]))
+    """Return (reason, graphs, seconds) of all but hits, those first that took longest."""
+    return [(each.reason, each.graphs, each.seconds) for each in tally(graphs).reasons]

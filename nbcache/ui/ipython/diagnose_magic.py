@@ -15,7 +15,7 @@ from nbcache.torch_bridge import compile_options
 from nbcache.torch_bridge.diagnosing import Call, diagnose
 from nbcache.ui.display.diagnosis import render_diagnosis
 from nbcache.ui.ipython.compile_cell import nearest
-from nbcache.ui.ipython.session_magics import _show
+from nbcache.ui.ipython.session_magics import show
 
 __all__ = ["DiagnoseMagic", "Line", "parsed"]
 
@@ -54,7 +54,7 @@ class DiagnoseMagic:
         _check_modes(asked.modes)
         call = _evaluated(tree, self._shell.user_ns)
         found = diagnose(self._session, call, asked.modes, asked.runs)
-        _show(render_diagnosis(found), asked.as_json)
+        show(render_diagnosis(found), asked.as_json)
 
 
 def parsed(line: str) -> Line:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-
-from IPython.core.error import UsageError
-from IPython.display import display as _display
 
 from nbcache.artifacts.history import MAX_RUNS, Run
 from nbcache.core.errors import NbcacheError, StoreError
@@ -20,9 +16,9 @@ from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, ta
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
-from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.stats import render_stats
 from nbcache.ui.ipython.planning import Planner
+from nbcache.ui.ipython.session_magics import only_json, show
 
 __all__ = ["HistoryMagics"]
 
@@ -39,7 +35,7 @@ class HistoryMagics:
 
     def stats(self, arguments: list[str]) -> None:
         """Say what restoring came to, in this kernel and in all that are remembered."""
-        as_json = _only_json("stats", arguments)
+        as_json = only_json("stats", arguments, "%nbcache stats [--json]")
         session, notebook = self._session, self._session.notebook(timeout=1.0)
         graphs, cache = session.graphs, session.cache
         stored = cache.summaries()
@@ -65,12 +61,12 @@ class HistoryMagics:
             ),
             traces=Counter(graph.trace for graph in graphs if graph.trace),
         )
-        _show(render_stats(found, os.path.basename(notebook)), as_json)
+        show(render_stats(found, os.path.basename(notebook)), as_json)
 
     def plan(self, arguments: list[str]) -> None:
         """Say what the next run of each cell will hit, and what it will take."""
-        as_json = _only_json("plan", arguments)
-        _show(self._planner.rendered(self._session.notebook(timeout=1.0)), as_json)
+        as_json = only_json("plan", arguments, "%nbcache plan [--json]")
+        show(self._planner.rendered(self._session.notebook(timeout=1.0)), as_json)
 
     def _everything(self) -> tuple[Run, ...]:
         try:
@@ -90,19 +86,3 @@ class HistoryMagics:
                 yield Refusal(stranger.received.name, who)
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted
             yield Refusal("all snapshots", error.what)
-
-
-def _show(rendered: Rendered, as_json: bool) -> None:
-    """Display it, or print its data."""
-    if as_json:
-        print(json.dumps(rendered.data, indent=2))
-    else:
-        _display(rendered)  # type: ignore[no-untyped-call]
-
-
-def _only_json(command: str, arguments: Iterable[str]) -> bool:
-    """Tell whether `--json` is given; UsageError where something else is."""
-    if unknown := [word for word in arguments if word != "--json"]:
-        usage = f"Usage: %nbcache {command} [--json]"
-        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. {usage}")
-    return "--json" in arguments

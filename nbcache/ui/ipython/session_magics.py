@@ -29,7 +29,7 @@ from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
 from nbcache.ui.locate import Location
 from nbcache.ui.terminal import signers
 
-__all__ = ["USAGE", "SessionMagics", "completions"]
+__all__ = ["USAGE", "SessionMagics", "completions", "only_json", "show"]
 
 _WAIT_SECONDS = 60.0
 """How long `%nbcache flush` waits."""
@@ -69,7 +69,7 @@ class SessionMagics:
 
     def status(self, arguments: list[str]) -> None:
         """Show the session, by cell and graph."""
-        as_json = _only_json("status", arguments)
+        as_json = only_json("status", arguments)
         store = self._session.artifacts.store
         figures = []
         try:
@@ -82,7 +82,7 @@ class SessionMagics:
             reports.append(CellReport(None, outside, seconds=0.0))
         shared_client = self._session.shared_client
         shared = None if shared_client is None else shared_client.level.figures()
-        _show(render_status(reports, figures, self._session.prewarm, shared), as_json)
+        show(render_status(reports, figures, self._session.prewarm, shared), as_json)
 
     def why(self, arguments: list[str]) -> None:
         """Say of the last cell's graphs, or of those that are named, why they missed and what to do."""
@@ -90,7 +90,7 @@ class SessionMagics:
         if unknown := [word for word in names if word.startswith("-")] or names[1:]:
             raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
         rows = self._session.why(*names)
-        _show(render_why(rows), "--json" in arguments)
+        show(render_why(rows), "--json" in arguments)
 
     def config(self, arguments: list[str]) -> None:
         """Show each setting, or change some."""
@@ -100,7 +100,7 @@ class SessionMagics:
             if name in Settings.names():
                 allowed = Settings.allowed(name)
                 raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE; it takes {allowed}")
-        as_json = _only_json("config", names)
+        as_json = only_json("config", names)
         settings = self._session.settings
         of_torch: dict[str, str] = {}
         for change in changes:
@@ -136,7 +136,7 @@ class SessionMagics:
                 SettingRow(each.name, each.value, each.origin, each.help, each.note)
                 for each in self._bridge.cache_settings()
             ]
-            _show(render_settings(rows, torch_rows), as_json)
+            show(render_settings(rows, torch_rows), as_json)
             return
         for each in self._bridge.cache_settings():
             if each.name in of_torch and each.note:
@@ -144,9 +144,9 @@ class SessionMagics:
 
     def doctor(self, arguments: list[str]) -> None:
         """Check all that nbcache needs."""
-        as_json = _only_json("doctor", arguments)
+        as_json = only_json("doctor", arguments)
         found = in_kernel(self._session, self._bridge, self._snapshots.sharing, self._locate, self._problem)
-        _show(render_checks(found), as_json)
+        show(render_checks(found), as_json)
 
     def trust(self, arguments: list[str]) -> None:
         """Trust who signed what came along; show, choose and name whom to trust, as the command does."""
@@ -291,17 +291,18 @@ def _trust_words(arguments: list[str]) -> tuple[list[str], str, bool]:
     return words, name, sure
 
 
-def _show(rendered: Rendered, as_json: bool) -> None:
+def show(rendered: Rendered, as_json: bool) -> None:
+    """Display it, or print its data."""
     if as_json:
         print(json.dumps(rendered.data, indent=2))
     else:
         _display(rendered)  # type: ignore[no-untyped-call]
 
 
-def _only_json(command: str, arguments: Iterable[str]) -> bool:
-    unknown = [word for word in arguments if word != "--json"]
-    if unknown:
-        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. Usage: {USAGE}")
+def only_json(command: str, arguments: Iterable[str], usage: str = USAGE) -> bool:
+    """Tell whether `--json` is given; UsageError where something else is."""
+    if unknown := [word for word in arguments if word != "--json"]:
+        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. Usage: {usage}")
     return "--json" in arguments
 
 
