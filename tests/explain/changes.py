@@ -120,6 +120,16 @@ CHANGES = {
     # how it is compiled
     "mode": changed('MODE = "lite"', 'MODE = "default"', r"mode or options: \d+ settings differ"),
     "dynamic": changed("OPTIONS = {}", 'OPTIONS = {"dynamic": True}', "sizes: fixed before, dynamic now"),
+    "options": changed(
+        'MODE = "lite"\nOPTIONS = {}',
+        'MODE = None\nOPTIONS = {"options": {"epilogue_fusion": False}}',
+        r"mode or options: \d+ settings differ",
+    ),
+    "backend": changed(
+        'MODE = "lite"\nOPTIONS = {}',
+        'MODE = None\nOPTIONS = {"backend": "aot_eager"}',
+        "bypass: this backend does not use torch's caches",
+    ),
     "epilogues": set_to("epilogue_fusion", "False"),
     "fusion": set_to("max_fusion_size", "7"),
     "vectors": set_to("cpp.simdlen", "1"),
