@@ -55,7 +55,10 @@ def test_what_it_came_to_and_what_comes_next(
     assert figures.startswith("nbcache stats · this kernel · 2 graphs")
 
     wipe(environ)
-    again = run_cells([*CELLS, *ASK], environ)
+    again = run_cells([*CELLS, "%nbcache timeline", *ASK], environ)
+    bars = shown(again, len(CELLS))
+    assert bars.startswith("nbcache timeline · model.ipynb") and "    cold  " in bars and "    now  " in bars
+    assert "this one  1 of 2 graphs" in bars
     assert printed(again, 0).startswith("nbcache: loaded · 1 graph of model.ipynb is stored here")
     assert "edited" not in printed(again, 0)
     plan, stats, _, figures = asked(again)

@@ -240,6 +240,7 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: P
         "%%compile_cached --mo": ["--mode"],
         "%nbcache stat": ["stats", "status"],
         "%nbcache pl": ["plan"],
+        "%nbcache time": ["timeline"],
         "%nbcache doc": ["doctor"],
         "%nbcache doctor --": ["--json"],
         "%nbcache diag": ["diagnose"],

@@ -13,10 +13,12 @@ from nbcache.core.model import Environment, Outcome
 from nbcache.core.text import counted
 from nbcache.core.trust import short
 from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
+from nbcache.explain.timeline import timeline
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
 from nbcache.ui.display.stats import render_stats
+from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.ipython.planning import Planner
 from nbcache.ui.ipython.session_magics import only_json, show
 
@@ -67,6 +69,15 @@ class HistoryMagics:
         """Say what the next run of each cell will hit, and what it will take."""
         as_json = only_json("plan", arguments, "%nbcache plan [--json]")
         show(self._planner.rendered(self._session.notebook(timeout=1.0)), as_json)
+
+    def timeline(self, arguments: list[str]) -> None:
+        """Show where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
+        as_json = only_json("timeline", arguments, "%nbcache timeline [--json]")
+        session, notebook = self._session, self._session.notebook(timeout=1.0)
+        session.cache.history.read(notebook)
+        history = session.cache.history
+        found = timeline(session.reports, history.runs(), history.kernel, session.environment)
+        show(render_timeline(found, os.path.basename(notebook)), as_json)
 
     def _everything(self) -> tuple[Run, ...]:
         try:

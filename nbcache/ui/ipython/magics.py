@@ -41,6 +41,7 @@ class Magics:
             "why": own.why,
             "stats": history.stats,
             "plan": history.plan,
+            "timeline": history.timeline,
             "config": own.config,
             "doctor": own.doctor,
             "snapshot": snapshots.snapshot,
@@ -74,6 +75,7 @@ class Magics:
         %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
         %nbcache stats              what restoring came to: used, not used, net seconds; now and over time
         %nbcache plan               what the next run of each cell will hit, and what it will take
+        %nbcache timeline           where the seconds of each cell went, cold beside restored
         %nbcache diagnose CALL      run it eager and compiled: speed, results, graph breaks, recompiles, and
                                     what to do; `diagnose model(x) --modes default,max-autotune --runs 50`
         %nbcache config             each setting, its value and where it comes from

@@ -39,7 +39,7 @@ _TRUST_USAGE = (
     "A SIGNER is a fingerprint, or, to add, a snapshot"
 )
 USAGE = (
-    "%nbcache [status [--json] | why [GRAPH] [--json] | stats [--json] | plan [--json] | "
+    "%nbcache [status [--json] | why [GRAPH] [--json] | stats [--json] | plan [--json] | timeline [--json] | "
     "diagnose CALL [--modes M,…] [--runs N] [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
     "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
     "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
@@ -232,6 +232,7 @@ _OPTIONS = {
     "why": ("--json",),
     "stats": ("--json",),
     "plan": ("--json",),
+    "timeline": ("--json",),
     "diagnose": ("--modes", "--runs", "--json"),
     "config": ("--json",),
     "doctor": ("--json",),

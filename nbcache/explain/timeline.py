@@ -1,0 +1,158 @@
+"""Where the seconds of cells went, cold beside restored, and how runs of a notebook followed one another.
+
+Values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nbcache.artifacts.history import Run, Usual, expected
+from nbcache.core.model import Environment, Outcome
+from nbcache.core.reports import PHASES, CellReport, GraphRecord
+
+__all__ = ["OUTSIDE", "CellTimes", "KernelRun", "Lost", "Timeline", "timeline"]
+
+OUTSIDE = "outside"
+"""The phase of what a cell does beside compiling."""
+_MOST_KERNELS = 20
+"""The last so many kernels of a notebook are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellTimes:
+    """What one cell took, and what it takes otherwise."""
+
+    label: str
+    """How people name it: `In[3]`, and what they called it."""
+    functions: tuple[str, ...]
+    now: Mapping[str, float]
+    """Seconds by phase in this kernel, and `outside` of all."""
+    cold: Mapping[str, float] | None
+    """Seconds by phase where nothing is stored, by the history; None where one graph has none."""
+    restored: Mapping[str, float] | None
+    """The same where all of it is."""
+    is_restored: bool
+    """Whether all graphs were hit now."""
+
+    def bars(self) -> list[tuple[str, Mapping[str, float]]]:
+        """Return what there is to compare, as (label, seconds by phase): what it is now stands last."""
+        if self.is_restored:
+            return [*([("cold", self.cold)] if self.cold else []), ("now", self.now)]
+        return [("now", self.now), *([("restored", self.restored)] if self.restored else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a function was compiled again for, for one reason, in all kernels that are remembered."""
+
+    function: str
+    reason: str
+    graphs: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """What one kernel came to."""
+
+    time: float
+    """Unix seconds at which its last cell with a graph ended."""
+    graphs: int
+    hits: int
+    seconds: float
+    """What its graphs took."""
+    is_now: bool
+    """Whether it is this kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The cells of this kernel, and the kernels of this notebook."""
+
+    cells: tuple[CellTimes, ...]
+    lost: tuple[Lost, ...]
+    """What took longest first."""
+    kernels: tuple[KernelRun, ...]
+    """Newest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values, by the names that docs/json.md documents."""
+        return {
+            "cells": [asdict(each) for each in self.cells],
+            "lost": [asdict(each) for each in self.lost],
+            "kernels": [asdict(each) for each in self.kernels],
+        }
+
+
+def timeline(
+    reports: Iterable[CellReport], history: Sequence[Run], kernel: str, environment: Environment | None = None
+) -> Timeline:
+    """Return the timeline of a kernel, which the history calls `kernel`; `history` is oldest first."""
+    here = "" if environment is None else environment.digest
+    cells = [_cell(report, history, here) for report in reports if report.graphs]
+    return Timeline(tuple(cells), _lost(history), _kernels(history, kernel))
+
+
+def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellTimes:
+    usual = [_usual(graph, history, environment) for graph in report.graphs]
+    now = _sum(graph.seconds for graph in report.graphs)
+    return CellTimes(
+        label=report.cell.label if report.cell else "outside any cell",
+        functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
+        now=now | {OUTSIDE: max(0.0, report.seconds - sum(now.values()))},
+        cold=_all(usual, lambda each: each.cold),
+        restored=_all(usual, lambda each: each.restored),
+        is_restored=all(graph.outcome is Outcome.HIT for graph in report.graphs),
+    )
+
+
+def _usual(graph: GraphRecord, history: Sequence[Run], environment: str) -> Usual:
+    cell = graph.cell.digest if graph.cell else ""
+    return expected(history, cell, graph.function, graph.direction, environment=environment)
+
+
+def _all(
+    usual: Sequence[Usual], chosen: Callable[[Usual], Mapping[str, float] | None]
+) -> Mapping[str, float] | None:
+    """Return the sum of what all graphs take; None where it is not known of one."""
+    found = [seconds for each in usual if (seconds := chosen(each)) is not None]
+    return _sum(found) if len(found) == len(usual) else None
+
+
+def _sum(seconds: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums by phase, in the order in which a compile goes through them."""
+    every = list(seconds)
+    sums = {phase: sum(each.get(phase, 0.0) for each in every) for phase in PHASES}
+    return {phase: total for phase, total in sums.items() if total}
+
+
+def _lost(history: Sequence[Run]) -> tuple[Lost, ...]:
+    spent: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in history:
+        if run.outcome is not Outcome.HIT:
+            spent[run.function, f"{run.outcome.value}: {run.reason or 'no reason known'}"].append(
+                run.total_seconds
+            )
+    rows = [Lost(function, reason, len(each), sum(each)) for (function, reason), each in spent.items()]
+    return tuple(sorted(rows, key=lambda each: (-each.seconds, each.function, each.reason)))
+
+
+def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
+    by_kernel: dict[str, list[Run]] = {}
+    for run in history:
+        by_kernel.setdefault(run.kernel, []).append(run)
+    rows = [
+        KernelRun(
+            time=max(run.time for run in runs),
+            graphs=len(runs),
+            hits=sum(run.outcome is Outcome.HIT for run in runs),
+            seconds=sum(run.total_seconds for run in runs),
+            is_now=name == kernel,
+        )
+        for name, runs in by_kernel.items()
+    ]
+    return tuple(sorted(rows, key=lambda each: -each.time)[:_MOST_KERNELS])
