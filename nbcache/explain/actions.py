@@ -7,9 +7,9 @@ import re
 from nbcache.core.model import Outcome
 from nbcache.core.reports import Difference, GraphRecord
 
-__all__ = ["NOTHING_TO_DO", "next_action"]
+__all__ = ["NOTHING_TO_DO", "next_action", "recompile_action"]
 
-NOTHING_TO_DO = "nothing: it is stored now, and the next kernel finds it"
+NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
 _STRANGER = "whom you do not trust"
 """What the reason of a miss says where somebody else's graph is not used."""
 
@@ -27,7 +27,7 @@ _BREAKS = (
         r"item\(\)|tolist\(\)|Tensor\.item|scalar",
         "keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs",
     ),
-    ("print|logging|warnings", "print after the compiled function, or not at all"),
+    (r"\bprint\b|\blogging\b", "print after the compiled function, or not at all"),
     ("[Cc]ontext manager|with block", "enter the context around the compiled function"),
     (r"autograd\.Function", "give it static methods and setup_context, or use torch.library.custom_op"),
     (
@@ -72,7 +72,7 @@ _MISSES = (
 )
 """What to do about a miss, by what differs first, where its values do not matter."""
 _NUMBER = re.compile(r"-?(\d|inf|nan)")
-_EACH_VALUE = "nothing: each value has a graph of its own, stored now"
+_EACH_VALUE = "nothing: each value has a graph of its own"
 
 
 def next_action(graph: GraphRecord) -> str:
@@ -82,7 +82,7 @@ def next_action(graph: GraphRecord) -> str:
     if graph.explanation is not None:  # which tells more than the guard of the version that came last
         return _of_miss(graph.explanation.differences[0])
     if graph.recompile_reason:
-        return _first(_RECOMPILES, graph.recompile_reason)
+        return recompile_action(graph.recompile_reason)
     if graph.outcome is Outcome.BYPASS:
         return _first(_BYPASSES, graph.reason or "")
     if graph.outcome is Outcome.DISABLED:
@@ -90,6 +90,11 @@ def next_action(graph: GraphRecord) -> str:
     if graph.outcome is Outcome.HIT:
         return "nothing: it was there"
     return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
+
+
+def recompile_action(guard: str) -> str:
+    """Return one thing to do about a recompile, by the guard that failed."""
+    return _first(_RECOMPILES, guard)
 
 
 def _of_miss(first: Difference) -> str:
@@ -107,13 +112,13 @@ def _of_miss(first: Difference) -> str:
 def _of_constant(name: str, first: Difference) -> str:
     if not all(_NUMBER.match(value) for value in (first.before, first.now)):
         return _EACH_VALUE  # a flag, or what became a tensor
-    if name.endswith("['lr']"):
+    if "param_groups" in name and name.endswith("['lr']"):
         return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"
     if name.isidentifier():
-        return "pass it as a tensor, and another value need not compile again"
+        return "pass it as a tensor, where it is only calculated with: another value need not compile again"
     if "." in name or "[" in name:
         return f"{_EACH_VALUE}; as a tensor it need not compile again, where it is only calculated with"
-    return "make it a tensor, and another value need not compile again"
+    return "make it a tensor, where it is only calculated with: another value need not compile again"
 
 
 def _of_input(before: str, now: str) -> str:

@@ -100,12 +100,14 @@ def timeline(
 def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellTimes:
     usual = [_usual(graph, history, environment) for graph in report.graphs]
     now = _sum(graph.seconds for graph in report.graphs)
+    outside = {OUTSIDE: max(0.0, report.seconds - sum(now.values()))}  # which it takes in any case
+    cold, restored = (_all(usual, chosen) for chosen in (lambda each: each.cold, lambda each: each.restored))
     return CellTimes(
         label=report.cell.label if report.cell else "outside any cell",
         functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
-        now=now | {OUTSIDE: max(0.0, report.seconds - sum(now.values()))},
-        cold=_all(usual, lambda each: each.cold),
-        restored=_all(usual, lambda each: each.restored),
+        now=now | outside,
+        cold=None if cold is None else cold | outside,
+        restored=None if restored is None else restored | outside,
         is_restored=all(graph.outcome is Outcome.HIT for graph in report.graphs),
     )
 
@@ -117,7 +119,7 @@ def _usual(graph: GraphRecord, history: Sequence[Run], environment: str) -> Usua
 
 def _all(
     usual: Sequence[Usual], chosen: Callable[[Usual], Mapping[str, float] | None]
-) -> Mapping[str, float] | None:
+) -> dict[str, float] | None:
     """Return the sum of what all graphs take; None where it is not known of one."""
     found = [seconds for each in usual if (seconds := chosen(each)) is not None]
     return _sum(found) if len(found) == len(usual) else None

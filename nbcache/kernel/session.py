@@ -222,7 +222,8 @@ class Session:
         if (activity := self._tracker.activity(self._clock())) is None:
             return None
         cell = self.cell.digest if self.cell else ""
-        stored = any(graph.function == activity.function for graph in self.cache.summaries())
+        known = (activity.function, cell)
+        stored = any((graph.function, graph.cell) == known for graph in self.cache.summaries())
         history = self.cache.history.runs()
         activity = with_estimates(activity, history, cell, self.environment, stored=stored)
         if (shared_client := self.shared_client) is None or (holder := shared_client.holder) is None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
@@ -56,6 +56,8 @@ _outvoted = 0
 _FOLLOWING = "following a compile"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
+_WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
+_FUNCTIONS = (FunctionType, MethodType)
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 """A line of a node's stack trace."""
@@ -188,7 +190,7 @@ def _span(
     if phase == "B":
         function = ""
         if name == _FRAME:
-            function = _function_name(_code_being_compiled(sys._getframe()))
+            function = _name_being_compiled(sys._getframe())
             _breaks.before = len(utils.graph_break_reasons)
         if name in _TUNING:
             session.emit(_tuned(at, metadata))
@@ -249,6 +251,22 @@ def given_to_compile(frame: FrameType | None, name: str, *, within: int) -> Any:
     return None
 
 
+def _name_being_compiled(frame: FrameType | None) -> str:
+    """Return what people call the function that Dynamo has begun to compile.
+
+    What torch has written, as `nn.Sequential`, and what its decorators return, it calls by a function of its
+    own, which all of them share: `inner(*args)`, which calls `fn`.
+    """
+    code = _code_being_compiled(frame)
+    if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
+        return _function_name(code)
+    given = given_to_compile(frame, "locals", within=12)
+    called = given.get("fn") if isinstance(given, dict) else None
+    called = called.func if type(called) is partial else called
+    name = getattr(called, "__qualname__", None) if isinstance(called, _FUNCTIONS) else type(called).__name__
+    return name.rpartition("<locals>.")[2] if isinstance(name, str) and called is not None else "inner"
+
+
 def _function_name(code: CodeType | None) -> str:
     """Return what people call a function: `Network.forward`, `train_step`, `train_step (resumed)`.
 
@@ -265,14 +283,15 @@ def _frame(
     utils: ModuleType, session: Session, at: dict[str, Any], metadata: Mapping[str, Any]
 ) -> FrameCompiled:
     file, line = str(metadata.get("co_filename") or ""), metadata.get("co_firstlineno")
-    where = "" if file.startswith(_OURS) else _place(session, file)  # a frame that we made: `options`
+    is_wrapper = file.startswith(_OURS) or file.endswith(_WRAPPERS)  # such as our frame for `options`
+    where = "" if is_wrapper else _place(session, file)
     breaks = len(utils.graph_break_reasons)
     # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
     broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
-    function = _function_name(_code_being_compiled(sys._getframe())) or str(metadata.get("co_name") or "?")
+    function = _name_being_compiled(sys._getframe()) or str(metadata.get("co_name") or "?")
     recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
     if recompiled or failure:

@@ -39,7 +39,7 @@ def test_a_restored_cell_stands_beside_what_compiling_it_takes() -> None:
     (cell,) = found.cells
     assert cell.label == "In[3]" and cell.functions == ("step",) and cell.is_restored
     assert cell.bars() == [
-        ("cold", {"dynamo": 1.0, "inductor": 4.0, "build": 5.0}),
+        ("cold", {"dynamo": 1.0, "inductor": 4.0, "build": 5.0, "outside": 0.5}),
         ("now", {"dynamo": 1.0, "load": 0.5, "outside": 0.5}),
     ]
 
@@ -71,8 +71,8 @@ def test_bars_are_on_one_scale_and_colour_is_not_the_only_sign() -> None:
     shown = render_timeline(timeline([report], [EARLIER, run("k2", 200.0)], "k2"), "n.ipynb", now=260.0)
     lines = shown.text.splitlines()
     assert lines[0] == "nbcache timeline · n.ipynb"
-    assert f"    cold      {'D' * 5}{'I' * 20}{'B' * 25}  ~10.0 s" in lines
-    assert "    now       DDDDDlll..  2.0 s" in lines
+    assert f"    cold      {'D' * 5}{'I' * 19}{'B' * 24}..  ~10.5 s" in lines
+    assert "    now       DDDDDll...  2.0 s" in lines
     assert "D Dynamo  A" not in shown.text and "B kernel build" in shown.text
     assert "this one" in shown.text and "1 of 1 graph" in shown.text
     assert all(len(line) <= 110 for line in lines)

@@ -162,3 +162,43 @@ def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(
     for index, said in enumerate(refused.values(), 5 + len(shown_as_theirs)):
         assert said in "".join(each.get("text", "") for each in notebook.cells[index].outputs)
     assert printed(notebook, -1) == "True\n"
+
+
+def test_what_no_copy_covers_is_put_back_and_a_function_without_a_graph_says_why(run_cells: RunCells) -> None:
+    define = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+model, x = nn.Linear(8, 8), torch.ones(4, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+generator = torch.Generator().manual_seed(1)
+def step(x):
+    optimizer.zero_grad()
+    (model(x) + torch.rand(8, generator=generator)).sum().backward()
+    optimizer.step()
+steps = [step]
+def fit(x):
+    for each in steps: each(x)
+def loop(x):
+    for _ in range(3):
+        x = x.sin()
+        if x.sum() > 100: break
+    return x
+before = (model.weight.detach().clone(), generator.get_state())"""
+    same = "print(torch.equal(model.weight, before[0]), model.weight.grad is None, end=' ')\n"
+    same += "print(torch.equal(generator.get_state(), before[1]), torch.is_grad_enabled())"
+    wrapped = "c = torch.compile(nn.Sequential(nn.Linear(8, 8)), mode='lite')\nc(x);"
+    off = "import torch._dynamo.config; torch._dynamo.config.disable = True"
+    cells = [LOAD, define, "%nbcache diagnose fit(x) --modes lite --runs 1", same]
+    cells += ["%nbcache diagnose loop(x) --modes lite --runs 1", wrapped, off, "%nbcache diagnose loop(x)"]
+
+    done = run_cells(cells, allow_errors=True)
+
+    assert "2 tensors of yours that no copy covers changed, and were put back" in shown(done, 2)
+    assert printed(done, 3).split() == ["True"] * 4
+    said = shown(done, 4)
+    assert "graph breaks: 1 (0 graphs)" in said and "Data-dependent branching" in said
+    assert "fix: use torch.where or torch.cond" in said
+    assert "Sequential " in shown(done, 5) and "external_utils" not in shown(done, 5)
+    (error,) = [output for output in done.cells[7].outputs if output.output_type == "error"]
+    assert "torch.compile is switched off" in error.evalue

@@ -15,7 +15,7 @@ __all__ = ["forget_sizes", "kept", "seeded"]
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Put back, at the end, the random streams, the gradient mode, and Dynamo's profile of dynamic shapes."""
+    """Put back, at the end, random streams, torch's modes, and Dynamo's profile of dynamic shapes."""
     import torch
     from torch._dynamo import pgo
 
@@ -24,6 +24,10 @@ def kept() -> Iterator[None]:
     numpy: Any = sys.modules.get("numpy")
     arrays = None if numpy is None else numpy.random.get_state()
     gradients, profile = torch.is_grad_enabled(), (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     forget_sizes()
     try:
         with warnings.catch_warnings():
@@ -34,6 +38,12 @@ def kept() -> Iterator[None]:
     finally:
         pgo._CODE_STATE, pgo._INIT_CODE_STATE = profile
         torch.set_grad_enabled(gradients)
+        torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns_only)
         random.setstate(python)
         torch.set_rng_state(cpu)
         if cuda is not None:

@@ -8,13 +8,15 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
-from nbcache.core.text import one_line
-from nbcache.explain.actions import next_action
+from nbcache.core.text import counted, one_line
+from nbcache.explain.actions import recompile_action
 from nbcache.explain.diagnosis import (
     Agreement,
     Break,
@@ -27,9 +29,10 @@ from nbcache.explain.diagnosis import (
 )
 from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied
 from nbcache.torch_bridge.diagnosing.kept import forget_sizes, kept, seeded
-from nbcache.torch_bridge.diagnosing.noted import Noted, guard_of, recompiled
+from nbcache.torch_bridge.diagnosing.noted import Noted, break_of, guard_of, recompiled
 from nbcache.torch_bridge.diagnosing.results import compared, parts_of
 from nbcache.torch_bridge.diagnosing.sizes import other_sizes, shared_size, tensors_in, with_size
+from nbcache.torch_bridge.diagnosing.users import put_back_later
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -56,12 +59,35 @@ def diagnose(session: Session, call: Call, modes: Sequence[str], runs: int) -> D
     what the call itself raises.
     """
     __tracebackhide__ = True
+    if _is_off():
+        raise NbcacheError(
+            "torch.compile is switched off, so nothing can be compared",
+            where="%nbcache diagnose",
+            next_step="set torch._dynamo.config.disable = False, and leave TORCHDYNAMO_DISABLE unset",
+        )
     with (
         kept(),
         open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere,
         contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
     ):
-        return _Diagnosing(session, call, runs).all(modes)
+        diagnosing, put_back = _Diagnosing(session, call, runs), put_back_later()
+        try:
+            found = diagnosing.all(modes)
+        finally:
+            changed = put_back()
+    if changed:
+        was = "was" if changed == 1 else "were"
+        said = f"{counted(changed, 'tensor')} of yours that no copy covers changed, and {was} put back"
+        found = replace(found, notes=(*found.notes, said))
+    return found
+
+
+def _is_off() -> bool:
+    """Tell whether torch.compile runs everything eager."""
+    import torch._dynamo.config
+
+    return bool(torch._dynamo.config.disable)
 
 
 class _Diagnosing:
@@ -147,6 +173,8 @@ class _Diagnosing:
             first = self._graphs is None
             if first:
                 self._graphs, self._breaks = noted.graphs(), tuple(noted.breaks())
+                if not self._graphs and not self._breaks:
+                    self._breaks = tuple(self._whole())
             called = len(self._session.graphs)
             seconds += self._warmed(compiled.run)
             warm = len(self._session.graphs)
@@ -189,6 +217,18 @@ class _Diagnosing:
         built = sum(graph.kernels_compiled for graph in missed)
         self._kernel_seconds = sum(graph.seconds.get("build", 0.0) for graph in missed) / max(built, 1)
         return saved
+
+    def _whole(self) -> Iterator[Break]:
+        """Yield why there is no graph at all: torch leaves a function whole to Python without saying so."""
+        import torch
+
+        copy = copied(self._call)
+        copy.function = torch.compile(copy.function, backend="eager", fullgraph=True, **_isolated())
+        try:
+            with _compiling():
+                copy.run()
+        except Exception as error:
+            yield break_of(self._session, error)
 
     def _compiled(self, mode: str, eager: dict[str, Any]) -> tuple[Copied, float, Comparison]:
         """Compile a copy and run it once; return it, the wall seconds, and how its results compare."""
@@ -294,7 +334,7 @@ class _Diagnosing:
                 other,
                 seconds,
                 tuple(dict.fromkeys(map(guard_of, made))),
-                next_action(made[0]) if made else "",
+                recompile_action(guard_of(made[0])) if made else "",
             )
 
 

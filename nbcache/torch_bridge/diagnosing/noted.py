@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import one_line
-from nbcache.explain.actions import next_action
+from nbcache.explain.actions import next_action, recompile_action
 from nbcache.explain.diagnosis import Break, Recompile
-from nbcache.torch_bridge.events import break_text, with_cells, words_of_break
+from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -41,7 +41,17 @@ def recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
             functions.setdefault(graph.function, []).append(index)
     for function, found in functions.items():
         last, settled = made[found[-1]], found[-1] < warm or len(found) < _OFTEN
-        yield Recompile(function, len(found), settled, guard_of(last), next_action(last))
+        yield Recompile(function, len(found), settled, guard_of(last), recompile_action(guard_of(last)))
+
+
+def break_of(session: Session, error: Exception) -> Break:
+    """Return the graph break that an error of `fullgraph=True` tells of."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    told = [line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")]
+    place = user_line(session, str(error))
+    reason = one_line(": ".join([lines[0], *told[:1]]) + (f" ({place})" if place else ""))
+    graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
+    return Break(reason, next_action(graph))
 
 
 def guard_of(graph: GraphRecord) -> str:

@@ -7,7 +7,7 @@ from html import escape
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import Activity, CellReport, GraphRecord
-from nbcache.core.text import DOT, LONG, NOTHING, duration, one_line, size
+from nbcache.core.text import DOT, LONG, NOTHING, duration, one_line, printable, size
 from nbcache.ui.display.rows import (
     SHORT,
     TORCH_SETTINGS,
@@ -259,7 +259,7 @@ def _details(graph: GraphRecord, *, is_open: bool) -> str:
             "padding-left:14px",
             _text(label, style=FAINT),
             " ",
-            _tag("span", style, escape(text[:LONG])),
+            _tag("span", style, escape("\n".join(map(printable, text[:LONG].splitlines())))),
         )
         for label, text, style in known
         if text
