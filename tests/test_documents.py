@@ -119,6 +119,7 @@ def test_the_sharing_notebook_runs_and_the_colleague_compiles_nothing(
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_the_notebook_on_misses_runs_and_each_is_explained(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:

@@ -20,7 +20,7 @@ __all__ = ["restarts"]  # the fixture
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("why")]  # for its fixtures
 
-COMMON = ("autocast", "batch", "comment", "gradients", "helper", "learning rate", "mode", "threads")
+COMMON = ("batch", "comment", "helper", "learning rate", "threads")
 
 
 Compiled = Callable[[str], Path]

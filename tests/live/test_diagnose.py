@@ -70,6 +70,7 @@ def told(notebook: Any, index: int) -> dict[str, Any]:
     return json.loads(printed(notebook, index))  # type: ignore[no-any-return]
 
 
+@pytest.mark.proof
 def test_a_call_is_measured_and_nothing_of_the_users_changes(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
     assert set(outcomes(again)) == {"hit"}  # what was diagnosed is stored
 
 
+@pytest.mark.proof
 def test_failures_and_other_results_are_found_and_random_ones_compared_by_eager_numbers(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:

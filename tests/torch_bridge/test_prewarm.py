@@ -112,6 +112,7 @@ def test_the_sample_leaves_no_trace_in_torch_or_in_random_numbers(
     assert told[0] == told[1]
 
 
+@pytest.mark.proof
 def test_a_store_without_the_sample_gets_it_from_a_process_of_its_own(
     with_headers: dict[str, str], start_kernel: StartKernel
 ) -> None:
