@@ -174,7 +174,7 @@ def run_of(graph: GraphRecord, *, time: float, kernel: str, number: int, environ
         kernel=kernel,
         number=number,
         environment=environment[:_ENVIRONMENT],
-        cell=graph.cell.digest if graph.cell else "",
+        cell=graph.cell_digest,
         function=one_line(graph.function, _LONGEST),
         direction=graph.direction,
         key=one_line(graph.key or "", _LONGEST),

@@ -21,6 +21,7 @@ __all__ = [
     "Explanation",
     "GraphRecord",
     "has_own_name",
+    "times_compiled",
 ]
 
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
@@ -37,6 +38,12 @@ RESUMED = " (resumed)"
 def has_own_name(function: str) -> bool:
     """Tell whether a function has a name by which it is known again, as a lambda has not."""
     return not function.removesuffix(RESUMED).endswith("<lambda>")
+
+
+def times_compiled(compile_id: str) -> int:
+    """Return how often a function was compiled by then, by torch's compile id: `0/1` is the second time."""
+    count = compile_id.partition("/")[2]
+    return int(count) + 1 if count.isdecimal() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +163,14 @@ class GraphRecord:
         return self.seconds.get("total", 0.0)
 
     @property
+    def cell_digest(self) -> str:
+        """Digest of the source of the cell that compiled it; empty outside any cell."""
+        return self.cell.digest if self.cell else ""
+
+    @property
     def compiled_times(self) -> int:
         """How often its function was compiled by then, this time included."""
-        count = self.compile_id.partition("/")[2].partition("_")[0]
-        return int(count) + 1 if count.isdecimal() else 1
+        return times_compiled(self.compile_id)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, by the stable names that docs/json.md documents."""

@@ -7,7 +7,7 @@ import re
 from nbcache.core.model import Outcome
 from nbcache.core.reports import Difference, GraphRecord
 
-__all__ = ["NOTHING_TO_DO", "next_action", "recompile_action"]
+__all__ = ["NOTHING_TO_DO", "break_action", "next_action", "recompile_action"]
 
 NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
 _STRANGER = "whom you do not trust"
@@ -78,7 +78,7 @@ _EACH_VALUE = "nothing: each value has a graph of its own"
 def next_action(graph: GraphRecord) -> str:
     """Return one thing to do next about a graph; a clause that begins with a verb."""
     if graph.graph_break_reason:
-        return _first(_BREAKS, graph.graph_break_reason)
+        return break_action(graph.graph_break_reason)
     if graph.explanation is not None:  # which tells more than the guard of the version that came last
         return _of_miss(graph.explanation.differences[0])
     if graph.recompile_reason:
@@ -90,6 +90,11 @@ def next_action(graph: GraphRecord) -> str:
     if graph.outcome is Outcome.HIT:
         return "nothing: it was there"
     return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
+
+
+def break_action(reason: str) -> str:
+    """Return one thing to do about a graph break, by its reason."""
+    return _first(_BREAKS, reason)
 
 
 def recompile_action(guard: str) -> str:

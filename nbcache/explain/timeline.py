@@ -113,8 +113,7 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
 
 
 def _usual(graph: GraphRecord, history: Sequence[Run], environment: str) -> Usual:
-    cell = graph.cell.digest if graph.cell else ""
-    return expected(history, cell, graph.function, graph.direction, environment=environment)
+    return expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
 
 
 def _all(

@@ -57,7 +57,7 @@ class Why:
                 {"what": each.what, "before": each.before, "now": each.now, "where": each.where}
                 for each in (() if found is None else found.differences)
             ],
-            "so_far": self.meter or None,
+            "meter": self.meter or None,
             "fell_into": self.fell_into,
             "cost": self.cost or None,
             "action": self.action,

@@ -92,7 +92,7 @@ def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tup
         artifacts.setdefault((ref.cell, ref.function), {})[ref.digest] = None
     found = []
     for graph in graphs:
-        cell = graph.cell.digest if graph.cell else ""
+        cell = graph.cell_digest
         if (cell, graph.function) not in artifacts:
             continue  # not cached, not to be saved, or of another environment
         found.append(

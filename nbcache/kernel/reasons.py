@@ -134,9 +134,7 @@ def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
 
 
 def _digest(graph: GraphSummary | GraphRecord) -> str:
-    if isinstance(graph, GraphSummary):
-        return graph.cell
-    return graph.cell.digest if graph.cell else ""
+    return graph.cell if isinstance(graph, GraphSummary) else graph.cell_digest
 
 
 def names_changed(

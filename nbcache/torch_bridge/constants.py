@@ -38,11 +38,12 @@ def constants_read(frame: FrameType | None) -> dict[str, str] | None:
     """
     given = {name: given_to_compile(frame, name, within=_DEEP) for name in ("locals", "globals")}
     context = sys.modules["torch._guards"].TracingContext.try_get()
-    if context is None or not all(isinstance(scope, Mapping) for scope in given.values()):
+    guards = None if context is None else context.guards_context.dynamo_guards
+    if not guards or not all(isinstance(scope, Mapping) for scope in given.values()):
         return None
     found: dict[str, str] = {}
     reached: dict[Any, tuple[str, Any]] = {}
-    for guard in context.guards_context.dynamo_guards:
+    for guard in guards:
         if guard.create_fn_name() not in _GUARDS:
             continue
         name, value = _reached(guard.originating_source, given, reached)
@@ -50,8 +51,6 @@ def constants_read(frame: FrameType | None) -> dict[str, str] | None:
             continue
         if len(text := repr(value)) <= _LONGEST:
             found[name] = text
-    if not found and not len(context.guards_context.dynamo_guards):
-        return None
     kept = sorted(found, key=lambda name: (len(name), name))[:MOST_CONSTANTS]
     return {name: found[name] for name in kept if name.isprintable()}
 

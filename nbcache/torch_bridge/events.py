@@ -14,6 +14,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
+from nbcache.core.reports import RESUMED, times_compiled
 from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
@@ -275,7 +276,7 @@ def _function_name(code: CodeType | None) -> str:
     if code is None:
         return ""
     if match := _RESUMED.fullmatch(code.co_name):
-        return f"{match[1]} (resumed)"
+        return match[1] + RESUMED
     return code.co_qualname.rpartition("<locals>.")[2]
 
 
@@ -331,14 +332,14 @@ def _warn_of_limit(
     session: Session, function: str, compile_id: str | None, recompiled: str | None, failure: str | None
 ) -> None:
     """Say so where a function is compiled once more at most, and where it was compiled too often."""
-    limit, count, error = _recompile_limit(), (compile_id or "").partition("/")[2], sys.exc_info()[1]
+    limit, error = _recompile_limit(), sys.exc_info()[1]
     reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
     if reached is not None:
         session.notice(
             f"{function} was compiled {reached[2]} times, the limit (torch._dynamo.config.{reached[1]}): "
             "calls that fit none of these run eagerly; %nbcache why says what differs"
         )
-    elif recompiled and failure is None and count.isdecimal() and limit > 2 and int(count) + 2 == limit:
+    elif recompiled and failure is None and limit > 2 and times_compiled(compile_id or "") + 1 == limit:
         session.notice(
             f"{function} was compiled {limit - 1} of at most {limit} times: one more, and "
             "calls that fit none of these run eagerly; %nbcache why says what differs"

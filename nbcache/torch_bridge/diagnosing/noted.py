@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nbcache.core.model import Direction, Outcome
+from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import one_line
-from nbcache.explain.actions import next_action, recompile_action
+from nbcache.explain.actions import break_action, recompile_action
 from nbcache.explain.diagnosis import Break, Recompile
 from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["Noted", "guard_of", "recompiled"]
+__all__ = ["Noted", "break_of", "guard_of", "recompiled"]
 
 _LONGEST = 160
 """Characters of a guard."""
@@ -27,8 +27,6 @@ _WHICH = re.compile(r"^\d+/\d+: ")
 """What stands before a guard: the compile that it belongs to."""
 _COMMENT = re.compile(r"\s+# ")
 """What separates a guard from the code that it is of, and that from its place."""
-_JUMP = re.compile(r"^generic_jump \S+: ")
-"""What torch calls a break at an `if`."""
 _PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
 """Where installed code is."""
 
@@ -50,8 +48,7 @@ def break_of(session: Session, error: Exception) -> Break:
     told = [line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")]
     place = user_line(session, str(error))
     reason = one_line(": ".join([lines[0], *told[:1]]) + (f" ({place})" if place else ""))
-    graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
-    return Break(reason, next_action(graph))
+    return Break(reason, break_action(reason))
 
 
 def guard_of(graph: GraphRecord) -> str:
@@ -93,7 +90,5 @@ class Noted:
             for text in Counter(self._utils.counters["graph_break"]) - self._breaks:
                 reasons[text.strip().splitlines()[0]] = None
         for reason in reasons:
-            reason = _JUMP.sub("", reason)
             reason = _PACKAGES.sub("(", one_line(with_cells(self._session, reason) or ""))
-            graph = GraphRecord("", "", Direction.FORWARD, Outcome.MISS, graph_break_reason=reason)
-            yield Break(reason, next_action(graph))
+            yield Break(reason, break_action(reason))
