@@ -178,7 +178,10 @@ def step(x):
     optimizer.zero_grad()
     (model(x) + torch.rand(8, generator=generator)).sum().backward()
     optimizer.step()
-steps = [step]
+other = nn.Linear(8, 8)
+other(x).sum().backward()
+def accumulate(x): other(x).sum().backward()
+steps = [step, accumulate]
 def fit(x):
     for each in steps: each(x)
 def loop(x):
@@ -186,8 +189,9 @@ def loop(x):
         x = x.sin()
         if x.sum() > 100: break
     return x
-before = (model.weight.detach().clone(), generator.get_state())"""
+before = (model.weight.detach().clone(), generator.get_state(), other.weight.grad.clone())"""
     same = "print(torch.equal(model.weight, before[0]), model.weight.grad is None, end=' ')\n"
+    same += "print(torch.equal(other.weight.grad, before[2]), end=' ')\n"
     same += "print(torch.equal(generator.get_state(), before[1]), torch.is_grad_enabled())"
     wrapped = "c = torch.compile(nn.Sequential(nn.Linear(8, 8)), mode='lite')\nc(x);"
     off = "import torch._dynamo.config; torch._dynamo.config.disable = True"
@@ -196,8 +200,8 @@ before = (model.weight.detach().clone(), generator.get_state())"""
 
     done = run_cells(cells, allow_errors=True)
 
-    assert "2 tensors of yours that no copy covers changed, and were put back" in shown(done, 2)
-    assert printed(done, 3).split() == ["True"] * 4
+    assert "4 tensors of yours that no copy covers changed, and were put back" in shown(done, 2)
+    assert printed(done, 3).split() == ["True"] * 5
     said = shown(done, 4)
     assert "graph breaks: 1 (0 graphs)" in said and "Data-dependent branching" in said
     assert "fix: use torch.where or torch.cond" in said

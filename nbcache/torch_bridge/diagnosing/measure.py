@@ -75,12 +75,16 @@ def diagnose(session: Session, call: Call, modes: Sequence[str], runs: int) -> D
         try:
             found = diagnosing.all(modes)
         finally:
-            changed = put_back()
+            changed, left = put_back()
+    return replace(found, notes=(*found.notes, *_of_users(changed, left)))
+
+
+def _of_users(changed: int, left: int) -> Iterator[str]:
+    """Yield what became of tensors of the user's: how many changed, and how many of these stay so."""
     if changed:
         was = "was" if changed == 1 else "were"
-        said = f"{counted(changed, 'tensor')} of yours that no copy covers changed, and {was} put back"
-        found = replace(found, notes=(*found.notes, said))
-    return found
+        but = f", but for {left}, which stay changed" if left else ""
+        yield f"{counted(changed, 'tensor')} of yours that no copy covers changed, and {was} put back{but}"
 
 
 def _is_off() -> bool:

@@ -6,6 +6,7 @@ by its version, which torch counts up with each change.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -13,23 +14,27 @@ from typing import Any
 __all__ = ["put_back_later"]
 
 
-def put_back_later() -> Callable[[], int]:
+def put_back_later() -> Callable[[], tuple[int, int]]:
     """Keep the values of all tensors, of their gradients and of generators; return what puts them back.
 
-    That returns how many tensors had changed. It takes the memory of all tensors once more, on the CPU; where
-    there is not so much, a tensor that has changed is counted, and stays as it is.
+    That returns how many tensors had changed, and how many of these could not be put back. It takes the
+    memory of all tensors once more, on the CPU; where there is not so much, a tensor stays as calls left it.
     """
     import torch
 
     every = gc.get_objects()
-    tensors = [_Kept(each) for each in every if type(each) in (torch.Tensor, torch.nn.Parameter)]
+    tensors = [each for each in every if type(each) in (torch.Tensor, torch.nn.Parameter)]
+    gradients = [each.grad for each in tensors if each.is_leaf and each.grad is not None]
+    distinct = {id(each): each for each in (*tensors, *gradients)}  # gc lists no gradient before that
+    kept = [_Kept(each) for each in distinct.values()]
     referred = {id(each): each for each in gc.get_referents(*every) if type(each) is torch.Generator}
     generators = [(each, each.get_state()) for each in referred.values()]  # which gc itself does not list
 
-    def put_back() -> int:
+    def put_back() -> tuple[int, int]:
         for generator, state in generators:
             generator.set_state(state)
-        return sum(each.put_back() for each in tensors)
+        changed = [each for each in kept if each.has_changed()]
+        return len(changed), sum(not each.put_back() for each in changed)
 
     return put_back
 
@@ -45,24 +50,30 @@ class _Kept:
         self._gradient = tensor.grad if tensor.is_leaf else None
         self._copy: Any = None
         if tensor.layout is torch.strided and tensor.device.type != "meta" and self._version is not None:
-            try:
+            with contextlib.suppress(Exception):  # no memory for it
                 self._copy = tensor.detach().to("cpu", copy=True)
-            except Exception:  # no memory, or a subclass that has no such operator
-                self._copy = None
+
+    def has_changed(self) -> bool:
+        """Tell whether the value has changed since, or another gradient is there."""
+        return _version(self._tensor) != self._version or self._has_other_gradient()
 
     def put_back(self) -> bool:
-        """Put the value and the gradient back; return whether either had changed."""
+        """Put the value and the gradient back; return whether that could be done."""
         import torch
 
-        tensor, changed = self._tensor, False
-        if tensor.is_leaf and tensor.grad is not self._gradient:
-            tensor.grad, changed = self._gradient, True
-        if _version(tensor) != self._version:
-            changed = True
-            if self._copy is not None and self._copy.shape == tensor.shape:
-                with torch.no_grad():
-                    tensor.copy_(self._copy)
-        return changed
+        tensor = self._tensor
+        if self._has_other_gradient():
+            tensor.grad = self._gradient
+        if _version(tensor) == self._version:
+            return True
+        if self._copy is None or self._copy.shape != tensor.shape:
+            return False
+        with torch.no_grad():
+            tensor.copy_(self._copy)
+        return True
+
+    def _has_other_gradient(self) -> bool:
+        return bool(self._tensor.is_leaf and self._tensor.grad is not self._gradient)
 
 
 def _version(tensor: Any) -> int | None:
