@@ -26,6 +26,7 @@ __all__ = [
     "audited",
     "by_type",
     "lifetime",
+    "not_hit_because",
     "tally",
 ]
 
@@ -238,6 +239,11 @@ class Stats:
         }
 
 
+def not_hit_because(graph: Counted) -> str:
+    """Return the outcome and the reason of a graph that was no hit."""
+    return f"{graph.outcome.value}: {one_line(graph.reason or 'no reason known')}"
+
+
 def tally(graphs: Iterable[Counted]) -> Tally:
     """Count graphs."""
     every = list(graphs)
@@ -246,8 +252,7 @@ def tally(graphs: Iterable[Counted]) -> Tally:
     spent: dict[str, list[float]] = defaultdict(list)
     for graph in every:
         if graph.outcome is not Outcome.HIT:
-            reason = f"{graph.outcome.value}: {one_line(graph.reason or 'no reason known')}"
-            spent[reason].append(graph.seconds.get("total", 0.0))
+            spent[not_hit_because(graph)].append(graph.seconds.get("total", 0.0))
     reasons = [ReasonTally(reason, len(seconds), sum(seconds)) for reason, seconds in spent.items()]
     waited = [(graph.outcome, graph.seconds.get("wait", 0.0)) for graph in every]
     return Tally(

@@ -13,6 +13,7 @@ from typing import Any
 from nbcache.artifacts.history import Run, Usual, expected
 from nbcache.core.model import Environment, Outcome
 from nbcache.core.reports import PHASES, CellReport, GraphRecord
+from nbcache.explain.stats import not_hit_because
 
 __all__ = ["OUTSIDE", "CellTimes", "KernelRun", "Lost", "Timeline", "timeline"]
 
@@ -135,9 +136,7 @@ def _lost(history: Sequence[Run]) -> tuple[Lost, ...]:
     spent: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in history:
         if run.outcome is not Outcome.HIT:
-            spent[run.function, f"{run.outcome.value}: {run.reason or 'no reason known'}"].append(
-                run.total_seconds
-            )
+            spent[run.function, not_hit_because(run)].append(run.total_seconds)
     rows = [Lost(function, reason, len(each), sum(each)) for (function, reason), each in spent.items()]
     return tuple(sorted(rows, key=lambda each: (-each.seconds, each.function, each.reason)))
 

@@ -25,7 +25,8 @@ def put_back_later() -> Callable[[], tuple[int, int]]:
     every = gc.get_objects()
     tensors = [each for each in every if type(each) in (torch.Tensor, torch.nn.Parameter)]
     gradients = [each.grad for each in tensors if each.is_leaf and each.grad is not None]
-    distinct = {id(each): each for each in (*tensors, *gradients)}  # gc lists no gradient before that
+    # Both: gc does not list a gradient that nobody has asked for yet.
+    distinct = {id(each): each for each in (*tensors, *gradients)}
     kept = [_Kept(each) for each in distinct.values()]
     referred = {id(each): each for each in gc.get_referents(*every) if type(each) is torch.Generator}
     generators = [(each, each.get_state()) for each in referred.values()]  # which gc itself does not list

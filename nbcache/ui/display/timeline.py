@@ -61,7 +61,7 @@ def _cells(cells: Sequence[CellTimes]) -> Iterator[tuple[list[str], str]]:
         yield ["", f"  {named}", *_bars_text(cell, longest)], html
     if used := [phase for phase in _LETTERS if any(bar.get(phase) for bar in bars)]:
         legend = "  ".join(f"{_LETTERS[phase]} {_phase(phase)}" for phase in used)
-        yield ["", f"  {legend}"], _tag("div", FAINT, *map(_swatch, used))
+        yield ["", f"  {legend}"], _tag("div", "", *map(_swatch, used))
 
 
 def _lost(found: Timeline) -> Iterator[tuple[list[str], str]]:
@@ -123,13 +123,13 @@ def _bars_html(cell: CellTimes, longest: float) -> Iterator[str]:
         )
         track = _tag("div", "width:60%;min-width:240px;display:inline-block;line-height:12px", *pieces)
         name = _tag("span", f"{FAINT};display:inline-block;width:70px", escape(label))
-        said = f" {about}{duration(sum(bar.values()))}"
-        yield _tag("div", "white-space:nowrap", name, track, _text(said))
+        said = _text(f"{about}{duration(sum(bar.values()))}", style="margin-left:8px")
+        yield _tag("div", "white-space:nowrap", name, track, said)
 
 
 def _swatch(phase: str) -> str:
     square = "display:inline-block;width:10px;height:10px;margin:0 4px 0 10px"
-    return _tag("span", f"{square};background-color:{_COLOURS[phase]}") + _text(_phase(phase))
+    return _tag("span", f"{square};background-color:{_COLOURS[phase]}") + _text(_phase(phase), style=FAINT)
 
 
 def _kernel(each: KernelRun, now: float) -> tuple[str, str, str, str]:
