@@ -21,7 +21,6 @@ __all__ = [
     "Explanation",
     "GraphRecord",
     "has_own_name",
-    "times_compiled",
 ]
 
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
@@ -38,12 +37,6 @@ RESUMED = " (resumed)"
 def has_own_name(function: str) -> bool:
     """Tell whether a function has a name by which it is known again, as a lambda has not."""
     return not function.removesuffix(RESUMED).endswith("<lambda>")
-
-
-def times_compiled(compile_id: str) -> int:
-    """Return how often a function was compiled by then, by torch's compile id: `0/1` is the second time."""
-    count = compile_id.partition("/")[2]
-    return int(count) + 1 if count.isdecimal() else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +134,10 @@ class GraphRecord:
     """Bytes of content by artifact type."""
     recompile_reason: str | None = None
     """The guard that failed, where this is a recompile."""
+    versions: int = 0
+    """How many versions of its function torch holds, this one included; 0 where this is no recompile."""
     recompile_limit: int = 0
-    """How often torch compiles its function, before it runs eagerly; 0 where that is not known."""
+    """How many it holds at most, before other calls run eagerly; 0 where that is not known."""
     graph_break_reason: str | None = None
     """Why the graph ended before its function did."""
     threads: int = 0
@@ -167,11 +162,6 @@ class GraphRecord:
         """Digest of the source of the cell that compiled it; empty outside any cell."""
         return self.cell.digest if self.cell else ""
 
-    @property
-    def compiled_times(self) -> int:
-        """How often its function was compiled by then, this time included."""
-        return times_compiled(self.compile_id)
-
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, by the stable names that docs/json.md documents."""
         return {
@@ -194,6 +184,7 @@ class GraphRecord:
             "bytes": dict(self.bytes),
             "trace": self.trace,
             "recompile_reason": self.recompile_reason,
+            "versions": self.versions or None,
             "recompile_limit": self.recompile_limit or None,
             "graph_break_reason": self.graph_break_reason,
             "threads": self.threads or None,

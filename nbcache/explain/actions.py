@@ -107,7 +107,9 @@ def _of_miss(first: Difference) -> str:
     kind, _, name = first.what.partition(" ")
     if kind == "constant":
         return _of_constant(name, first)
-    if kind == "input" and name.isdecimal():
+    if kind in ("parameter", "buffer"):
+        return "nothing, if you have changed the model: each version is stored"
+    if kind == "input":
         return _of_input(first.before, first.now)
     if first.what == "sizes" and first.now == "dynamic":
         return "nothing: it is for more sizes than one now, and the next kernel finds it"

@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -18,7 +18,7 @@ from itertools import takewhile
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.reports import Difference
 
-__all__ = ["MOST_CONSTANTS", "Components", "differences", "from_lines", "from_text", "to_text"]
+__all__ = ["MOST_CONSTANTS", "Components", "Named", "differences", "from_lines", "from_text", "to_text"]
 
 _LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
 _SETTING = re.compile(r"inductor_config\[(.*)\]")
@@ -63,6 +63,18 @@ _LONGEST = 120
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """What people call an input of a graph."""
+
+    kind: str = "input"
+    """`input`, `parameter` or `buffer`."""
+    name: str = ""
+    """`self.wide.weight`; empty where it is told by its number."""
+    note: str = ""
+    """What torch's key does not tell of it: `frozen`, or `requires grad`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Components:
     """The parts of one key."""
 
@@ -78,6 +90,8 @@ class Components:
     """Numbers and flags that the function reads, by name; None where they are not known."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The line that each of `nodes` stands in, `In[4]:7`; not kept, and empty where that is not known."""
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """What people call each of `inputs`, `parameter self.a.weight`; not kept, and empty where not known."""
 
 
 def from_lines(
@@ -85,11 +99,13 @@ def from_lines(
     defaults: Mapping[str, str],
     constants: Mapping[str, str] | None = None,
     places: Mapping[str, str] = {},
+    named: Sequence[Named] = (),
 ) -> Components:
     """Return the components that torch's lines tell; `defaults` are inductor's settings as they are written.
 
     A line that is none is left out. `constants` are those that the function reads, `places` the lines that
-    nodes stand in, by the nodes' names.
+    nodes stand in, by the nodes' names, `named` what people call the graph's inputs: no use is made of it
+    where torch has made other inputs of them.
     """
     nodes: tuple[tuple[str, str], ...] = ()
     inputs: dict[int, str] = {}
@@ -110,9 +126,14 @@ def from_lines(
         else:
             others[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
     ordered = tuple(inputs[index] for index in sorted(inputs))
+    names: tuple[str, ...] = ()
+    if len(named) == len(ordered):
+        pairs = zip(ordered, named, strict=True)
+        ordered = tuple(f"{text}, {each.note}" if each.note else text for text, each in pairs)
+        names = tuple(f"{each.kind} {each.name}" if each.name else "" for each in named)
     told = None if constants is None else dict(constants)
     stand = tuple(places.get(name, "") for name, _ in nodes)
-    return Components(tuple(text for _, text in nodes), ordered, settings, others, told, stand)
+    return Components(tuple(text for _, text in nodes), ordered, settings, others, told, stand, names)
 
 
 def _short(value: str, digest: str) -> str:
@@ -214,17 +235,37 @@ def _constants(
     """Return the constants that have changed, and those that are read now only, or no more."""
     if before is None or now is None:
         return [], []
-    found = [*_mappings("constant", before, now, "no constant")]
+    found = [*_mappings("constant", before, now, "not a constant")]
     is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
     elsewhere = [each for each in found if each.what.partition(" ")[2] not in {*before} & {*now}]
     return [each for each in found if each not in elsewhere], [] if is_cut else elsewhere
 
 
 def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
+    then, here = before.get(name, "none"), now.get(name, "none")
+    if (part := _part(name, then, here)) is not None:
+        return part
     words = _WORDS.get(name, {})
-    then, here = (words.get(each, each) for each in (before.get(name, "none"), now.get(name, "none")))
+    then, here = words.get(then, then), words.get(here, here)
     called = (_NAMES | _MORE_NAMES).get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
     return None if then == here else _difference(called, then, here)
+
+
+def _part(name: str, before: str, now: str) -> Difference | None:
+    """Return what differs of a component that has several parts; None where it has not."""
+    pairs = zip(_items(before), _items(now), strict=False)
+    changed = [index for index, (old, new) in enumerate(pairs) if old != new]
+    if name not in _PARTS or not changed:
+        return None
+    words = {"True": "on", "False": "off"}
+    old, new = (_items(each)[changed[0]] for each in (before, now))
+    return Difference(_PARTS[name][changed[0]], words.get(old, old), words.get(new, new))
+
+
+def _items(text: str) -> list[str]:
+    """Return the items of a tuple of three, as Python writes it; nothing where it is none."""
+    items = [each.strip("'\"") for each in text.removeprefix("(").removesuffix(")").split(", ")]
+    return items if len(items) == 3 else []
 
 
 def _difference(what: str, before: str, now: str) -> Difference:
@@ -246,7 +287,8 @@ def _inputs(before: Components, now: Components) -> Iterator[Difference]:
         return
     for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
         if old != new:
-            yield _difference(f"input {index}", old, new)
+            name = now.names[index] if now.names else ""
+            yield _difference(name or f"input {index}", old, new)
 
 
 def _settings(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
@@ -278,6 +320,19 @@ _NAMES = {
     "system_info[hash]": "device",
 }
 """What people call parts of torch's keys, what tells most first."""
+_PARTS = {
+    "deterministic_algorithms_settings": (
+        "deterministic algorithms",
+        "deterministic algorithms that only warn",
+        "filling of uninitialized memory",
+    ),
+    "cuda_matmul_settings": (
+        "precision of matrix multiplications",
+        "reduced precision in float16 matrix multiplications",
+        "reduced precision in bfloat16 matrix multiplications",
+    ),
+}
+"""What people call the parts of a component that has three."""
 _MORE_NAMES = {
     "nbcache_dependencies": "what nbcache adds to torch's key",
     "fx_kwargs[static_input_idxs]": "inputs that keep their addresses",

@@ -33,11 +33,11 @@ class Why:
 
     @property
     def meter(self) -> str:
-        """How often its function was compiled, of how often it may be; empty where it was not recompiled."""
-        most, count = self.graph.recompile_limit, self.graph.compiled_times
-        if not self.graph.recompile_reason or not most:
+        """How many versions of its function there are, and may be; empty where it was not recompiled."""
+        most, count = self.graph.recompile_limit, self.graph.versions
+        if not self.graph.recompile_reason or not most or not count:
             return ""
-        return f"compiled {count} of at most {most} times; after that, what fits none of them runs eagerly"
+        return f"{count} of at most {most} versions; after that, calls that fit none of them run eagerly"
 
     @property
     def cost(self) -> str:

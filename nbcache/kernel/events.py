@@ -138,6 +138,7 @@ class FrameCompiled(Event):
     function_cell: Cell | None = None
     operators: int | None = None
     recompile_reason: str | None = None
+    versions: int = 0
     recompile_limit: int = 0
     graph_break_reason: str | None = None
     failure: str | None = None

@@ -316,7 +316,18 @@ class Tracker:
             self._runs.update(
                 dict.fromkeys(((compile.compile_id, n) for n in graph.names), len(self._records))
             )
-            self._records.append(self._record(compile, frame, graph))
+            self._records.append(self._of_its_forward(self._record(compile, frame, graph)))
+
+    def _of_its_forward(self, record: GraphRecord) -> GraphRecord:
+        """Return a backward that missed with why its forward did: it is made of that, and says less."""
+        if record.direction is not Direction.BACKWARD or record.explanation is None:
+            return record
+        for each in reversed(self._records):
+            if each.compile_id == record.compile_id and each.direction is Direction.FORWARD:
+                if each.explanation is None:
+                    break
+                return replace(record, reason=each.reason, explanation=each.explanation)
+        return record
 
     def _has_other_names(self, graph: Graph, compile: Compile) -> bool:
         """Tell whether a graph was known to AOTAutograd, in this kernel or before, under other names."""
@@ -363,5 +374,6 @@ class Tracker:
             trace=None if graph.backward else trace_of(compile),
             components=graph.components,
             explanation=graph.explanation,
+            versions=forward.versions if forward else 0,
             recompile_limit=forward.recompile_limit if forward else 0,
         )

@@ -14,7 +14,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
-from nbcache.core.reports import RESUMED, times_compiled
+from nbcache.core.reports import RESUMED
 from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
@@ -295,8 +295,9 @@ def _frame(
     function = _name_being_compiled(sys._getframe()) or str(metadata.get("co_name") or "?")
     recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
+    versions = int(metadata.get("cache_size") or 0) + 1  # torch forgets those whose objects are gone
     if recompiled or failure:
-        _warn_of_limit(session, function, at["compile_id"], recompiled, failure)
+        _warn_of_limit(session, function, versions if recompiled and not failure else 0)
     return FrameCompiled(
         **at,
         function=function,
@@ -304,6 +305,7 @@ def _frame(
         function_cell=session.report_log.code_cell(file),
         operators=metadata.get("graph_op_count"),
         recompile_reason=recompiled,
+        versions=versions if recompiled else 0,
         recompile_limit=_recompile_limit() if recompiled else 0,
         graph_break_reason=_graph_break(utils, session) if broke else None,
         failure=failure,
@@ -328,20 +330,21 @@ def _recompile_limit() -> int:
     return int(getattr(config, "recompile_limit", 0))
 
 
-def _warn_of_limit(
-    session: Session, function: str, compile_id: str | None, recompiled: str | None, failure: str | None
-) -> None:
-    """Say so where a function is compiled once more at most, and where it was compiled too often."""
+def _warn_of_limit(session: Session, function: str, versions: int) -> None:
+    """Say so where a function is compiled once more at most, and where it was compiled too often.
+
+    `versions` is how many there are of it; 0 where it was not compiled again.
+    """
     limit, error = _recompile_limit(), sys.exc_info()[1]
     reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
     if reached is not None:
         session.notice(
-            f"{function} was compiled {reached[2]} times, the limit (torch._dynamo.config.{reached[1]}): "
+            f"{function} has {reached[2]} versions, the limit (torch._dynamo.config.{reached[1]}): "
             "calls that fit none of these run eagerly; %nbcache why says what differs"
         )
-    elif recompiled and failure is None and limit > 2 and times_compiled(compile_id or "") + 1 == limit:
+    elif limit > 2 and versions + 1 == limit:
         session.notice(
-            f"{function} was compiled {limit - 1} of at most {limit} times: one more, and "
+            f"{function} has {versions} of at most {limit} versions: one more, and "
             "calls that fit none of these run eagerly; %nbcache why says what differs"
         )
 

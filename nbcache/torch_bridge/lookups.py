@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from nbcache.explain.components import Components, from_lines, to_text
 from nbcache.kernel.events import GraphLookup, LookupStarted
 from nbcache.kernel.reasons import Reason
-from nbcache.torch_bridge.constants import constants_read
 from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
+from nbcache.torch_bridge.sources import constants_read, inputs_read
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -78,7 +78,7 @@ def _looked_up(
     hit, began = graph is not None, time.perf_counter()
     components = None
     if not hit:
-        components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines))
+        components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines, backward))
     level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
     threads, saved = sys.modules["torch"].get_num_threads(), info.get("time_saved_ns")
     why = None
@@ -117,13 +117,14 @@ def _miss_reason(
     return session.miss_reason(key, threads, backward=backward, components=components)
 
 
-def _components(session: Session, debug_lines: list[str]) -> Components:
-    """Return what a key is made of, which constants the function reads, and where its nodes stand."""
+def _components(session: Session, debug_lines: list[str], backward: bool) -> Components:
+    """Return what a key is made of, what the function reads, and where its nodes stand."""
     config = sys.modules["torch._inductor.config"]
     defaults = {name: str(entry.default) for name, entry in config._config.items()}
     frame = sys._getframe()
     lines = [*debug_lines, f"[] autocast: {_autocast()}"]
-    return from_lines(lines, defaults, constants_read(frame), _places(session, frame))
+    names = () if backward else inputs_read(frame)
+    return from_lines(lines, defaults, constants_read(frame), _places(session, frame), names)
 
 
 def _places(session: Session, frame: FrameType | None) -> dict[str, str]:

@@ -95,6 +95,7 @@ def test_a_records_json_has_its_stable_names() -> None:
         "bytes": {"inductor": 100},
         "trace": None,
         "recompile_reason": None,
+        "versions": None,
         "recompile_limit": None,
         "graph_break_reason": None,
         "threads": None,

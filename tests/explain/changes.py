@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CHANGES", "OPTIMIZER", "PROGRAM", "STEPS"]
+__all__ = ["CHANGES", "OPTIMIZER", "PROGRAM", "STEPS", "TRAINING", "TRAININGS"]
 
 PROGRAM = """\
 import os, torch
@@ -43,6 +43,8 @@ def results(compile):
         return [compile(f, **OPTIONS)(x, LR, FLAG)]
 """
 
+WEIGHTS = r"parameter net\.a\.weight: f32\[8, 8\]"
+PRECISION = "precision of matrix multiplications"
 WITHIN = "    with torch.no_grad():\n        return"
 SETTING = "SCALE = 2.0"
 CONFIG = f"{SETTING}; import torch._inductor.config as c; c."
@@ -74,24 +76,26 @@ def after(new: str, told: str | None) -> tuple[str, str | None]:
 
 CHANGES = {
     # inputs
-    "batch": given("randn(6, 8)", r"input 2: f32\[4, 8\] before, f32\[6, 8\] now"),
-    "rank": given("randn(2, 4, 8)", r"input 2: f32\[4, 8\] before, f32\[2, 4, 8\] now"),
-    "stride": given("randn(8, 4).t()", r"input 2: .* before, f32\[4, 8\] of strides \(1, 4\) now"),
-    "dtype": given("randn(4, 8).double(); net = net.double()", r"input 0: f32\[8, 8\] before, f64"),
-    "half precision": given("randn(4, 8).bfloat16(); net = net.bfloat16()", "input 0: f32.* bf16"),
+    "batch": given("randn(6, 8)", r"input x: f32\[4, 8\] before, f32\[6, 8\] now"),
+    "rank": given("randn(2, 4, 8)", r"input x: f32\[4, 8\] before, f32\[2, 4, 8\] now"),
+    "stride": given("randn(8, 4).t()", r"input x: .* before, f32\[4, 8\] of strides \(1, 4\) now"),
+    "dtype": given("randn(4, 8).double(); net = net.double()", f"{WEIGHTS} before, f64"),
+    "half precision": given("randn(4, 8).bfloat16(); net = net.bfloat16()", f"{WEIGHTS} before, bf16"),
     "offset": given("randn(5, 8)[1:]", None),
     "values": given("randn(4, 8) * 3", None),
     "another seed": changed("manual_seed(0)", "manual_seed(1)", None),
     "requires grad": changed("torch.ones(8)", "torch.ones(8, requires_grad=True)", None),
-    "shape of a global": changed("torch.ones(8)", "torch.ones(1)", r"input 3: f32\[8\] before, f32\[1\] now"),
-    "expanded": given("randn(1, 8).expand(4, 8)", r"input 2: .* before, f32\[4, 8\] of strides \(0, 1\) now"),
+    "shape of a global": changed("torch.ones(8)", "torch.ones(1)", r"input BIAS: f32\[8\] before, f32\[1\]"),
+    "expanded": given("randn(1, 8).expand(4, 8)", r"input x: .* before, f32\[4, 8\] of strides \(0, 1\) now"),
     "a view of an input": changed("x = torch.randn(4, 8)", "x = torch.randn(4, 8); BIAS = x[0]", None),
     "frozen parameters": changed("net = Net()", "net = Net().requires_grad_(False)", None),
-    "dtype of a global": changed("torch.ones(8)", "torch.ones(8).double()", "input 3: f32.* before, f64"),
+    "dtype of a global": changed("torch.ones(8)", "torch.ones(8).double()", "input BIAS: f32.* before, f64"),
     # constants
     "learning rate": changed("LR = 0.001", "LR = 0.0003", "constant lr: 0.001 before, 0.0003 now"),
     "integer": changed("LR = 0.001", "LR = 1", "constant lr: 0.001 before, 1 now"),
-    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, no constant now"),
+    "tensor": changed(
+        "LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, not a constant now"
+    ),
     "flag": changed("FLAG = True", "FLAG = False", "constant flag: True before, False now"),
     "flag is a number": changed("FLAG = True", "FLAG = 1", None),
     "flag is None": changed("FLAG = True", "FLAG = None", "constant flag: True before, None now"),
@@ -107,10 +111,14 @@ CHANGES = {
     "forward": changed("* self.factor\n", "/ self.factor\n", "graph: 1 node differs: mul.* div.* now"),
     "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
     "wider layers": changed("self.factor = 3.0", TWO.format(9), "inputs: 4 before, 6 now"),
-    "no bias": changed("nn.Linear(8, 8)\n", "nn.Linear(8, 8, bias=False)\n", "inputs: 4 before, 3 now"),
+    "no bias": changed(
+        "nn.Linear(8, 8)\n",
+        "nn.Linear(8, 8, bias=False)\n",
+        r"constant net\.a\.bias: not a constant before, None now",
+    ),
     "dropout": changed("Dropout(0.0)", "Dropout(0.5)", "constant net.drop.p: 0.0 before, 0.5 now"),
     "evaluation": changed("net = Net()", "net = Net().eval()", None),
-    "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, no constant now"),
+    "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, not a constant now"),
     "hook": changed("net = Net()", HOOKED, r"graph: 1 node differs: clone.* neg"),
     "custom operator": changed("x.sin()", "double(x)", "graph: 1 node differs: sin.* nbtest.double"),
     "code of an operator that is not called": changed("return x * 2\n", "return x * 3\n", None),
@@ -144,9 +152,16 @@ CHANGES = {
         "LR = 0.001; torch.set_default_dtype(torch.float64)",
         "default dtype: torch.float32 before, torch.float64 now",
     ),
-    "deterministic": after("torch.use_deterministic_algorithms(True)", "deterministic algorithms: "),
-    "precision": after('torch.set_float32_matmul_precision("high")', "precision of matrix multiplications: "),
-    "medium precision": after('torch.set_float32_matmul_precision("medium")', "precision of matrix"),
+    "deterministic": after(
+        "torch.use_deterministic_algorithms(True)", "deterministic algorithms: off before"
+    ),
+    "precision": after(
+        'torch.set_float32_matmul_precision("high")',
+        f"{PRECISION}: none before, tf32 now",
+    ),
+    "medium precision": after(
+        'torch.set_float32_matmul_precision("medium")', "precision of matrix multiplications: none before, "
+    ),
     "whole graph": changed("OPTIONS = {}", 'OPTIONS = {"fullgraph": True}', None),
     "autocast": changed(
         WITHIN,
@@ -186,6 +201,64 @@ STEPS = {
     "nesterov": stepped("lr=0.1", "lr=0.1, nesterov=True", rf"{GROUP}\['nesterov'\]: False before, True now"),
     "maximize": stepped("lr=0.1", "lr=0.1, maximize=True", rf"{GROUP}\['maximize'\]: False before, True now"),
     "learning rate as a tensor": stepped("lr=0.1", "lr=torch.tensor(0.1)", rf"{GROUP}\['lr'\]: 0.1 before"),
-    "shape of a parameter": stepped(WEIGHT, WEIGHT.replace("(3)", "(4)"), r"input 0: f32\[3\] before"),
+    "shape of a parameter": stepped(
+        WEIGHT,
+        WEIGHT.replace("(3)", "(4)"),
+        r"input 0: f32\[3\] before",
+    ),
 }
 """The same for an optimizer."""
+
+TRAINING = """\
+import torch
+from torch import nn
+class Scaled(nn.Module):
+    gain = 1.5
+class Net(Scaled):
+    scale = 2.0
+    def __init__(self, width=16):
+        super().__init__()
+        self.wide = nn.Linear(8, width)
+        self.rest = nn.ModuleList([nn.Linear(width, 8)])
+        self.register_buffer("shift", torch.ones(8))
+    def forward(self, x): return self.rest[0](self.wide(x)) * self.scale * self.gain + self.shift
+torch.manual_seed(0)
+net = Net()
+def loss(net, x, factor=0.5, *, weight=0.25): return net(x).sum() * factor * weight
+x = torch.ones(2, 8)
+def results(compile):
+    found = compile(loss)(net, x)
+    found.backward()
+    return [found.detach()]
+"""
+
+
+def trained(old: str, new: str, told: str | None) -> tuple[str, str | None]:
+    """Return the program that trains, with one text in the place of another."""
+    assert old in TRAINING, old
+    return TRAINING.replace(old, new, 1), told
+
+
+WIDE = r"parameter net\.wide\.weight: f32\[16, 8\] before"
+TRAININGS = {
+    "width of a layer": trained("Net()", "Net(32)", rf"{WIDE}, f32\[32, 8\] now"),
+    "frozen layer": trained(
+        "net = Net()", "net = Net(); net.wide.requires_grad_(False)", rf"{WIDE}, f32\[16, 8\], frozen now"
+    ),
+    "input that requires gradients": trained(
+        "x = torch.ones(2, 8)", "x = torch.ones(2, 8, requires_grad=True)", r"input x: .*, requires grad now"
+    ),
+    "attribute in place of its class's": trained(
+        "net = Net()", "net = Net(); net.scale = 3.0", r"constant net\.scale: 2\.0 before, 3\.0 now"
+    ),
+    "attribute of a class": trained(
+        "scale = 2.0", "scale = 4.0", r"constant net\.scale: 2\.0 before, 4\.0 now"
+    ),
+    "attribute of a base": trained("gain = 1.5", "gain = 1.6", r"constant net\.gain: 1\.5 before, 1\.6 now"),
+    "default of an argument": trained("factor=0.5", "factor=0.6", "constant factor: 0.5 before, 0.6 now"),
+    "default of a keyword": trained("weight=0.25", "weight=0.5", "constant weight: 0.25 before, 0.5 now"),
+    "shape of a buffer": trained(
+        '"shift", torch.ones(8)', '"shift", torch.ones(2, 8)', r"buffer net\.shift: f32\[8\] before"
+    ),
+}
+"""The same for a forward and its backward."""

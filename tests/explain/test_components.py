@@ -14,7 +14,7 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Difference, Explanation, GraphRecord
 from nbcache.explain.actions import NOTHING_TO_DO, next_action
-from nbcache.explain.components import Components, differences, from_lines, from_text, to_text
+from nbcache.explain.components import Components, Named, differences, from_lines, from_text, to_text
 from nbcache.explain.misses import explained
 
 CODE = """<lambda>()
@@ -104,6 +104,55 @@ def test_a_difference_is_told_in_words(line: str, told: str) -> None:
     assert words(made(), made(line)) == [told]
 
 
+INPUT = f"[x] example_inputs[0]: {TENSOR.replace('[2, 8]', '[4, 8]')}"
+
+
+def test_an_input_is_told_by_its_name_and_with_what_the_key_leaves_out() -> None:
+    then = from_lines([*LINES], {}, named=[Named("parameter", "net.a.weight")])
+    now = from_lines([*LINES, INPUT], {}, named=[Named("parameter", "net.a.weight", "frozen")])
+    assert words(then, now) == ["parameter net.a.weight: f32[2, 8] before, f32[4, 8], frozen now"]
+    assert words(from_text(to_text(then)), now) == words(then, now)
+
+
+@pytest.mark.parametrize("named", [[Named()], [Named("input", "x"), Named("input", "y")]])
+def test_an_input_that_has_no_name_or_of_which_torch_made_others_is_told_by_its_number(
+    named: list[Named],
+) -> None:
+    found = words(from_lines(LINES, {}), from_lines([*LINES, INPUT], {}, named=named))
+    assert found == ["input 0: f32[2, 8] before, f32[4, 8] now"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "deterministic_algorithms_settings: (True, False, True)",
+            "deterministic algorithms: off before, on now",
+        ),
+        (
+            "deterministic_algorithms_settings: (False, False, False)",
+            "filling of uninitialized memory: on before, off now",
+        ),
+        (
+            "cuda_matmul_settings: ('tf32', True, True)",
+            "precision of matrix multiplications: none before, tf32 now",
+        ),
+        (
+            "cuda_matmul_settings: True",
+            "precision of matrix multiplications: ('none', True, True) before, True",
+        ),
+    ],
+)
+def test_a_component_of_several_parts_tells_the_one_that_differs(line: str, told: str) -> None:
+    before = [
+        "[x] deterministic_algorithms_settings: (False, False, True)",
+        "[x] cuda_matmul_settings: ('none', True, True)",
+    ]
+    kept = [each for each in before if each.split(": ")[0][4:] != line.split(": ")[0]]
+    found = words(from_lines(before, {}), from_lines([*kept, f"[x] {line}"], {}))
+    assert len(found) == 1 and found[0].startswith(told)
+
+
 def test_a_constant_that_it_is_called_with_comes_before_what_that_changes() -> None:
     now = made(f"[x] gm: {CODE.replace('0.001', '0.002')}", lr="0.002")
     assert words(made(lr="0.001"), now) == [
@@ -184,11 +233,13 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
         ("constant self.param_groups[0]['lr']", "0.1", "0.2", "lr=torch.tensor"),
         ("constant self.param_groups[0]['nesterov']", "False", "True", "each value has a graph"),
         ("constant net.training", "True", "False", "each value has a graph"),
-        ("constant lr", "0.1", "no constant", "each value has a graph"),
+        ("constant lr", "0.1", "not a constant", "each value has a graph"),
         ("input 0", "f32[2, 4]", "f32[3, 4]", "dynamic=True"),
         ("input 0", "f32[2, 4]", "f64[2, 4]", "cast it"),
         ("input 0", "f32[2, 4] on cuda:0", "f32[2, 4] on cuda:1", "on one device"),
         ("input 0", "f32[2, 4]", "f32[2, 4] of strides (1, 2)", "contiguous"),
+        ("input x", "f32[2, 4]", "f32[3, 4]", "dynamic=True"),
+        ("parameter net.a.weight", "f32[2, 4]", "f32[3, 4]", "if you have changed the model"),
         ("inputs", "4", "6", "what the function closes over"),
         ("inputs: in another order", "", "", NOTHING_TO_DO),
         ("sizes", "dynamic", "fixed", NOTHING_TO_DO),

@@ -12,10 +12,9 @@ GRAPH = GraphRecord("f", "0/5", Direction.INFERENCE, Outcome.MISS, cell=Cell.of(
 
 
 def test_a_recompile_says_how_many_are_left() -> None:
-    recompiled = replace(GRAPH, recompile_reason="0/0: a guard", recompile_limit=8)
-    assert Why(recompiled).meter.startswith("compiled 6 of at most 8 times")
+    recompiled = replace(GRAPH, recompile_reason="0/0: a guard", versions=6, recompile_limit=8)
+    assert Why(recompiled).meter.startswith("6 of at most 8 versions")
     assert Why(GRAPH).meter == ""
-    assert replace(GRAPH, compile_id="?").compiled_times == 1
 
 
 def test_a_graph_break_says_how_many_graphs_its_function_fell_into() -> None:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from explain.changes import CHANGES, OPTIMIZER, PROGRAM, STEPS
+from explain.changes import CHANGES, OPTIMIZER, PROGRAM, STEPS, TRAINING, TRAININGS
 from soundness.conftest import restarts
 from soundness.restarts import Restarts
 
@@ -20,7 +20,7 @@ __all__ = ["restarts"]  # the fixture
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("why")]  # for its fixtures
 
-COMMON = ("batch", "comment", "helper", "learning rate", "threads")
+COMMON = ("batch", "comment", "frozen layer", "helper", "learning rate", "threads")
 
 
 Compiled = Callable[[str], Path]
@@ -32,13 +32,13 @@ def compiled(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Co
     @cache
     def folders(program: str) -> Path:
         folder = tmp_path_factory.mktemp("why") / "before"
-        assert [outcome for outcome, *_ in restarts.run(program, folder)["graphs"]] == ["miss"]
+        assert {outcome for outcome, *_ in restarts.run(program, folder)["graphs"]} == {"miss"}
         return folder
 
     return folders
 
 
-ALL = CHANGES | STEPS
+ALL = CHANGES | STEPS | TRAININGS
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,8 @@ def test_what_was_changed_is_named_first(
     name: str, restarts: Restarts, compiled: Compiled, tmp_path: Path
 ) -> None:
     program, told = ALL[name]
-    shutil.copytree(compiled(OPTIMIZER if name in STEPS else PROGRAM), tmp_path / "now")
+    original = OPTIMIZER if name in STEPS else TRAINING if name in TRAININGS else PROGRAM
+    shutil.copytree(compiled(original), tmp_path / "now")
     answer = restarts.run(program, tmp_path / "now")
     assert "error" not in answer, answer["error"]
     (outcome, _, reason), *_ = answer["graphs"]

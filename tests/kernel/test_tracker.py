@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nbcache.core.model import Direction, Level, Outcome
-from nbcache.core.reports import Cell
+from nbcache.core.reports import Cell, Difference, Explanation
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
@@ -51,10 +51,20 @@ class Script:
     def frame(self, **fields: Any) -> None:
         self.tell(FrameCompiled, **{"function": "f", "location": "In[1]:2", "operators": 3, **fields})
 
-    def cold_graph(self, key: str, *, backward: bool = False, kernels: int = 1) -> None:
+    def cold_graph(
+        self, key: str, *, backward: bool = False, kernels: int = 1, differs: str | None = None
+    ) -> None:
+        explained = None if differs is None else Explanation("near", (Difference(differs, "1", "2"),))
         self.begin("inductor_compile")
         self.tell(LookupStarted, key=key, backward=backward)
-        self.tell(GraphLookup, key=key, backward=backward, hit=False, reason="first time")
+        self.tell(
+            GraphLookup,
+            key=key,
+            backward=backward,
+            hit=False,
+            reason=differs or "first time",
+            explanation=explained,
+        )
         for _ in range(kernels):
             self.tell(KernelUsed, compiled=True, size=100)
         self.end("inductor_compile", cache_state="miss", is_backward=backward, key=key)
@@ -116,6 +126,25 @@ def test_an_autograd_hit_gives_forward_and_backward_their_own_savings() -> None:
     assert forward.saved_seconds is not None and 50 < forward.saved_seconds < 60
     assert backward.saved_seconds is not None and 25 < backward.saved_seconds < 30
     assert backward.operators is None
+
+
+@pytest.mark.parametrize(("of_forward", "told"), [("constant lr", "constant lr"), (None, "inputs")])
+def test_a_backward_that_missed_is_told_the_cause_of_its_forward(of_forward: str | None, told: str) -> None:
+    script = Script()
+    script.begin("dynamo", "backend_compile")
+    script.cold_graph("fw", differs=of_forward)
+    script.end("backend_compile")
+    script.frame()
+    script.end("dynamo")
+    script.begin("entire_backward_compile")
+    script.cold_graph("bw", backward=True, differs="inputs")
+    script.end("entire_backward_compile")
+
+    _, backward = script.tracker.records
+
+    assert backward.direction is Direction.BACKWARD
+    assert backward.reason == told
+    assert backward.explanation is not None and backward.explanation.differences[0].what == told
 
 
 def test_a_lazy_backward_is_a_graph_of_the_cell_that_runs_it() -> None:
