@@ -50,6 +50,12 @@ class Checkout:
         return [line.partition(" ")[2] for line in lines if "-m venv" in line or "-m pip" in line]
 
 
+@pytest.mark.xdist_group("of one worker")
+def test_the_tests_of_a_group_are_run_by_one_worker(request: pytest.FixtureRequest, worker_id: str) -> None:
+    """Else each worker makes the fixtures that they share."""
+    assert worker_id == "master" or request.node.nodeid.endswith("@of one worker")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import RESUMED
+from nbcache.explain.actions import break_action
 from nbcache.kernel.events import (
     AutogradLookup,
     FrameCompiled,
@@ -65,6 +66,7 @@ _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 _USERS_TRACE = "User stack trace"
 _GUARD_OF = re.compile(r"\W*\d+/\d+: ")
 """How a guard begins that failed: with the compile that made it."""
+_BUILTIN = re.compile(r"does not know how to trace builtin operator `(\w+)`")
 _LIMIT = re.compile(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)")
 """What torch's error says where a function was compiled too often."""
 _FRAME = "dynamo"
@@ -298,6 +300,7 @@ def _frame(
     versions = int(metadata.get("cache_size") or 0) + 1  # torch forgets those whose objects are gone
     if recompiled or failure:
         _warn_of_limit(session, function, versions if recompiled and not failure else 0)
+        _tell_what_is_left(session, function, file)
     return FrameCompiled(
         **at,
         function=function,
@@ -349,6 +352,19 @@ def _warn_of_limit(session: Session, function: str, versions: int) -> None:
         )
 
 
+def _tell_what_is_left(session: Session, function: str, file: str) -> None:
+    """Say so where torch leaves a whole function to Python, as for a graph break within a loop."""
+    error = sys.exc_info()[1]
+    if type(error).__name__ != "Unsupported" or getattr(error, "skip_frame", None) is not True:
+        return
+    if given_to_compile(sys._getframe(), "one_graph", within=12) or _is_torchs(file):
+        return
+    words = words_of_break(getattr(error, "msg", error))
+    if stack := getattr(error, "real_stack", None):
+        words = break_text(session, words, stack[-1].filename, stack[-1].lineno)
+    session.notice(f"{function} is left to Python, nothing of it is compiled: {words}; {break_action(words)}")
+
+
 def _failure(metadata: Mapping[str, Any]) -> str | None:
     """Return why a frame could not be compiled, in one line; None where it could."""
     error = None if metadata.get("has_guarded_code") else sys.exc_info()[1]  # torch notes no interrupt
@@ -364,11 +380,14 @@ def with_cells(session: Session, text: str | None) -> str | None:
 
 def user_line(session: Session, trace: str) -> str:
     """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
-    ours = os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), "")
     for file, line in reversed(_TRACED.findall(trace)):
-        if not file.startswith(ours):
+        if not _is_torchs(file):
             return f"{_short_place(session, file)}:{line}"
     return ""
+
+
+def _is_torchs(file: str) -> bool:
+    return file.startswith(os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), ""))
 
 
 def _short_place(session: Session, file: str) -> str:
@@ -387,7 +406,7 @@ def _graph_break(utils: ModuleType, session: Session) -> str | None:
     if reason is None:
         return None
     stack = getattr(reason, "user_stack", None)
-    words = words_of_break(reason)
+    words = words_of_break(reason.reason)
     return break_text(session, words, stack[-1].filename, stack[-1].lineno) if stack else words
 
 
@@ -402,14 +421,16 @@ def break_text(session: Session, words: str, file: str, line: int) -> str:
     return f"{words} ({_place(session, file)}:{line})"
 
 
-def words_of_break(reason: Any) -> str:
-    """Return why there is a graph break."""
-    lines = [line.strip() for line in str(reason.reason).splitlines()]
+def words_of_break(reason: object) -> str:
+    """Return why there is a graph break, by what torch says of it in many lines."""
+    lines = [line.strip() for line in str(reason).splitlines()]
     explanation = next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
     )
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
         return "an `if`, `while` or `assert` asks for the value of a tensor"
+    if (builtin := _BUILTIN.search(explanation)) is not None:
+        return f"torch cannot trace the built-in `{builtin[1]}`"
     return f"{lines[0]}: {explanation}" if explanation else lines[0]
 
 

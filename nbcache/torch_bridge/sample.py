@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_sample", "run_sample", "sample_key", "sample_steps"]
 
+logger = logging.getLogger(__name__)
 
 _ROOM_BYTES = 4 << 30
 """Memory of the card that must be free for another process: a context of CUDA takes half a gigabyte."""
@@ -35,28 +37,30 @@ _REST_SECONDS = 2.0
 
 
 def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> Steps:
-    """Restore the sample; where it is not stored, have it compiled elsewhere first.
+    """Restore the sample; where it is not stored, or parts of it are gone, have it compiled elsewhere first.
 
-    Where it was stored and is no hit, settings differ from the usual, or parts of it were evicted: another
-    compile would not help. Where it could not be compiled, it is not tried again with this compiler.
+    Where that does not help, as under other settings than the usual, or where it could not be compiled, it
+    is not tried again with this compiler.
     """
     key, failed = sample_key(device), sample_key(device, failed_with=compiler_identity() or "none")
     for may_compile in (True, False):
         if not (serving() and is_as_usual()):
             return
-        if session.find("probe", key):
-            yield from _restored_sample(session, device, key)
+        if session.find("probe", key) and (yield from _restored_sample(session, device, key)):
             return
-        if not (may_compile and session.settings.save) or session.find(FAILED, failed):
+        if not may_compile:
+            break
+        if not session.settings.save or session.find(FAILED, failed):
             return
         if device == "cuda" and not _has_room():
             return
         if not (yield from _compile_elsewhere(session, device)):
-            session.cache.record(FAILED, failed, b"1", made=True)
-            return
+            break
+    session.cache.record(FAILED, failed, b"1", made=True)
 
 
-def _restored_sample(session: Session, device: str, key: str) -> Steps:
+def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice | Pause, None, bool]:
+    """Restore the sample, and return whether it could be."""
     sample = _Restoring(session, device)
     yield Slice("trace a sample", partial(sample.run, training=False, backend="eager"))
     for training in (False, True):
@@ -64,6 +68,7 @@ def _restored_sample(session: Session, device: str, key: str) -> Steps:
     if sample.stored:
         session.cache.record("probe", key, b"1", made=False)
         yield Slice("vector instruction sets", _choose_instruction_set)
+    return sample.stored
 
 
 def sample_key(device: str, failed_with: str | None = None) -> str:
@@ -97,6 +102,7 @@ class _Restoring:
                 with restoring_only():
                     return compile_sample(self._session, self._device, training=training, backend=backend)
             except Exception:  # most often NotStored, within an error of torch's
+                logger.info("the sample is not restored", exc_info=True)
                 self.stored = False
         return None
 

@@ -60,6 +60,33 @@ def test_what_was_changed_is_named_first(
     assert told is None or re.search(f"^not stored(?::| for) ?{told.removeprefix('for ')}", reason), reason
 
 
+def test_a_function_that_torch_leaves_to_python_is_told_with_its_line_and_the_cure(
+    run_cells: RunCells,
+) -> None:
+    define = """\
+@torch.compile(backend="eager")
+def noisy(x):
+    for _ in range(2):
+        x = x.sin()
+        print("noise")
+    return x
+@torch.compile(backend="eager", fullgraph=True)
+def refused(x):
+    for _ in range(2):
+        print("noise")
+    return x
+"""
+    call = "noisy(x)\ntry: refused(x)\nexcept Exception as error: print(type(error).__name__)"
+
+    done = run_cells([LOAD, "import torch; x = torch.ones(3)", define, call, "%nbcache why noisy"])
+
+    told = "noisy is left to Python, nothing of it is compiled: torch cannot trace the built-in `print`"
+    for cell in (3, 4):
+        said = " ".join(shown(done, cell).split())
+        assert f"! {told} (In[3]:5); print after the compiled function" in said
+        assert "refused is left" not in said
+
+
 def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> None:
     define = "def loss(x, lr): return model(x).sum() * lr\nf = torch.compile(loss, mode='lite')"
     call = "with torch.no_grad(): print(f(x, 0.001).item())"

@@ -51,6 +51,18 @@ KERNEL = "nbcache-test"
 SESSION = "__import__('nbcache').session()"
 
 
+LOG = """\
+import logging
+class Lines(logging.Handler):
+    said = []
+    def emit(self, record):
+        self.said.append(self.format(record))
+logging.getLogger("nbcache").addHandler(Lines())
+logging.getLogger("nbcache").setLevel("INFO")
+"""
+"""Has `Lines.said` hold what nbcache logs from then on."""
+
+
 _FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "PYTHON", "TORCH", "TRITON_", "VSCODE_")
 """Beginnings of environment variables that would make a test depend on where it is run."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from support.front_door import environ_below
+
 
 @pytest.fixture(scope="session")
 def sampled(cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -18,10 +19,9 @@ def sampled(cold: tuple[Path, nbformat.NotebookNode], tmp_path_factory: pytest.T
     folder = tmp_path_factory.mktemp("sampled")
     shutil.copytree(cold[0] / "store", folder / "store")
     environ = {
-        **os.environ,
+        **environ_below(folder / "made"),  # torch's folder would be that of the process that tests
         "NBCACHE_DIR": str(folder / "store"),
         "TMPDIR": str(cold[0] / "tmp"),  # with the precompiled headers
-        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     command = [sys.executable, "-P", "-m", "nbcache.torch_bridge", "cpu"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.front_door import LOAD, REPORTS, SESSION, SET_UP, Environ, Kernel
+from support.front_door import LOAD, LOG, REPORTS, SESSION, SET_UP, Environ, Kernel
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("prewarm")]  # for its fixtures
 
@@ -19,15 +19,6 @@ COMPILE = "f = torch.compile(model, mode='lite')"
 TRAIN = "y = f(x).square().mean()\ny.backward()\nprint(y.item())"
 INFER = "with torch.no_grad(), torch.autocast('cpu'):\n    print(f(torch.ones(3, 16)).sum().item())"
 CELLS = (SET_UP, COMPILE, TRAIN, INFER)
-LOG = """\
-import logging
-class Lines(logging.Handler):
-    said = []
-    def emit(self, record):
-        self.said.append(record.getMessage())
-logging.getLogger("nbcache").addHandler(Lines())
-logging.getLogger("nbcache").setLevel("INFO")
-"""
 KNOWN = """\
 import gc, torch._dynamo.utils as utils, torch._dynamo.convert_frame as convert_frame
 gc.collect()

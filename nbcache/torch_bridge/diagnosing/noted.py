@@ -83,7 +83,7 @@ class Noted:
         for each in self._utils.graph_break_reasons[self._reasons :]:
             if getattr(each, "graph_break", True):
                 stack = getattr(each, "user_stack", None)
-                words = words_of_break(each)
+                words = words_of_break(each.reason)
                 place = (stack[-1].filename, stack[-1].lineno) if stack else None
                 reasons[break_text(self._session, words, *place) if place else words] = None
         if not reasons:  # where the whole function is left to Python, torch only counts them

@@ -387,7 +387,7 @@ def _told_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
     """Return what a trace holds of the graph break that this code ends in."""
     if reason is None:
         return {}
-    told: dict[str, Any] = {"break_reason": words_of_break(reason)}
+    told: dict[str, Any] = {"break_reason": words_of_break(reason.reason)}
     stack = getattr(reason, "user_stack", None)
     own = {line for *_, line in code.co_lines()}
     if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own:

@@ -32,10 +32,10 @@ def _lines(why: Why) -> Iterator[tuple[str, str]]:
     yield "next", why.action
 
 
-def render_why(rows: Sequence[Why]) -> Rendered:
-    """Return what is known of each graph."""
+def render_why(rows: Sequence[Why], notices: Sequence[str] = ()) -> Rendered:
+    """Return what is known of each graph, and the notices on the same functions."""
     title = "nbcache why"
-    if not rows:
+    if not rows and not notices:
         said = "no graph has compiled yet, or none of this name"
         return Rendered(f"{title}{DOT}{said}", _tag("div", BOX, _head(title, [said])))
     lines, boxes = [title], [_head(title, [])]
@@ -54,5 +54,8 @@ def render_why(rows: Sequence[Why]) -> Rendered:
             for label, text in _lines(row)
         )
         boxes.append(_tag("div", "margin:4px 0", head, _text(DOT.join(parts), style=badge), *told))
-    data = {"graphs": [row.to_json() for row in rows]}
+    for notice in notices:
+        lines += _wrapped(f"! {notice}", 2)
+        boxes.append(_tag("div", "margin:4px 0", _text(f"! {notice}")))
+    data = {"graphs": [row.to_json() for row in rows], "notices": list(notices)}
     return Rendered("\n".join(lines), _tag("div", BOX, *boxes), data, _MIME)

@@ -89,8 +89,11 @@ class SessionMagics:
         names = [word for word in arguments if word != "--json"]
         if unknown := [word for word in names if word.startswith("-")] or names[1:]:
             raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
-        rows = self._session.why(*names)
-        show(render_why(rows), "--json" in arguments)
+        rows, last = self._session.why(*names), self._session.reports[-1:]
+        said = [text for report in last for text in report.notices]
+        if names:  # a notice on a function begins with its name
+            said = [text for text in self._session.notices if text.startswith(f"{names[0]} ")]
+        show(render_why(rows, said), "--json" in arguments)
 
     def config(self, arguments: list[str]) -> None:
         """Show each setting, or change some."""
