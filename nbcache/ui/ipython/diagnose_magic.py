@@ -59,9 +59,9 @@ class DiagnoseMagic:
 
 def parsed(line: str) -> Line:
     """Return the options, which stand before or after the expression, and the expression as it is written."""
-    rest = line.strip()
+    rest = line.strip().rstrip("; \t")
     given: dict[str, str] = {}
-    while match := _AT_END.search(rest) or _AT_BEGIN.match(rest):
+    while not _is_call(rest) and (match := _AT_END.search(rest) or _AT_BEGIN.match(rest)):
         name = match["name"] or match["flag"]
         if name in given:
             raise _wrong(f"`--{name}` is given twice")
@@ -76,6 +76,14 @@ def parsed(line: str) -> Line:
     return Line(rest, modes or ("default",), int(runs), "json" in given)
 
 
+def _is_call(text: str) -> bool:
+    """Tell whether it is one call of Python, whatever stands in its strings."""
+    try:
+        return isinstance(ast.parse(text, mode="eval").body, ast.Call)
+    except (SyntaxError, ValueError):
+        return False
+
+
 def _call_in(expression: str) -> ast.Call:
     """Return the syntax tree of an expression that is one call."""
     try:
@@ -83,6 +91,8 @@ def _call_in(expression: str) -> ast.Call:
     except SyntaxError as error:
         _check_options(expression)
         raise _wrong(f"`{one_line(expression, 60)}` is no expression of Python: {error.msg}") from None
+    if isinstance(tree, ast.Await):
+        raise _wrong(f"`{one_line(expression, 60)}` is awaited: call the function that the coroutine calls")
     if not isinstance(tree, ast.Call):
         _check_options(expression)
         raise _wrong(f"`{one_line(expression, 60)}` is no call: write one, such as model(x)")
