@@ -21,7 +21,7 @@ from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules
 from nbcache.launcher.start_state import python_options
 
-__all__ = ["Asked", "attend", "parent"]
+__all__ = ["Ahead", "Asked", "attend", "parent"]
 
 _READ_AT_IMPORT = (
     *("ATEN_", "CUBLAS_", "GOMP_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH"),
@@ -38,26 +38,32 @@ def parent() -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a nursery has imported."""
+
+    hidden: Mapping[str, ModuleType]
+    """Modules of which an ordinary kernel has none when it starts."""
+    variables: Mapping[str, str]
+    """Environment variables that the others have set when they were imported."""
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What a forked process is to be."""
 
     value: Mapping[str, Any]
     files: tuple[int, int, int]
-    hidden: Mapping[str, ModuleType]
+    ahead: Ahead
 
     def run(self) -> None:
         """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments asked for."""
         _become(self.value, self.files)
-        HiddenModules(self.hidden, _check_variables(dict(os.environ))).hide()
+        os.environ.update(self.ahead.variables)
+        HiddenModules(self.ahead.hidden, _check_variables(dict(os.environ))).hide()
         runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
 
 
-def attend(
-    connection: socket.socket,
-    value: Mapping[str, Any],
-    files: list[int],
-    hidden: Mapping[str, ModuleType],
-) -> Asked:
+def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int], ahead: Ahead) -> Asked:
     """Fork a kernel and return in it; here, pass signals on to it, say how it ended, and end."""
     global _nursery
     _nursery = os.getppid()
@@ -76,7 +82,7 @@ def attend(
     connection.detach()
     os.setsid()
     os.close(told)
-    return Asked(value, (copies[0], copies[1], copies[2]), hidden)
+    return Asked(value, (copies[0], copies[1], copies[2]), ahead)
 
 
 def _watch(connection: socket.socket, kernel: int) -> None:
@@ -123,6 +129,8 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
     random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()  # by the system's own randomness, as when it is made
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.current_process().authkey = os.urandom(32)
     for number, name in enumerate(("stdin", "stdout", "stderr")):

@@ -19,11 +19,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 from nbcache.launcher import protocol
-from nbcache.launcher.forked import Asked, attend
+from nbcache.launcher.forked import Ahead, Asked, attend
 from nbcache.launcher.hidden import hidable
 from nbcache.launcher.start_state import name_of, start_state
 
@@ -72,14 +71,14 @@ def _run(name: str, patience: float) -> Asked | None:
         del sys.path[0]  # the folder that it was started in
     os.chdir("/")
     _make_room(name)
-    hidden = _imported(_Patience(patience))
+    ahead = _imported(_Patience(patience))
     if threading.active_count() > 1:
         return None
     files = _files()
     listener = protocol.listen(name)
     gc.collect()
     gc.freeze()  # forks share what nobody writes to
-    return _Nursery(name, listener, hidden, files).serve()
+    return _Nursery(name, listener, ahead, files).serve()
 
 
 class _Nursery:
@@ -87,12 +86,12 @@ class _Nursery:
         self,
         name: str,
         listener: socket.socket,
-        hidden: dict[str, ModuleType],
+        ahead: Ahead,
         files: dict[str, tuple[int, int, int]],
     ) -> None:
         self._name = name
         self._listener = listener
-        self._hidden = hidden
+        self._ahead = ahead
         self._files = files
         self._tops = {each.partition(".")[0] for each in sys.modules}
         self._since = self._used = time.time()
@@ -144,7 +143,7 @@ class _Nursery:
             "since": self._since,
             "used": self._used,
             "kernels": self._forks,
-            "modules": len(self._hidden),
+            "modules": len(self._ahead.hidden),
             "bytes": _memory("VmRSS", "/proc/self/status"),
         }
 
@@ -163,7 +162,7 @@ class _Nursery:
             return None
         try:
             self._listener.close()
-            return attend(connection, value, files, self._hidden)
+            return attend(connection, value, files, self._ahead)
         except BaseException:  # or this process would be a second nursery
             os._exit(1)
 
@@ -194,17 +193,20 @@ def _closing(files: list[int]) -> Iterator[None]:
                 os.close(each)
 
 
-def _imported(patience: _Patience) -> dict[str, ModuleType]:
-    """Import everything, and return those modules of which an ordinary kernel has none."""
+def _imported(patience: _Patience) -> Ahead:
+    """Import everything."""
+    before = dict(os.environ)
     for name in _KERNEL.split():
         _import(name, patience)
     visible = set(sys.modules)
+    variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
     for name in _AHEAD.split():
         _import(name, patience)
     for name in sys.modules["nbcache.torch_bridge.prewarm"].MODULES:
         _import(name, patience)
     sys.modules.pop("__mp_main__", None)  # this process, which nobody is to know of
-    return hidable({name: module for name, module in sys.modules.items() if name not in visible})
+    hidden = hidable({name: module for name, module in sys.modules.items() if name not in visible})
+    return Ahead(hidden, variables)
 
 
 def _import(name: str, patience: _Patience) -> None:

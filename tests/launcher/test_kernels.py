@@ -58,8 +58,8 @@ def known():
 TORCH = """\
 import torch, numpy
 told = [torch.__config__.show(), torch.__config__.parallel_info(), torch.get_num_threads(),
-        torch.initial_seed(), torch.is_grad_enabled(), torch.cuda.is_initialized(),
-        str(torch.get_default_dtype()), torch.rand(3).tolist(), torch.__spec__.name,
+        torch.is_grad_enabled(), torch.cuda.is_initialized(),
+        str(torch.get_default_dtype()), torch.__spec__.name,
         type(torch.__spec__.loader).__name__, torch._C.__spec__.name]
 """
 
@@ -169,13 +169,15 @@ def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, s
     assert {each.partition(".")[0] for each in more} <= {"gc", "multiprocessing", "nbcache"}
     for made_at_import in ("loggers", "warnings"):  # those of what is imported ahead are there already
         assert {*one.pop(made_at_import)} >= {*other.pop(made_at_import)}
+    assert {*one["environ"].items()} ^ {*other["environ"].items()} == set()
     assert one == other
     random = (
         "(__import__('random').random(), __import__('numpy').random.rand(), __import__('uuid').uuid4().hex)"
     )
     keys = "bytes(__import__('multiprocessing').current_process().authkey).hex()"
     again = start()
-    for each in (random, keys):
+    seed = "__import__('torch').initial_seed()"
+    for each in (random, keys, seed):
         assert forked.ask(each) != again.ask(each)
 
 
