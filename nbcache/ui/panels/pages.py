@@ -1,0 +1,351 @@
+"""Parts of a panel as HTML: values in, strings out. What comes from elsewhere passes through `_text`.
+
+Live rows are flexible boxes, which fold where the page is narrow. They stand in widgets, whose HTML no front
+end sanitizes; what a saved notebook keeps is in `saved`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from nbcache.core.model import Level, Outcome
+from nbcache.core.reports import GraphRecord
+from nbcache.core.text import DOT, LONG, NOTHING, ago, counted, duration, one_line, printable, size
+from nbcache.explain.stats import tally
+from nbcache.explain.why import Why
+from nbcache.ui.display.html import (
+    BAR,
+    BOX,
+    CELL,
+    CODE,
+    FAINT,
+    LAST,
+    LINE,
+    NOTICE,
+    NUMBER,
+    _badge,
+    _head,
+    _rows,
+    _tag,
+    _text,
+    settings_html,
+)
+from nbcache.ui.display.plan import plan_parts, render_plan
+from nbcache.ui.display.rows import activity_parts, store_parts
+from nbcache.ui.display.why import why_lines
+from nbcache.ui.display.words import explanations, phases, saved, short_location, source, taken, totals
+from nbcache.ui.panels.values import Facts, GraphPage, Now, Space, Stranger
+
+__all__ = [
+    "activity_words",
+    "cell_above",
+    "detail_html",
+    "graph_headers_html",
+    "graph_html",
+    "graphs_words",
+    "head_html",
+    "levels_html",
+    "levels_words",
+    "live_html",
+    "magic_html",
+    "offered_name",
+    "people_html",
+    "people_words",
+    "plan_html",
+    "plan_words",
+    "problem_html",
+    "said_html",
+    "section_html",
+    "settings_table_html",
+    "settings_words",
+    "snapshots_html",
+    "space_html",
+    "space_words",
+    "stranger_html",
+]
+
+_MOST_SPACES = 12
+_NAMES = {
+    Level.L0: "torch's own folder",
+    Level.L1: "local store",
+    Level.L2: "beside or in the notebook",
+    Level.L3: "shared store",
+}
+_BARS = {True: "rgba(46,160,67,0.7)", False: "rgba(219,148,0,0.7)"}
+"""Colours of what was hit, and of what was compiled."""
+_COLUMNS = (
+    ("function", "flex:2 1 170px"),
+    ("graph", "flex:0 0 92px"),
+    ("outcome", "flex:0 0 62px"),
+    ("from", "flex:1 1 110px"),
+    ("time", "flex:0 0 62px;text-align:right"),
+    ("saved", "flex:0 0 62px;text-align:right"),
+    ("why", "flex:3 1 220px"),
+)
+_ROW = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline;font-size:13px;line-height:1.6"
+_CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+
+
+# --- the head ---------------------------------------------------------------------------------------
+
+
+def head_html(facts: Facts) -> str:
+    """Return what the panel is of: the notebook and the machine."""
+    whose = one_line(facts.notebook, 60) or "a kernel that cannot tell its notebook"
+    return _tag("div", BOX, _head("nbcache", [whose, *facts.machine]))
+
+
+def activity_words(now: Now, bar: tuple[str, str] = ("#", " ")) -> list[str]:
+    """Return what goes on: the cell that runs and for how long, what it compiles."""
+    if not now.running:
+        return ["no cell runs"]
+    parts = [f"{now.running} runs, {duration(round(now.running_seconds, 1))}"]
+    return parts + (activity_parts(now.activity, bar) if now.activity else ["nothing compiles now"])
+
+
+def live_html(now: Now) -> str:
+    """Return what goes on for the panel; that buttons wait is said while they do."""
+    parts = activity_words(now, BAR)
+    if not now.running:
+        return _tag("div", f"{BOX};{FAINT}", _text(DOT.join(parts)))
+    waits = _tag("div", FAINT, _text(f"A button that is pressed now acts when {now.running} has ended."))
+    mark = _tag("b", "", "\N{BLACK RIGHT-POINTING TRIANGLE} ")
+    edge = "border-left:3px solid rgba(46,160,67,0.8);padding-left:8px"
+    return _tag("div", f"{BOX};{edge}", mark, _text(DOT.join(parts)), waits)
+
+
+def section_html(title: str, words: Iterable[str]) -> str:
+    """Return the line above a section: its title, and what is in it in short."""
+    said = _text(DOT.join(words), style=FAINT)
+    return _tag("div", "font-size:13px;line-height:28px", f"<b>{_text(title)}</b> {said}")
+
+
+def magic_html(magic: str) -> str:
+    """Return the magic that does the same as the button before it."""
+    return _text(magic, style=f"{CODE};{FAINT};white-space:nowrap")
+
+
+def said_html(lines: Sequence[str]) -> str:
+    """Return what a verb had to say."""
+    edge = f"border-left:3px solid {LINE};padding-left:8px;margin:3px 0"
+    told = (_tag("div", CODE if line.startswith("%") else "", _text(line)) for line in lines)
+    return _tag("div", f"{BOX};{edge}", *told)
+
+
+def problem_html(what: str, next_step: str | None) -> str:
+    """Return what failed, and what to do."""
+    told = [_tag("div", "", f"<b>{_text('not done:')}</b> ", _text(what))]
+    if next_step:
+        told.append(_tag("div", "", "<b>next:</b> ", _text(next_step)))
+    return _tag("div", f"{BOX};{NOTICE}", *told)
+
+
+# --- the next run -----------------------------------------------------------------------------------
+
+
+def plan_words(facts: Facts) -> list[str]:
+    """Return in short what the next kernel will find."""
+    return [facts.plan_problem] if facts.plan_problem else plan_parts(facts.plan)
+
+
+def plan_html(facts: Facts) -> str:
+    """Return what the next kernel will find, by cell."""
+    notes = () if facts.plan_problem else facts.plan_notes
+    return render_plan(facts.plan, facts.notebook, notes, problem=facts.plan_problem).html
+
+
+# --- graphs -----------------------------------------------------------------------------------------
+
+
+def graphs_words(graphs: Sequence[GraphRecord]) -> list[str]:
+    """Return graphs, hits, seconds, what was saved."""
+    return totals(graphs) if graphs else ["nothing has compiled in this kernel yet"]
+
+
+def graph_headers_html() -> str:
+    """Return the titles of the columns of `graph_html`."""
+    cells = (_tag("span", f"{style};{FAINT}", title) for title, style in _COLUMNS)
+    return _tag("div", _ROW, *cells)
+
+
+def graph_html(graph: GraphRecord, *, cell: str = "") -> str:
+    """Return the row of a graph; `cell` stands above it, where it is the first one of a cell's run."""
+    why = "; ".join(
+        text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
+    )
+    place = _text(one_line(short_location(graph), 30), style=f"{FAINT};font-size:12px")
+    number = f"{_text(graph.compile_id)} {_text(graph.direction.value, style=FAINT)}"
+    inner = (
+        f"{_text(graph.function, 40, CODE)} {place}",
+        number,
+        _badge(graph.outcome),
+        _text(source(graph), 40),
+        taken(graph),
+        saved(graph).replace(" (torch)", ""),
+        _text(why, 160),
+    )
+    spans = (
+        _tag("span", f"{style};{_CUT if title in ('function', 'graph', 'from') else 'min-width:0'}", content)
+        for (title, style), content in zip(_COLUMNS, inner, strict=True)
+    )
+    above = _tag("div", f"font-size:12px;{FAINT};padding-top:2px", _text(cell)) if cell else ""
+    return above + _tag("div", _ROW, *spans)
+
+
+def cell_above(page: GraphPage, index: int) -> str:
+    """Return what stands above a row of a page that is sorted by cell: nothing within a cell's run."""
+    graph = page.rows[index][1]
+    if index and page.rows[index - 1][1].cell == graph.cell:
+        return ""
+    return graph.cell.label if graph.cell else "outside cells"
+
+
+def detail_html(why: Why) -> str:
+    """Return everything that is known of a graph."""
+    graph = why.graph
+    by_type = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
+    known = [
+        *((label, text, "white-space:pre-wrap;word-wrap:break-word") for label, text in why_lines(why)),
+        ("time", phases(graph), ""),
+        ("artifacts", by_type, ""),
+        ("operators", "" if graph.operators is None else str(graph.operators), ""),
+        ("key", graph.key or "", f"{CODE};word-break:break-all"),
+        ("defined", graph.location, f"{CODE};word-break:break-all"),
+    ]
+    lines = (
+        _tag(
+            "div",
+            "",
+            _text(f"{label}:", style=FAINT),
+            " ",
+            _tag("span", style, escape("\n".join(map(printable, text[:LONG].splitlines())))),
+        )
+        for label, text, style in known
+        if text
+    )
+    edge = f"border-left:2px solid {LINE};padding:0 0 2px 10px;margin:0 0 4px 4px"
+    return _tag("div", f"{BOX};{edge}", *lines)
+
+
+# --- levels, people, snapshots ----------------------------------------------------------------------
+
+
+def _by_level(graphs: Sequence[GraphRecord]) -> list[tuple[str, str, int, str]]:
+    """Return (level, what it is, graphs, what that saved or took), and what was compiled last."""
+    found = tally(graphs)
+    levels = {each.level: each for each in found.levels}
+    rows = []
+    for level, name in _NAMES.items():
+        hits = levels[level].hits if level in levels else 0
+        gain = f"saved {duration(levels[level].saved_seconds)}" if hits else ""
+        rows.append((level.value, name, hits, gain))
+    compiled = [graph for graph in graphs if graph.outcome is not Outcome.HIT]
+    took = f"took {duration(sum(graph.total_seconds for graph in compiled))}" if compiled else ""
+    return [*rows, ("", "compiled here", len(compiled), took)]
+
+
+def levels_words(graphs: Sequence[GraphRecord], now: Now) -> list[str]:
+    """Return in short where hits came from, and what is exchanged with the shared store."""
+    parts = [f"{level or name} {count}" for level, name, count, _ in _by_level(graphs) if count or level]
+    return [*parts, *now.shared]
+
+
+def levels_html(graphs: Sequence[GraphRecord]) -> str:
+    """Return where hits came from, as bars."""
+    most = max((count for _, _, count, _ in _by_level(graphs)), default=0)
+    lines = []
+    for level, name, count, gain in _by_level(graphs):
+        width = 100 * count / (most or 1)
+        bar = f"display:inline-block;height:10px;background-color:{_BARS[bool(level)]};width:{width:.0f}%"
+        track = _tag("span", "flex:1 1 120px;max-width:360px", _tag("span", bar if count else ""))
+        lines.append(
+            _tag(
+                "div",
+                _ROW,
+                _tag("span", "flex:0 0 24px", _text(level)),
+                _tag("span", f"flex:0 0 160px;{FAINT}", _text(name)),
+                _tag("span", "flex:0 0 40px;text-align:right", str(count) if count else NOTHING),
+                track,
+                _tag("span", f"flex:1 1 100px;{FAINT}", _text(gain)),
+            )
+        )
+    return _tag("div", BOX, *lines)
+
+
+def people_words(facts: Facts, now: Now) -> list[str]:
+    """Return in short with whom this kernel shares, and how many wait to be trusted."""
+    strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
+    return [*(now.shared or ["not connected to a shared store"]), *strangers]
+
+
+def people_html(facts: Facts, now: Now) -> str:
+    """Return who has published what of this notebook."""
+    if not now.shared:
+        said = ["This kernel is not connected to a shared store."]
+    else:
+        said = list(facts.people) or ["Nobody whom you trust has published anything of this notebook there."]
+    return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in said))
+
+
+def stranger_html(stranger: Stranger) -> str:
+    """Return somebody who is not trusted, with the whole fingerprint."""
+    who = f"{one_line(stranger.name, 40)} · " if stranger.name else ""
+    parts = (
+        _tag("div", "", "<b>not trusted:</b> ", _text(f"{who}{stranger.what}")),
+        _tag("div", f"{CODE};word-wrap:break-word", _text(stranger.fingerprint)),
+    )
+    return _tag("div", BOX, *parts)
+
+
+def offered_name(stranger: Stranger) -> str:
+    """Return what to call somebody, if they say so themselves."""
+    return one_line(stranger.name, 40)
+
+
+def snapshots_html(facts: Facts) -> str:
+    """Return the snapshot beside the notebook, and those that came along."""
+    said = facts.snapshots or ("There is no snapshot beside this notebook yet.",)
+    return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in said))
+
+
+# --- settings and space -----------------------------------------------------------------------------
+
+
+def settings_words(facts: Facts) -> list[str]:
+    """Return in short which settings are not the default ones."""
+    rows = [*facts.settings, *facts.torch_settings]
+    changed = [row for row in rows if row.origin != "default" and row.name != "notebook"]
+    return [f"{row.name}={one_line(row.value, 40) or NOTHING}" for row in changed] or ["all as by default"]
+
+
+def settings_table_html(facts: Facts) -> str:
+    """Return every setting, its value and where that comes from."""
+    return settings_html(facts.settings, facts.torch_settings)
+
+
+def space_words(facts: Facts) -> list[str]:
+    """Return in short what the local store holds."""
+    return store_parts(facts.store)[1:] if facts.store else ["the local store cannot be read"]
+
+
+def space_html(facts: Facts, now: float | None = None) -> str:
+    """Return what the local store keeps of each notebook, largest first."""
+    at = time.time() if now is None else now
+    rows = [_space(each, facts, at) for each in facts.spaces[:_MOST_SPACES]]
+    if not rows:
+        return _tag("div", BOX, _text("Nothing is stored yet."))
+    headers = [("notebook", LAST), ("graphs", NUMBER), ("artifacts", NUMBER)]
+    headers += [("unpacked", NUMBER), ("last used", CELL)]
+    more = len(facts.spaces) - len(rows)
+    said = [_tag("div", FAINT, _text(f"and {counted(more, 'more notebook')}"))] if more else []
+    return _tag("div", BOX, _rows(headers, rows), *said)
+
+
+def _space(space: Space, facts: Facts, now: float) -> list[str]:
+    name = one_line(space.notebook.replace("\\", "/").rsplit("/", 1)[-1], 60)
+    here = " (this notebook)" if name and name == facts.notebook else ""
+    whose = f"{name}{here}" if name else "kernels that cannot tell their notebook"
+    when = ago(max(0.0, now - space.used)) if space.used else NOTHING
+    return [_text(whose), str(space.graphs), str(space.artifacts), size(space.bytes), when]
