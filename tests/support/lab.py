@@ -47,6 +47,10 @@ class Server:
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        settings = Path(environ["JUPYTER_CONFIG_DIR"]) / "lab" / "user-settings" / "@jupyterlab"
+        news = settings / "apputils-extension" / "notification.jupyterlab-settings"
+        news.parent.mkdir(parents=True)
+        news.write_text('{"fetchNews": "false"}')  # or it asks
         self._log = folder.with_suffix(".log").open("w")
         options = {
             "ServerApp.root_dir": str(folder),
@@ -57,7 +61,6 @@ class Server:
             "LabApp.expose_app_in_browser": True,
             "JupyterNotebookApp.expose_app_in_browser": True,
             "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
-            "LabApp.news_url": "None",
         }
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
         command += [f"--{name}={value}" for name, value in options.items()]

@@ -9,7 +9,10 @@ import ipywidgets as widgets
 
 from nbcache.ui.panels import pages
 
-__all__ = ["Section", "button", "html", "row", "show"]
+__all__ = ["INDENT", "Section", "button", "caret", "html", "row", "show"]
+
+INDENT = "28px"
+"""How far what opens stands to the right of what it belongs to."""
 
 
 def html(value: str = "") -> Any:
@@ -22,9 +25,19 @@ def button(
 ) -> Any:
     """Return a button; its tooltip says what it does, and the magic that does the same."""
     tooltip = f"{what} ({magic})" if magic else what
-    made = widgets.Button(description=label, tooltip=tooltip, button_style=style, icon=icon)
-    made.layout.width = "auto"
+    layout = {"width": "auto", "flex": "0 0 auto"}
+    made = widgets.Button(description=label, tooltip=tooltip, button_style=style, icon=icon, layout=layout)
     made.on_click(lambda _: act())
+    return made
+
+
+def caret(act: Callable[[], object]) -> Any:
+    """Return the small button before what opens and closes."""
+    made = button("", "", "", act)
+    made.layout.width = "24px"
+    made.layout.height = "22px"
+    made.layout.padding = "0"
+    made.style.button_color = "transparent"
     return made
 
 
@@ -45,9 +58,8 @@ class Section:
         self._title = title
         self._is_open = is_open
         self._line = html(pages.section_html(title, ()))
-        self._toggle = button("", "", "", self._fold)
-        self._toggle.layout.width = "32px"
-        self._body = widgets.VBox(list(body), layout={"padding": "0 0 6px 36px"})
+        self._toggle = caret(self._fold)
+        self._body = widgets.VBox(list(body), layout={"padding": f"0 0 6px {INDENT}"})
         line = widgets.HBox([self._toggle, self._line], layout={"align_items": "center"})
         self.box = widgets.VBox([line, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
         self._set()

@@ -32,15 +32,16 @@ from nbcache.ui.display.html import (
     _text,
     settings_html,
 )
-from nbcache.ui.display.plan import plan_parts, render_plan
+from nbcache.ui.display.plan import plan_html as by_cell
+from nbcache.ui.display.plan import plan_parts
 from nbcache.ui.display.rows import activity_parts, store_parts
 from nbcache.ui.display.why import why_lines
 from nbcache.ui.display.words import explanations, phases, saved, short_location, source, taken, totals
-from nbcache.ui.panels.values import Facts, GraphPage, Now, Space, Stranger
+from nbcache.ui.panels.values import Facts, GraphPage, Now, Order, Space, Stranger
 
 __all__ = [
     "activity_words",
-    "cell_above",
+    "cell_html",
     "detail_html",
     "graph_headers_html",
     "graph_html",
@@ -60,6 +61,7 @@ __all__ = [
     "section_html",
     "settings_table_html",
     "settings_words",
+    "snapshot_words",
     "snapshots_html",
     "space_html",
     "space_words",
@@ -67,22 +69,24 @@ __all__ = [
 ]
 
 _MOST_SPACES = 12
+_PLACES = ("notebook", "dir", "trust_dir", "TORCHINDUCTOR_CACHE_DIR")
+"""Settings that are long, and whose table has them."""
 _NAMES = {
     Level.L0: "torch's own folder",
     Level.L1: "local store",
-    Level.L2: "beside or in the notebook",
+    Level.L2: "the notebook's snapshot",
     Level.L3: "shared store",
 }
 _BARS = {True: "rgba(46,160,67,0.7)", False: "rgba(219,148,0,0.7)"}
 """Colours of what was hit, and of what was compiled."""
 _COLUMNS = (
-    ("function", "flex:2 1 170px"),
-    ("graph", "flex:0 0 92px"),
-    ("outcome", "flex:0 0 62px"),
+    ("function", "flex:2 1 110px"),
+    ("graph", "flex:0 0 84px"),
+    ("outcome", "flex:0 0 58px"),
+    ("time", "flex:0 0 54px;text-align:right"),
+    ("saved", "flex:0 0 54px;text-align:right"),
     ("from", "flex:1 1 110px"),
-    ("time", "flex:0 0 62px;text-align:right"),
-    ("saved", "flex:0 0 62px;text-align:right"),
-    ("why", "flex:3 1 220px"),
+    ("why", "flex:4 1 220px"),
 )
 _ROW = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline;font-size:13px;line-height:1.6"
 _CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
@@ -110,7 +114,7 @@ def live_html(now: Now) -> str:
     parts = activity_words(now, BAR)
     if not now.running:
         return _tag("div", f"{BOX};{FAINT}", _text(DOT.join(parts)))
-    waits = _tag("div", FAINT, _text(f"A button that is pressed now acts when {now.running} has ended."))
+    waits = _text(f"{DOT}a button that is pressed now acts at its end", style=FAINT)
     mark = _tag("b", "", "\N{BLACK RIGHT-POINTING TRIANGLE} ")
     edge = "border-left:3px solid rgba(46,160,67,0.8);padding-left:8px"
     return _tag("div", f"{BOX};{edge}", mark, _text(DOT.join(parts)), waits)
@@ -119,7 +123,7 @@ def live_html(now: Now) -> str:
 def section_html(title: str, words: Iterable[str]) -> str:
     """Return the line above a section: its title, and what is in it in short."""
     said = _text(DOT.join(words), style=FAINT)
-    return _tag("div", "font-size:13px;line-height:28px", f"<b>{_text(title)}</b> {said}")
+    return _tag("div", "font-size:13px;line-height:22px", f"<b>{_text(title)}</b> {said}")
 
 
 def magic_html(magic: str) -> str:
@@ -152,8 +156,7 @@ def plan_words(facts: Facts) -> list[str]:
 
 def plan_html(facts: Facts) -> str:
     """Return what the next kernel will find, by cell."""
-    notes = () if facts.plan_problem else facts.plan_notes
-    return render_plan(facts.plan, facts.notebook, notes, problem=facts.plan_problem).html
+    return _tag("div", BOX, by_cell(facts.plan, () if facts.plan_problem else facts.plan_notes))
 
 
 # --- graphs -----------------------------------------------------------------------------------------
@@ -170,8 +173,8 @@ def graph_headers_html() -> str:
     return _tag("div", _ROW, *cells)
 
 
-def graph_html(graph: GraphRecord, *, cell: str = "") -> str:
-    """Return the row of a graph; `cell` stands above it, where it is the first one of a cell's run."""
+def graph_html(graph: GraphRecord) -> str:
+    """Return the row of a graph."""
     why = "; ".join(
         text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
     )
@@ -181,25 +184,30 @@ def graph_html(graph: GraphRecord, *, cell: str = "") -> str:
         f"{_text(graph.function, 40, CODE)} {place}",
         number,
         _badge(graph.outcome),
-        _text(source(graph), 40),
         taken(graph),
         saved(graph).replace(" (torch)", ""),
-        _text(why, 160),
+        _text(source(graph), 40),
+        _text(why, 90),
     )
     spans = (
         _tag("span", f"{style};{_CUT if title in ('function', 'graph', 'from') else 'min-width:0'}", content)
         for (title, style), content in zip(_COLUMNS, inner, strict=True)
     )
-    above = _tag("div", f"font-size:12px;{FAINT};padding-top:2px", _text(cell)) if cell else ""
-    return above + _tag("div", _ROW, *spans)
+    return _tag("div", _ROW, *spans)
 
 
-def cell_above(page: GraphPage, index: int) -> str:
-    """Return what stands above a row of a page that is sorted by cell: nothing within a cell's run."""
-    graph = page.rows[index][1]
-    if index and page.rows[index - 1][1].cell == graph.cell:
+def cell_html(page: GraphPage, index: int, graphs: Sequence[GraphRecord]) -> str:
+    """Return what stands above a row: its cell, where the row before is of another one.
+
+    Where graphs are sorted by cell, also what came of the cell, by all `graphs`.
+    """
+    cell = page.rows[index][1].cell
+    if index and page.rows[index - 1][1].cell == cell:
         return ""
-    return graph.cell.label if graph.cell else "outside cells"
+    label = cell.label if cell else "outside cells"
+    of_cell = totals([each for each in graphs if each.cell == cell]) if page.order is Order.NEWEST else []
+    head = f"<b>{_text(label)}</b> {_text(DOT.join(of_cell), style=FAINT)}"
+    return _tag("div", "font-size:13px;padding-top:4px", head)
 
 
 def detail_html(why: Why) -> str:
@@ -255,23 +263,14 @@ def levels_words(graphs: Sequence[GraphRecord], now: Now) -> list[str]:
 def levels_html(graphs: Sequence[GraphRecord]) -> str:
     """Return where hits came from, as bars."""
     most = max((count for _, _, count, _ in _by_level(graphs)), default=0)
-    lines = []
+    rows = []
     for level, name, count, gain in _by_level(graphs):
-        width = 100 * count / (most or 1)
-        bar = f"display:inline-block;height:10px;background-color:{_BARS[bool(level)]};width:{width:.0f}%"
-        track = _tag("span", "flex:1 1 120px;max-width:360px", _tag("span", bar if count else ""))
-        lines.append(
-            _tag(
-                "div",
-                _ROW,
-                _tag("span", "flex:0 0 24px", _text(level)),
-                _tag("span", f"flex:0 0 160px;{FAINT}", _text(name)),
-                _tag("span", "flex:0 0 40px;text-align:right", str(count) if count else NOTHING),
-                track,
-                _tag("span", f"flex:1 1 100px;{FAINT}", _text(gain)),
-            )
-        )
-    return _tag("div", BOX, *lines)
+        width = f"width:{200 * count / (most or 1):.0f}px" if count else "width:0px"
+        bar = f"display:inline-block;height:10px;background-color:{_BARS[bool(level)]};{width}"
+        rows.append([_text(level or " "), _text(name), str(count or NOTHING), _tag("span", bar), _text(gain)])
+    return _tag(
+        "div", BOX, _rows([("", CELL), ("from", CELL), ("graphs", NUMBER), ("", CELL), ("", LAST)], rows)
+    )
 
 
 def people_words(facts: Facts, now: Now) -> list[str]:
@@ -283,9 +282,8 @@ def people_words(facts: Facts, now: Now) -> list[str]:
 def people_html(facts: Facts, now: Now) -> str:
     """Return who has published what of this notebook."""
     if not now.shared:
-        said = ["This kernel is not connected to a shared store."]
-    else:
-        said = list(facts.people) or ["Nobody whom you trust has published anything of this notebook there."]
+        return ""
+    said = list(facts.people) or ["Nobody whom you trust has published anything of this notebook there."]
     return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in said))
 
 
@@ -304,10 +302,14 @@ def offered_name(stranger: Stranger) -> str:
     return one_line(stranger.name, 40)
 
 
+def snapshot_words(facts: Facts) -> list[str]:
+    """Return the first snapshot in short."""
+    return [facts.snapshots[0]] if facts.snapshots else ["none is beside this notebook yet"]
+
+
 def snapshots_html(facts: Facts) -> str:
-    """Return the snapshot beside the notebook, and those that came along."""
-    said = facts.snapshots or ("There is no snapshot beside this notebook yet.",)
-    return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in said))
+    """Return the other snapshots that came along."""
+    return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in facts.snapshots[1:]))
 
 
 # --- settings and space -----------------------------------------------------------------------------
@@ -316,7 +318,7 @@ def snapshots_html(facts: Facts) -> str:
 def settings_words(facts: Facts) -> list[str]:
     """Return in short which settings are not the default ones."""
     rows = [*facts.settings, *facts.torch_settings]
-    changed = [row for row in rows if row.origin != "default" and row.name != "notebook"]
+    changed = [row for row in rows if row.origin != "default" and row.name not in _PLACES]
     return [f"{row.name}={one_line(row.value, 40) or NOTHING}" for row in changed] or ["all as by default"]
 
 

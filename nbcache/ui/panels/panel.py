@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ _INTERVAL = 0.2
 """Seconds between two updates: a page that is sent more sticks and loses the last one (FACTS 3)."""
 _SAVED_INTERVAL = 5.0
 """Seconds between two updates of what a saved notebook keeps, while a cell runs."""
-_OPEN = ("next", "graphs", "levels", "people", "snapshot")
+_OPEN = ("graphs", "people", "snapshot")
 """Sections that are open from the start, where a panel has all."""
 _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
 
@@ -85,8 +86,11 @@ class Panel:
         self._gatherer.close()
         with self._lock:
             self._save(update=True)
-            for each in reversed(self._every(self.root)):
-                each.close()
+            parts = self._every(self.root)
+            looks = [getattr(each, name, None) for each in parts for name in ("layout", "style")]
+            for each in filter(None, [*reversed(parts), *looks]):
+                with suppress(Exception):  # a front end or a kernel that is gone
+                    each.close()
 
     # --- drawing --------------------------------------------------------------------------------
 
@@ -119,6 +123,7 @@ class Panel:
             self._levels.tell(pages.levels_words(now.graphs, now))
             self._bars.value = pages.levels_html(now.graphs)
             self._people.draw(facts, now)
+            self._snapshot.tell(pages.snapshot_words(facts))
             self._snapshots.value = pages.snapshots_html(facts)
             self._settings.draw(facts)
             self._space.tell(pages.space_words(facts))
@@ -231,7 +236,7 @@ class Panel:
                 *self._steering("share", "%nbcache share", "have the line for a colleague", verbs.share),
             )
         )
-        snapshots = Section("SNAPSHOT", [self._snapshots, snapshot], self._is_open("snapshot"))
+        self._snapshot = Section("SNAPSHOT", [self._snapshots, snapshot], self._is_open("snapshot"))
         self._settings = SettingsForm(act, verbs, is_open=self._is_open("settings"))
         self._spaces = html()
         here, every = (partial(self._remove, everything=each) for each in (False, True))
@@ -249,7 +254,7 @@ class Panel:
             "graphs": self._graphs.section.box,
             "levels": self._levels.box,
             "people": self._people.section.box,
-            "snapshot": snapshots.box,
+            "snapshot": self._snapshot.box,
             "settings": self._settings.section.box,
             "space": self._space.box,
         }

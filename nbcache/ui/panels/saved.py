@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from nbcache.core.reports import GraphRecord
-from nbcache.core.text import DOT, counted
+from nbcache.core.text import DOT, counted, one_line, printable
 from nbcache.ui.display.html import BOX, FAINT, _folded, _head, _table_html, _tag, _text
 from nbcache.ui.display.plan import render_plan
 from nbcache.ui.display.render import Rendered
@@ -53,19 +53,28 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
             _people_text(facts, now),
             True,
         ),
-        "snapshot": ("snapshot", [], pages.snapshots_html(facts), list(facts.snapshots), True),
+        "snapshot": (
+            "snapshot",
+            pages.snapshot_words(facts),
+            pages.snapshots_html(facts),
+            list(facts.snapshots[1:]),
+            len(facts.snapshots) > 1,
+        ),
         "settings": ("settings", pages.settings_words(facts), pages.settings_table_html(facts), [], False),
         "space": ("space", pages.space_words(facts), pages.space_html(facts), [], False),
     }
     at = time.strftime("%H:%M:%S", time.localtime(facts.time or time.time()))
-    said = DOT.join(filter(None, [*pages.activity_words(now), f"as of {at}", note]))
+    said = one_line(DOT.join(filter(None, [*pages.activity_words(now), f"as of {at}", note])))
     html = [pages.head_html(facts), _tag("div", FAINT, _text(said))]
-    lines = [DOT.join(["nbcache panel", *filter(None, [facts.notebook]), *facts.machine]), f"  {said}"]
+    title = one_line(DOT.join(["nbcache panel", *filter(None, [facts.notebook]), *facts.machine]))
+    lines = [title, f"  {said}"]
     for section in sections:
         title, words, inner, told, is_open = parts[section]
-        html.append(_folded(_head(title, words), _tag("div", "padding-left:14px", inner), is_open=is_open))
-        lines += ["", *_wrapped(DOT.join([title.upper(), *words]), 0)]
-        lines += [line for each in told for line in _wrapped(each, 2)]
+        head, indented = _head(title, words), _tag("div", "padding-left:14px", inner)
+        empty = "<" not in inner.removeprefix(f'<div style="{BOX}">').removesuffix("</div>")
+        html.append(_tag("div", "", head) if empty else _folded(head, indented, is_open=is_open))
+        lines += ["", *_wrapped(one_line(DOT.join([title.upper(), *words])), 0)]
+        lines += [line for each in told for line in _wrapped(printable(each), 2)]
     return Rendered("\n".join(lines), _tag("div", BOX, *html))
 
 

@@ -14,7 +14,7 @@ from nbcache.core.settings import Settings
 from nbcache.explain.why import Why
 from nbcache.torch_bridge import cache_settings
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import Section, button, html, row, show
+from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show
 from nbcache.ui.panels.values import PAGE, Facts, Now, Order, graph_page
 from nbcache.ui.panels.verbs import Verbs
 
@@ -53,11 +53,11 @@ class Graphs:
         self._paging = row([self._back, self._place, self._on])
         self._controls = row([self._filter, self._order, self._paging])
         self._headers = html(pages.graph_headers_html())
-        self._headers.layout.margin = "0 2px 0 34px"
-        self._headers.layout.width = "calc(100% - 38px)"
-        self._rows = [_GraphRow(partial(self._toggle, i)) for i in range(PAGE)]
-        body = [self._controls, self._headers, *(each.box for each in self._rows)]
-        self.section = Section("GRAPHS", body, is_open)
+        self._headers.layout.margin = f"0 2px 0 {INDENT}"
+        self._rows: list[_GraphRow] = []
+        """As many as were needed so far."""
+        self._list = widgets.VBox([])
+        self.section = Section("GRAPHS", [self._controls, self._headers, self._list], is_open)
 
     def draw(self, now: Now) -> None:
         """Show the page that is looked at."""
@@ -79,13 +79,18 @@ class Graphs:
         show(self._headers, bool(page.rows))
         self._back.disabled, self._on.disabled = page.page == 0, page.page == page.pages - 1
         self._shown = [place for place, _ in page.rows]
+        if len(self._rows) < len(page.rows):
+            self._rows += [
+                _GraphRow(partial(self._toggle, i)) for i in range(len(self._rows), len(page.rows))
+            ]
+            self._list.children = [each.box for each in self._rows]
         for i, each in enumerate(self._rows):
             if i >= len(page.rows):
                 each.hide()
                 continue
             place, graph = page.rows[i]
             why = self._explain(graph) if place in self._opened else None
-            each.draw(graph, pages.cell_above(page, i), why)
+            each.draw(graph, pages.cell_html(page, i, now.graphs), why)
 
     def _changed(self, change: Any) -> None:
         self._page = 0
@@ -105,20 +110,21 @@ class _GraphRow:
     """One row, which opens."""
 
     def __init__(self, toggle: Callable[[], None]) -> None:
-        self._toggle = button("", "", "", toggle)
-        self._toggle.layout.width = "30px"
-        self._line, self._detail = html(), html()
-        self._line.layout.width = "calc(100% - 38px)"
-        self._detail.layout.margin = "0 2px 0 34px"
-        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-end"})
-        self.box = widgets.VBox([line, self._detail])
+        self._toggle = caret(toggle)
+        self._above, self._line, self._detail = html(), html(), html()
+        self._line.layout.flex = "1 1 auto"
+        self._detail.layout.margin = f"0 2px 0 {INDENT}"
+        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
+        self.box = widgets.VBox([self._above, line, self._detail])
 
     def hide(self) -> None:
         show(self.box, False)
 
     def draw(self, graph: GraphRecord, cell: str, why: Why | None) -> None:
         """Show a graph; with `why`, all that is known of it."""
-        self._line.value = pages.graph_html(graph, cell=cell)
+        self._above.value = cell
+        show(self._above, bool(cell))
+        self._line.value = pages.graph_html(graph)
         if why is not None:
             self._detail.value = pages.detail_html(why)
         show(self._detail, why is not None)
@@ -146,8 +152,9 @@ class People:
         off = partial(act, verbs.disconnect)
         disconnect = button("disconnect", "%nbcache disconnect", "share no more", off)
         self._connected = row([disconnect, html(pages.magic_html("%nbcache disconnect"))])
-        self._strangers = [_StrangerRow(trust) for _ in range(_MOST_STRANGERS)]
-        body = [self._lines, self._connecting, self._connected, *(each.box for each in self._strangers)]
+        self._strangers: list[_StrangerRow] = []
+        self._list = widgets.VBox([])
+        body = [self._lines, self._connecting, self._connected, self._list]
         self.section = Section("PEOPLE", body, is_open)
 
     def draw(self, facts: Facts, now: Now) -> None:
@@ -156,8 +163,12 @@ class People:
         self._lines.value = pages.people_html(facts, now)
         show(self._connecting, not now.shared)
         show(self._connected, bool(now.shared))
+        shown = facts.strangers[:_MOST_STRANGERS]
+        if len(self._strangers) < len(shown):
+            self._strangers += [_StrangerRow(self._trust) for _ in shown[len(self._strangers) :]]
+            self._list.children = [each.box for each in self._strangers]
         for i, each in enumerate(self._strangers):
-            each.draw(facts.strangers[i] if i < len(facts.strangers) else None)
+            each.draw(shown[i] if i < len(shown) else None)
 
     def _connect(self) -> None:
         url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
