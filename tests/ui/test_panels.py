@@ -102,8 +102,8 @@ def test_a_graph_opens_to_why_phases_artifacts_and_key() -> None:
 
 def test_levels_say_in_words_what_their_bars_say() -> None:
     graphs = [graph(outcome=Outcome.HIT, level=Level.L1, saved_seconds=3.0), graph()]
-    assert pages.levels_words(graphs, Now()) == ["L0 0", "L1 1", "L2 0", "L3 0", "compiled here 1"]
-    html = pages.levels_html(graphs)
+    assert pages.levels_words(pages.by_level(graphs)) == ["L0 0", "L1 1", "L2 0", "L3 0", "compiled here 1"]
+    html = pages.levels_html(pages.by_level(graphs))
     assert "saved 3.0 s" in html and "took 2.0 s" in html and "local store" in html
 
 
@@ -188,7 +188,7 @@ def test_names_from_elsewhere_are_shown_as_text() -> None:
         pages.graph_html(known),
         pages.cell_html(page, 0, now.graphs),
         pages.detail_html(explain([known], [known])[0]),
-        pages.levels_html(now.graphs),
+        pages.levels_html(pages.by_level(now.graphs)),
         pages.people_html(facts, now),
         pages.stranger_html(facts.strangers[0]),
         pages.snapshots_html(facts),

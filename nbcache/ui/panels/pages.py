@@ -41,6 +41,7 @@ from nbcache.ui.panels.values import Facts, GraphPage, Now, Order, Space, Strang
 
 __all__ = [
     "activity_words",
+    "by_level",
     "cell_html",
     "detail_html",
     "graph_headers_html",
@@ -240,7 +241,7 @@ def detail_html(why: Why) -> str:
 # --- levels, people, snapshots ----------------------------------------------------------------------
 
 
-def _by_level(graphs: Sequence[GraphRecord]) -> list[tuple[str, str, int, str]]:
+def by_level(graphs: Sequence[GraphRecord]) -> list[tuple[str, str, int, str]]:
     """Return (level, what it is, graphs, what that saved or took), and what was compiled last."""
     found = tally(graphs)
     levels = {each.level: each for each in found.levels}
@@ -254,17 +255,16 @@ def _by_level(graphs: Sequence[GraphRecord]) -> list[tuple[str, str, int, str]]:
     return [*rows, ("", "compiled here", len(compiled), took)]
 
 
-def levels_words(graphs: Sequence[GraphRecord], now: Now) -> list[str]:
-    """Return in short where hits came from, and what is exchanged with the shared store."""
-    parts = [f"{level or name} {count}" for level, name, count, _ in _by_level(graphs) if count or level]
-    return [*parts, *now.shared]
+def levels_words(levels: Sequence[tuple[str, str, int, str]]) -> list[str]:
+    """Return in short where hits came from, by what `by_level` returns."""
+    return [f"{level or name} {count}" for level, name, count, _ in levels if count or level]
 
 
-def levels_html(graphs: Sequence[GraphRecord]) -> str:
-    """Return where hits came from, as bars."""
-    most = max((count for _, _, count, _ in _by_level(graphs)), default=0)
+def levels_html(levels: Sequence[tuple[str, str, int, str]]) -> str:
+    """Return where hits came from, as bars, by what `by_level` returns."""
+    most = max((count for _, _, count, _ in levels), default=0)
     rows = []
-    for level, name, count, gain in _by_level(graphs):
+    for level, name, count, gain in levels:
         width = f"width:{200 * count / (most or 1):.0f}px" if count else "width:0px"
         bar = f"display:inline-block;height:10px;background-color:{_BARS[bool(level)]};{width}"
         rows.append([_text(level or " "), _text(name), str(count or NOTHING), _tag("span", bar), _text(gain)])

@@ -58,6 +58,9 @@ class Panel:
         self._message = ""
         self._confirmed: Callable[[], Sequence[str]] | None = None
         self._saved_at = 0.0
+        self._is_closed = False
+        self._drawn: tuple[int, Facts | None] = (-1, None)
+        """How many graphs, and which facts: they are drawn again where they have changed."""
         self._refresher = Refresher(self._draw, _INTERVAL, "panel")
         self._gatherer = Refresher(self._gather, 0.5, "panel-facts")
         self._lay_out()
@@ -85,8 +88,9 @@ class Panel:
         self._refresher.close()
         self._gatherer.close()
         with self._lock:
+            self._is_closed = True
             self._save(update=True)
-            parts = self._every(self.root)
+            parts = [each for box in (self.root, *self._unseen) for each in self._every(box)]
             looks = [getattr(each, name, None) for each in parts for name in ("layout", "style")]
             for each in filter(None, [*reversed(parts), *looks]):
                 with suppress(Exception):  # a front end or a kernel that is gone
@@ -104,6 +108,8 @@ class Panel:
     def _draw(self) -> bool:
         """Draw; return whether a cell runs, so that it is to be drawn again."""
         running = self._draw_live()
+        if self._is_closed:
+            return False
         if not running or time.monotonic() - self._saved_at >= _SAVED_INTERVAL:
             self._save(update=True)
         return running
@@ -111,24 +117,33 @@ class Panel:
     def _draw_live(self) -> bool:
         now = self._verbs.now()
         with self._lock:
+            if self._is_closed:
+                return False
             facts = self._facts
-            self._head.value = pages.head_html(facts)
             self._live.value = pages.live_html(now)
             self._said.value = self._message
             show(self._answers, self._confirmed is not None)
             show(self._said_row, bool(self._message))
-            self._next.tell(pages.plan_words(facts))
-            self._plan.value = pages.plan_html(facts)
-            self._graphs.draw(now)
-            self._levels.tell(pages.levels_words(now.graphs, now))
-            self._bars.value = pages.levels_html(now.graphs)
             self._people.draw(facts, now)
-            self._snapshot.tell(pages.snapshot_words(facts))
-            self._snapshots.value = pages.snapshots_html(facts)
-            self._settings.draw(facts)
-            self._space.tell(pages.space_words(facts))
-            self._spaces.value = pages.space_html(facts)
+            self._graphs.draw(now, anew=facts is not self._drawn[1])
+            if len(now.graphs) != self._drawn[0]:
+                levels = pages.by_level(now.graphs)
+                self._levels.tell(pages.levels_words(levels))
+                self._bars.value = pages.levels_html(levels)
+            if facts is not self._drawn[1]:
+                self._draw_facts(facts)
+            self._drawn = (len(now.graphs), facts)
         return bool(now.running)
+
+    def _draw_facts(self, facts: Facts) -> None:
+        self._head.value = pages.head_html(facts)
+        self._next.tell(pages.plan_words(facts))
+        self._plan.value = pages.plan_html(facts)
+        self._snapshot.tell(pages.snapshot_words(facts))
+        self._snapshots.value = pages.snapshots_html(facts)
+        self._settings.draw(facts)
+        self._space.tell(pages.space_words(facts))
+        self._spaces.value = pages.space_html(facts)
 
     def _save(self, *, update: bool) -> None:
         """Put what is to be kept in a saved notebook in the place of the last."""
@@ -258,6 +273,7 @@ class Panel:
             "settings": self._settings.section.box,
             "space": self._space.box,
         }
+        self._unseen = [box for name, box in parts.items() if name not in self._names]
         top = widgets.HBox([self._head, row([*shown, refresh])], layout={"flex_flow": "row wrap"})
         top.layout.justify_content = "space-between"
         self.root = widgets.VBox([top, self._live, self._said_row, *(parts[name] for name in self._names)])

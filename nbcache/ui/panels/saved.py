@@ -30,6 +30,7 @@ _MOST_OPEN = 3
 
 def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, note: str = "") -> Rendered:
     """Return the panel as it is now; `note` says how to have it live."""
+    levels = pages.by_level(now.graphs)
     parts = {
         "next": ("next run", pages.plan_words(facts), pages.plan_html(facts), _plan_text(facts), False),
         "graphs": (
@@ -39,13 +40,7 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
             _graphs_text(now),
             True,
         ),
-        "levels": (
-            "levels",
-            pages.levels_words(now.graphs, now),
-            pages.levels_html(now.graphs),
-            [],
-            False,
-        ),
+        "levels": ("levels", pages.levels_words(levels), pages.levels_html(levels), [], False),
         "people": (
             "people",
             pages.people_words(facts, now),

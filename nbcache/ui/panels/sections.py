@@ -41,6 +41,7 @@ class Graphs:
         self._opened: set[int] = set()
         """Places of the graphs that are open, among all of this kernel."""
         self._shown: list[int] = []
+        self._drawn: tuple[object, ...] = ()
         self._filter = widgets.Dropdown(options=[_ALL], layout={"width": "150px"}, tooltip="outcome")
         self._order = widgets.Dropdown(
             options=[each.value for each in Order], layout={"width": "170px"}, tooltip="order"
@@ -59,8 +60,18 @@ class Graphs:
         self._list = widgets.VBox([])
         self.section = Section("GRAPHS", [self._controls, self._headers, self._list], is_open)
 
-    def draw(self, now: Now) -> None:
-        """Show the page that is looked at."""
+    def draw(self, now: Now, *, anew: bool = False) -> None:
+        """Show the page that is looked at; where it is shown already, only `anew`."""
+        looked_at = (
+            len(now.graphs),
+            self._filter.value,
+            self._order.value,
+            self._page,
+            frozenset(self._opened),
+        )
+        if looked_at == self._drawn and not anew:
+            return
+        self._drawn = looked_at
         chosen = str(self._filter.value).partition(" ")[0]
         outcome = Outcome(chosen) if chosen in {*Outcome} else None
         page = graph_page(now.graphs, outcome, Order(self._order.value), self._page)
@@ -205,10 +216,12 @@ class SettingsForm:
         self._act = act
         self._verbs = verbs
         self._table = html()
+        self._values: dict[str, str] = {}
+        """What each setting is now."""
         names = [name for name in Settings.names() if name not in _FIXED]
         torchs = [name for name in cache_settings.NAMES if name != cache_settings.FOLDER]
         self._name = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
-        self._choice = widgets.Dropdown(options=_SWITCH, layout={"width": "120px"})
+        self._choice = widgets.Dropdown(layout={"width": "120px"})
         self._text = widgets.Text(layout={"width": "160px"})
         self._magic = html()
         for each in (self._name, self._choice, self._text):
@@ -221,14 +234,18 @@ class SettingsForm:
     def draw(self, facts: Facts) -> None:
         """Show values and origins."""
         self.section.tell(pages.settings_words(facts))
+        self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
         self._table.value = pages.settings_table_html(facts)
 
     def _tell(self, change: Any = None) -> None:
         """Offer the values that the chosen setting can have, and say which magic does the same."""
         name = str(self._name.value)
         choices: Sequence[str] = _SWITCH if name in cache_settings.NAMES else Settings.choices(name)
-        if tuple(self._choice.options) != tuple(choices):
+        if change is None or change["owner"] is self._name:
+            now = self._values.get(name, "")
             self._choice.options = choices
+            self._choice.value = now if now in choices else next(iter(choices), None)
+            self._text.value = "" if choices else now
         show(self._choice, bool(choices))
         show(self._text, not choices)
         self._magic.value = pages.magic_html(f"%nbcache config {name}={self._chosen() or '…'}")
