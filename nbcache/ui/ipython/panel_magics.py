@@ -260,7 +260,7 @@ class PanelVerbs:
         """Do what `%nbcache snapshot` does."""
         taken = self._session.snapshot()
         holds = f"{counted(taken.graphs, 'graph')}, {counted(taken.artifacts, 'artifact')}"
-        return [f"{one_line(taken.where)} holds {holds}"]
+        return [f"{one_line(os.path.basename(taken.where))} holds {holds}"]
 
     def restore(self) -> Sequence[str]:
         """Do what `%nbcache restore` does."""
