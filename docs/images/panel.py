@@ -8,6 +8,7 @@ cell changed.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -53,7 +54,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, lab.browser() as browser:
         folder = Path(scratch) / "notebooks"
         folder.mkdir()
-        server = lab.Server(folder, lab.jupyter_environ(environ_below(Path(scratch) / "environ")))
+        environ = environ_below(Path(scratch) / "environ")
+        del environ["NBCACHE_PREWARM"]
+        server = lab.Server(folder, lab.jupyter_environ(environ))
         try:
             first = run(server, browser, STEP)
             panel = first.cell(4).locator("[class*=nbcache-live-]")
@@ -61,6 +64,8 @@ def main() -> None:
             panel.get_by_text("model.nbcache holds").wait_for()
             first.shut_down()
             first.tab.context.close()
+            shutil.rmtree(environ["TMPDIR"])
+            Path(environ["TMPDIR"]).mkdir()
             photograph(run(server, browser, CHANGED))
         finally:
             server.stop()
@@ -73,8 +78,10 @@ def photograph(page: lab.Page) -> None:
     panel.get_by_title("open step", exact=False).first.click()
     panel.get_by_title("open next run").click()
     panel.get_by_title("open levels").click()
-    panel.get_by_role("button", name="refresh").click()
+    refresh = panel.get_by_role("button", name="refresh")
+    refresh.click()
     page.tab.wait_for_timeout(2500)
+    refresh.blur()
     page.command("application:toggle-left-area")
     for width in (1400, 600):
         for theme in ("Light", "Dark"):

@@ -127,12 +127,7 @@ class Extension:
         self._magic(manager, "line", "nbcache", self._magics.nbcache)
         self._magic(manager, "cell", "compile_cached", self._magics.compile_cached)
         self._completer()
-        for event, handler in (
-            ("pre_run_cell", self._cells.before),
-            ("pre_run_cell", self._panels.before),
-            ("post_run_cell", self._cells.after),
-            ("post_run_cell", self._panels.after),
-        ):
+        for event, handler in (("pre_run_cell", self._begin_cell), ("post_run_cell", self._end_cell)):
             shell.events.register(event, handler)
             self._undo.append(partial(shell.events.unregister, event, handler))
         self._name_code()
@@ -148,6 +143,16 @@ class Extension:
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
             print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
+
+    def _begin_cell(self, info: Any) -> None:
+        self._cells.before(info)
+        self._panels.before()
+
+    def _end_cell(self, result: Any) -> None:
+        try:
+            self._cells.after(result)
+        finally:
+            self._panels.after()
 
     def _greet(self, greeting: Greeting) -> None:
         if self._problem is None and self.session.settings.report != "never":

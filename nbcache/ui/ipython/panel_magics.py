@@ -74,14 +74,14 @@ class PanelMagics:
             raise UsageError("%nbcache graphs takes nothing more")
         self._show("graphs")
 
-    def before(self, info: Any) -> None:
-        """Follow a cell that begins: IPython's event `pre_run_cell`."""
+    def before(self) -> None:
+        """Follow a cell that has begun."""
         self._verbs.begin()
         for panel in self._open.values():
             panel.ask()
 
-    def after(self, result: Any) -> None:
-        """Draw what a cell has left, and do what waited for its end: IPython's event `post_run_cell`."""
+    def after(self) -> None:
+        """Draw what a cell has left, and do what waited for its end."""
         for panel in [*self._open.values()] if self._verbs.end() else []:
             panel.ask(facts=True)
 

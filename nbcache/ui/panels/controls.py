@@ -9,7 +9,7 @@ import ipywidgets as widgets
 
 from nbcache.ui.panels import pages
 
-__all__ = ["INDENT", "Section", "button", "caret", "html", "row", "show"]
+__all__ = ["INDENT", "Section", "button", "caret", "html", "row", "show", "with_magic"]
 
 INDENT = "28px"
 """How far what opens stands to the right of what it belongs to."""
@@ -31,11 +31,17 @@ def button(
     return made
 
 
+def with_magic(made: Any, magic: str) -> Any:
+    """Return a button with the magic that does the same beside it."""
+    return widgets.HBox([made, html(pages.magic_html(magic))], layout={"align_items": "center"})
+
+
 def caret(act: Callable[[], object]) -> Any:
     """Return the small button before what opens and closes."""
     made = button("", "", "", act)
     made.layout.width = "24px"
     made.layout.height = "22px"
+    made.layout.margin = "-3px 2px 2px 2px"
     made.layout.padding = "0"
     made.style.button_color = "transparent"
     return made

@@ -44,6 +44,7 @@ __all__ = [
     "by_level",
     "cell_html",
     "detail_html",
+    "fitting",
     "graph_headers_html",
     "graph_html",
     "graphs_words",
@@ -81,8 +82,8 @@ _NAMES = {
 _BARS = {True: "rgba(46,160,67,0.7)", False: "rgba(219,148,0,0.7)"}
 """Colours of what was hit, and of what was compiled."""
 _COLUMNS = (
-    ("function", "flex:2 1 110px"),
-    ("graph", "flex:0 0 84px"),
+    ("function", "flex:2 1 96px"),
+    ("graph", "flex:0 0 100px"),
     ("outcome", "flex:0 0 58px"),
     ("time", "flex:0 0 54px;text-align:right"),
     ("saved", "flex:0 0 54px;text-align:right"),
@@ -125,6 +126,11 @@ def section_html(title: str, words: Iterable[str]) -> str:
     """Return the line above a section: its title, and what is in it in short."""
     said = _text(DOT.join(words), style=FAINT)
     return _tag("div", "font-size:13px;line-height:22px", f"<b>{_text(title)}</b> {said}")
+
+
+def fitting(html: str) -> str:
+    """Return HTML that is no wider than the page: what is in it scrolls, where it is."""
+    return _tag("div", "display:grid;grid-template-columns:minmax(0,1fr)", html)
 
 
 def magic_html(magic: str) -> str:

@@ -16,7 +16,7 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.text import printable
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import Section, button, html, row, show
+from nbcache.ui.panels.controls import Section, button, html, row, show, with_magic
 from nbcache.ui.panels.refresh import Refresher
 from nbcache.ui.panels.saved import SECTIONS, render_panel
 from nbcache.ui.panels.sections import Graphs, People, SettingsForm
@@ -121,7 +121,7 @@ class Panel:
                 return False
             facts = self._facts
             self._live.value = pages.live_html(now)
-            self._said.value = self._message
+            self._said.value = pages.fitting(self._message)
             show(self._answers, self._confirmed is not None)
             show(self._said_row, bool(self._message))
             self._people.draw(facts, now)
@@ -129,7 +129,7 @@ class Panel:
             if len(now.graphs) != self._drawn[0]:
                 levels = pages.by_level(now.graphs)
                 self._levels.tell(pages.levels_words(levels))
-                self._bars.value = pages.levels_html(levels)
+                self._bars.value = pages.fitting(pages.levels_html(levels))
             if facts is not self._drawn[1]:
                 self._draw_facts(facts)
             self._drawn = (len(now.graphs), facts)
@@ -138,12 +138,12 @@ class Panel:
     def _draw_facts(self, facts: Facts) -> None:
         self._head.value = pages.head_html(facts)
         self._next.tell(pages.plan_words(facts))
-        self._plan.value = pages.plan_html(facts)
+        self._plan.value = pages.fitting(pages.plan_html(facts))
         self._snapshot.tell(pages.snapshot_words(facts))
         self._snapshots.value = pages.snapshots_html(facts)
         self._settings.draw(facts)
         self._space.tell(pages.space_words(facts))
-        self._spaces.value = pages.space_html(facts)
+        self._spaces.value = pages.fitting(pages.space_html(facts))
 
     def _save(self, *, update: bool) -> None:
         """Put what is to be kept in a saved notebook in the place of the last."""
@@ -242,13 +242,9 @@ class Panel:
         self._snapshots = html()
         snapshot = row(
             (
-                *self._steering(
-                    "update", "%nbcache snapshot", "write it beside the notebook", verbs.snapshot
-                ),
-                *self._steering(
-                    "restore", "%nbcache restore", "use what the notebook carries", verbs.restore
-                ),
-                *self._steering("share", "%nbcache share", "have the line for a colleague", verbs.share),
+                self._steering("update", "%nbcache snapshot", "write it beside the notebook", verbs.snapshot),
+                self._steering("restore", "%nbcache restore", "use what the notebook carries", verbs.restore),
+                self._steering("share", "%nbcache share", "have the line for a colleague", verbs.share),
             )
         )
         self._snapshot = Section("SNAPSHOT", [self._snapshots, snapshot], self._is_open("snapshot"))
@@ -257,10 +253,14 @@ class Panel:
         here, every = (partial(self._remove, everything=each) for each in (False, True))
         removing = row(
             (
-                button("this notebook…", "%nbcache clear", "show what of this notebook would go", here),
-                html(pages.magic_html("%nbcache clear")),
-                button("all…", "%nbcache clear --all", "show what all would go", every),
-                html(pages.magic_html("%nbcache clear --all")),
+                with_magic(
+                    button("this notebook…", "%nbcache clear", "show what of this notebook would go", here),
+                    "%nbcache clear",
+                ),
+                with_magic(
+                    button("all…", "%nbcache clear --all", "show what all would go", every),
+                    "%nbcache clear --all",
+                ),
             )
         )
         self._space = Section("SPACE", [self._spaces, removing], self._is_open("space"))
@@ -282,10 +282,8 @@ class Panel:
     def _is_open(self, name: str) -> bool:
         return name in _OPEN or len(self._names) < len(SECTIONS)
 
-    def _steering(
-        self, label: str, magic: str, what: str, verb: Callable[[], Sequence[str]]
-    ) -> tuple[Any, Any]:
-        return button(label, magic, what, partial(self._act, verb)), html(pages.magic_html(magic))
+    def _steering(self, label: str, magic: str, what: str, verb: Callable[[], Sequence[str]]) -> Any:
+        return with_magic(button(label, magic, what, partial(self._act, verb)), magic)
 
     def _every(self, root: Any) -> list[Any]:
         """Return a widget and all that it is made of."""

@@ -14,7 +14,7 @@ from nbcache.core.settings import Settings
 from nbcache.explain.why import Why
 from nbcache.torch_bridge import cache_settings
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show
+from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show, with_magic
 from nbcache.ui.panels.values import PAGE, Facts, Now, Order, graph_page
 from nbcache.ui.panels.verbs import Verbs
 
@@ -159,10 +159,10 @@ class People:
             placeholder="redis://host, s3://bucket/folder, a folder", layout={"width": "280px"}
         )
         connect = button("connect", "%nbcache connect URL", "share live with all there", self._connect)
-        self._connecting = row([self._url, connect, html(pages.magic_html("%nbcache connect URL"))])
+        self._connecting = row([self._url, with_magic(connect, "%nbcache connect URL")])
         off = partial(act, verbs.disconnect)
         disconnect = button("disconnect", "%nbcache disconnect", "share no more", off)
-        self._connected = row([disconnect, html(pages.magic_html("%nbcache disconnect"))])
+        self._connected = with_magic(disconnect, "%nbcache disconnect")
         self._strangers: list[_StrangerRow] = []
         self._list = widgets.VBox([])
         body = [self._lines, self._connecting, self._connected, self._list]
@@ -194,7 +194,7 @@ class _StrangerRow:
         self._fingerprint = ""
         self._name = widgets.Text(placeholder="what you call them", layout={"width": "180px"})
         made = button("trust…", "%nbcache trust", "show what trusting means", lambda: self._chosen(trust))
-        line = row([self._name, made, html(pages.magic_html("%nbcache trust add FINGERPRINT --name NAME"))])
+        line = row([self._name, with_magic(made, "%nbcache trust add FINGERPRINT --name NAME")])
         self.box = widgets.VBox([self._who, line])
 
     def draw(self, stranger: Any) -> None:
@@ -235,7 +235,7 @@ class SettingsForm:
         """Show values and origins."""
         self.section.tell(pages.settings_words(facts))
         self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
-        self._table.value = pages.settings_table_html(facts)
+        self._table.value = pages.fitting(pages.settings_table_html(facts))
 
     def _tell(self, change: Any = None) -> None:
         """Offer the values that the chosen setting can have, and say which magic does the same."""
