@@ -208,7 +208,7 @@ def test_it_reads_in_both_themes_and_at_both_widths(in_lab: lab.Page) -> None:
                 return [panel.scrollWidth, panel.clientWidth];
             }"""
         )
-        assert 300 < room and wide <= room + 1, (width, wide, room)
+        assert room > 300 and wide <= room + 1, (width, wide, room)
     in_lab.command("application:toggle-left-area")
 
 
@@ -243,7 +243,6 @@ def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(
     assert SECRET not in text and "1 graph · 0 of 1 hits" in text
 
     in_lab.shut_down()
-    is_static(in_lab, "1 graph")
     for front_end in ("lab", "notebook"):  # which start a kernel that knows nothing of it
         again = open_page(front_end, "model.ipynb")
         is_static(again, "1 graph")

@@ -66,7 +66,7 @@ class Section:
         self._line = html(pages.section_html(title, ()))
         self._toggle = caret(self._fold)
         self._body = widgets.VBox(list(body), layout={"padding": f"0 0 6px {INDENT}"})
-        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "center"})
+        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
         self.box = widgets.VBox([line, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
         self._set()
 
