@@ -6,6 +6,7 @@ The tests of one front end go on in one notebook, in order: each begins where th
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -248,10 +249,10 @@ def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(
         is_static(again, "1 graph")
         again.shut_down()
         is_static(again, "1 graph")
-        again.run(0)
-        again.run(PANEL)
-        says(again, "no cell runs")
-        again.shut_down()
+        if front_end == "notebook":
+            again.run(0)
+            again.run(PANEL)
+            says(again, "no cell runs")
         again.tab.close()
 
     for front_end in ("lab", "notebook"):
@@ -264,11 +265,13 @@ def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(
 
     done = subprocess.run(
         [sys.executable, "-m", "nbconvert", "--to", "html", "--stdout", str(in_lab.path)],
+        env=lab.jupyter_environ(os.environ),
         capture_output=True,
         text=True,
         check=True,
     )
     page = in_lab.tab.context.new_page()
+    page.route("**/*", lambda route: route.abort())  # what nbconvert's own page asks for
     page.set_content(done.stdout, wait_until="domcontentloaded")
     assert page.get_by_text("1 graph", exact=False).first.is_visible()
     assert not page.get_by_text("model not found").count()

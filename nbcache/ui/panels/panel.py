@@ -155,7 +155,7 @@ class Panel:
         style = (
             f"<style>body:has(.{live}:not(.{dead})) .{saved}{{display:none}}"
             f".{live}.{dead}{{display:none!important}}"
-            f"{child}:has(+ {child} .{saved})>.jupyter-widgets:not(:has(*)){{display:none}}</style>"
+            f"{child}:has(+ {child} .{saved})>.jp-OutputArea-output:not(:has(*)){{display:none}}</style>"
         )
         content = f'{style}<div class="{saved}">{rendered.html}</div>'
         self._publish({"text/plain": rendered.text, "text/html": content}, update)
