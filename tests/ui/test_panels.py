@@ -15,6 +15,7 @@ import pytest
 from nbcache.core.key import components
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import Activity, Cell, GraphRecord
+from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.why import explain
 from nbcache.ui.display.rows import SettingRow, StoreFigures
@@ -23,6 +24,7 @@ from nbcache.ui.panels.refresh import Refresher
 from nbcache.ui.panels.saved import SECTIONS, render_panel
 from nbcache.ui.panels.values import Facts, Now, Order, Space, Stranger, graph_page, machine_parts, spaces
 from support.front_door import RunPython
+from support.people import Person, key_of
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX512"}))
@@ -417,6 +419,50 @@ value.append(panel()._message)
     assert "1 graph, 1 artifact" in asked[0] and asked[1] == kept == 1
     assert "removed" in gone[0] and gone[1] == 0
     assert "Nothing was done" in after
+
+
+def test_a_stranger_is_shown_with_the_whole_fingerprint_and_trusted_once_that_is_confirmed(
+    in_shell: Any, ada: Person
+) -> None:
+    ada.make("one")
+    signer = spelled(key_of(ada))
+    shown, offered, asked, before, said, after, left = in_shell(
+        f"""
+from nbcache.core.trust import Keyring
+extension()._snapshots.sharing.receive({str(ada.snapshot)!r})
+notebook('panel sharing')
+shared = panel('sharing')
+def draw():
+    shared._facts = shared._verbs.facts()
+    shared._draw_live()
+def trusted():
+    return len(Keyring(session.settings.trust_dir).trusted())
+draw()
+(row,) = shared._people._strangers
+value = [row._who.value, row._name.value]
+press('trust…', 'sharing')
+value += [shared._message, trusted()]
+press('yes', 'sharing')
+value += [shared._message, trusted()]
+draw()
+value.append(row.box.layout.display)
+"""
+    )
+    assert signer in shown and offered == "ada" and before == 0
+    assert signer in asked and "(ada)" in asked and "with all your rights" in asked
+    assert "trusted from now on" in said and after == 1 and left == "none"
+
+
+def test_a_bug_is_told_without_what_it_quotes(in_shell: Any) -> None:
+    message = in_shell(
+        """
+notebook()
+def fail(): raise ValueError('hunter2')
+panel()._act(fail)
+value = panel()._message
+"""
+    )
+    assert "it failed unexpectedly (ValueError)" in message and "hunter2" not in message
 
 
 def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(in_shell: Any) -> None:

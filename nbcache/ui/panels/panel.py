@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
+from IPython.core.error import UsageError
 
 from nbcache.core.errors import NbcacheError
-from nbcache.core.text import printable
+from nbcache.core.log import logger
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.panels import pages
 from nbcache.ui.panels.controls import Section, button, html, row, show, with_magic
@@ -172,9 +173,12 @@ class Panel:
                 self._message = said.html if isinstance(said, Rendered) else pages.said_html(said)
             except NbcacheError as error:
                 self._message = pages.problem_html(str(error), error.next_step)
-            except Exception as error:  # IPython's UsageError, and bugs: a panel has no place for tracebacks
-                what = str(error) if type(error).__name__ == "UsageError" else f"unexpectedly: {error!r}"
-                self._message = pages.problem_html(printable(what), None)
+            except UsageError as error:
+                self._message = pages.problem_html(str(error), None)
+            except Exception as error:  # a bug; what it says may quote what is secret
+                logger.info("what a button does failed", exc_info=error)
+                what = f"it failed unexpectedly ({type(error).__name__})"
+                self._message = pages.problem_html(what, "report it; %nbcache config log=debug says more")
             self.ask(facts=True)
 
         if waits_for := self._verbs.later(act):
