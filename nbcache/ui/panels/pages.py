@@ -116,7 +116,7 @@ def live_html(now: Now) -> str:
     parts = activity_words(now, BAR)
     if not now.running:
         return _tag("div", f"{BOX};{FAINT}", _text(DOT.join(parts)))
-    waits = _text(f"{DOT}a button that is pressed now acts at its end", style=FAINT)
+    waits = DOT + _text("a button that is pressed now acts at its end", style=FAINT)
     mark = _tag("b", "", "\N{BLACK RIGHT-POINTING TRIANGLE} ")
     edge = "border-left:3px solid rgba(46,160,67,0.8);padding-left:8px"
     return _tag("div", f"{BOX};{edge}", mark, _text(DOT.join(parts)), waits)

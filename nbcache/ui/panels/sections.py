@@ -234,7 +234,10 @@ class SettingsForm:
     def draw(self, facts: Facts) -> None:
         """Show values and origins."""
         self.section.tell(pages.settings_words(facts))
+        is_first = not self._values
         self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
+        if is_first:
+            self._tell()
         self._table.value = pages.fitting(pages.settings_table_html(facts))
 
     def _tell(self, change: Any = None) -> None:
