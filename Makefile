@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests of one group share fixtures that are dear to make: one worker runs them.
 PYTEST = -m pytest -W error -n $(JOBS) --dist loadgroup
 
-.PHONY: demo docs test test-all check test-fast test-compile test-torch test-gpu test-gpu-stand-in clean FORCE
+.PHONY: demo docs pictures test test-all check test-fast test-compile test-browser test-torch test-gpu test-gpu-stand-in clean FORCE
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -26,8 +26,12 @@ docs: $(VENV)/installed
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --site-dir build/docs
 
+# The pictures of the panel in README and docs, from JupyterLab in Chromium.
+pictures: $(VENV)/installed
+	$(BIN)/python docs/images/panel.py
+
 # The one gate, here and in CI. What fails fast runs first.
-test: check test-fast test-compile
+test: check test-fast test-compile test-browser
 
 # The same, and what takes minutes: demo, tour, the benchmark's kernels, rows of the soundness table, what
 # each hook does on a torch that calls it otherwise. For a release.
@@ -41,10 +45,14 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 
 test-fast: $(VENV)/installed
-	$(BIN)/python $(PYTEST) -m "not (compile or faults or proof or gpu)"
+	$(BIN)/python $(PYTEST) -m "not (compile or faults or proof or gpu or browser)"
 
 test-compile: $(VENV)/installed
 	$(BIN)/python $(PYTEST) -m "(compile or faults) and not (proof or gpu)" --durations=10
+
+# Panels in JupyterLab and Notebook. Without Chromium it says what was not run, and fails where CI is set.
+test-browser: $(VENV)/installed
+	$(BIN)/python $(PYTEST) -m browser --durations=10
 
 # All of `make test-all` on another torch. Most builds that pip finds are for CUDA: some 3 GB to download.
 test-torch:

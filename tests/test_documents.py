@@ -150,6 +150,22 @@ def test_the_notebook_on_misses_runs_and_each_is_explained(
 
 @pytest.mark.compile
 @pytest.mark.proof
+def test_the_notebook_on_panels_runs_and_keeps_them_as_static_html(
+    with_headers: dict[str, str], run_cells: RunCells
+) -> None:
+    cells = cells_of("panel.ipynb")
+
+    done = run_cells(cells, with_headers, forked=False)
+
+    index = cells.index("%nbcache panel")
+    assert shown(done, index).startswith("nbcache panel") and "GRAPHS" in shown(done, index)
+    assert "2 graphs · 0 of 2 hits" in shown(done, index + 1)
+    assert "3 graphs" in shown(done, -1) and "SPACE" not in shown(done, -1)
+    assert "widget-view" not in json.dumps(done) and "widgets" not in done.metadata
+
+
+@pytest.mark.compile
+@pytest.mark.proof
 def test_the_team_notebook_runs_shows_no_password_and_leaves_nothing_behind(
     isolated: dict[str, str], run_cells: RunCells
 ) -> None:

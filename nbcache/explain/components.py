@@ -46,6 +46,8 @@ _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic."""
 _SIZES = "sizes"
 """What it is called that sizes are fixed, or dynamic."""
+_NUMBER = "number "
+"""How the name of an argument begins that is a number."""
 _ORDER = "inputs: in another order"
 """What follows from another graph."""
 _FEW = 3
@@ -67,7 +69,7 @@ class Named:
     """What people call an input of a graph."""
 
     kind: str = "input"
-    """`input`, `parameter` or `buffer`."""
+    """`input`, `parameter`, `buffer` or `number`."""
     name: str = ""
     """`self.wide.weight`; empty where it is told by its number."""
     note: str = ""
@@ -151,8 +153,8 @@ def _nodes(code: str) -> Iterator[tuple[str, str]]:
     """Yield each node's name, and what it does."""
     for line in code.splitlines()[:_MOST_NODES]:
         text = line.strip()
-        if not text or text.startswith(("def ", "return ", "<", "#", "class ")):
-            continue
+        if " = " not in text and not text.startswith("torch."):
+            continue  # the head of the code, a comment, or what it returns
         if match := _NODE.match(text):
             operator = match[1].removeprefix("torch.ops.").removeprefix("aten.").removesuffix(".default")
             name = text.partition(" = ")[0].partition(",")[0]
@@ -209,7 +211,7 @@ def differences(before: Components, now: Components, *, in_nodes: bool = True) -
         changed, vanished = _constants(before.constants, now.constants)
     last = [others[name] for name in _LAST[1:] if name in others]
     inputs = [*_inputs(before, now)]
-    sizes = [each for each in inputs if each.what == _SIZES]
+    sizes = [each for each in inputs if each.what == _SIZES or each.what.startswith(_NUMBER)]
     order = [each for each in inputs if each.what == _ORDER]
     other = [each for each in inputs if each not in (*sizes, *order)]
     became_tensors = len(before.inputs) != len(now.inputs)
@@ -242,6 +244,8 @@ def _constants(
 
 
 def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
+    if name in _SINCE and not (name in before and name in now):
+        return None
     then, here = before.get(name, "none"), now.get(name, "none")
     if (part := _part(name, then, here)) is not None:
         return part
@@ -277,7 +281,13 @@ def _difference(what: str, before: str, now: str) -> Difference:
 def _inputs(before: Components, now: Components) -> Iterator[Difference]:
     then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
     if then != here:
-        yield Difference(_SIZES, *("dynamic" if each else "fixed" for each in (then, here)))
+        words = ["dynamic" if each else "fixed" for each in (then, here)]
+        named = [
+            name
+            for name, given in zip(now.names, now.inputs, strict=False)
+            if name.startswith(_NUMBER) and _SYMBOL.fullmatch(given)
+        ]
+        yield Difference(named[0] if named else _SIZES, *words)
         return
     if len(before.inputs) != len(now.inputs):
         yield Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
@@ -310,7 +320,7 @@ _UNREADABLE = frozenset({"nbcache_dependencies", "system_info[hash]", "torch_ver
 """Parts whose values are digests themselves."""
 _NAMES = {
     "autocast": "autocast",
-    "fx_kwargs[is_inference]": "gradients",
+    "grad mode": "gradients",
     "cpp_runtime_thread_count": "threads",
     "default_dtype": "default dtype",
     "deterministic_algorithms_settings": "deterministic algorithms",
@@ -335,11 +345,14 @@ _PARTS = {
 """What people call the parts of a component that has three."""
 _MORE_NAMES = {
     "nbcache_dependencies": "what nbcache adds to torch's key",
-    "fx_kwargs[static_input_idxs]": "inputs that keep their addresses",
+    "fx_kwargs[is_inference]": "backward",
+    "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
 }
-_WORDS = {"fx_kwargs[is_inference]": {"True": "off", "False": "on"}}
+_WORDS = {"fx_kwargs[is_inference]": {"True": "not needed", "False": "needed"}}
 """What people call their values."""
-_LAST = ("gm", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
+_LAST = ("gm", "fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
+_SINCE = frozenset({"grad mode"})
+"""What older versions of nbcache did not keep."""
 
 
 def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:

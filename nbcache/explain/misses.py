@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from nbcache.core.errors import FormatError
@@ -17,17 +18,20 @@ _MOST = 32
 def explained(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
     """Return how a graph differs from the nearest of `stored`, keys with components as manifests hold them.
 
-    None where there is none to compare with, or none that differs: what made the miss is not in the key.
+    Of several as near, that which has most nodes in common, then the first. None where there is none to
+    compare with, or none that differs: what made the miss is not in the key.
     """
-    nearest: tuple[int, str, Components] | None = None
+    nodes = Counter(now.nodes)
+    nearest: tuple[tuple[int, int], str, Components] | None = None
     for key, text in [each for each in stored if each[1]][:_MOST]:
         try:
             before = from_text(text)
         except FormatError:
             continue
         apart = len(differences(before, now, in_nodes=False))
-        if apart and (nearest is None or apart < nearest[0]):
-            nearest = (apart, key, before)
+        distance = (apart, -(nodes & Counter(before.nodes)).total())
+        if apart and (nearest is None or distance < nearest[0]):
+            nearest = (distance, key, before)
     if nearest is None:
         return None
     _, key, before = nearest

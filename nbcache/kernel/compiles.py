@@ -87,7 +87,7 @@ def reason_of(compile: Compile, graph: Graph, compiled: int, renamed: bool) -> s
         notes.append("traced again: another process of this distributed program has no such graph")
     elif compile.autograd and compile.autograd.outcome is Outcome.MISS:
         if renamed:
-            notes.append("traced again: names of arguments or variables have changed since it was stored")
+            notes.append("AOTAutograd ran again: the graph is known, under other names, modes or options")
         else:
             notes.append("traced again: AOTAutograd's entry is not there, or does not fit these inputs")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary
-from nbcache.core.reports import Difference, Explanation, GraphRecord, has_own_name
+from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRecord, has_own_name
 from nbcache.explain.components import Components
 from nbcache.explain.misses import explained
 from nbcache.kernel.elsewhere import Elsewhere
@@ -42,6 +42,8 @@ class Miss:
     """Whether it is there without its C++ kernels."""
     components: Components | None = None
     """What the key is made of."""
+    run: Cell | None = None
+    """The run of the cell that compiles it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,9 @@ def why_missed(
     cannot be used here. C++ kernels are for one number of threads, also where torch's key leaves it out
     (until 2.12).
     """
-    before, here = _versions(miss, stored), _versions(miss, earlier)
-    known: list[GraphSummary | GraphRecord] = [*before, *here]
+    before = _versions(miss, stored)
+    here = [graph for graph in _versions(miss, earlier) if not _is_another_part(graph, miss)]
+    known: list[GraphSummary | GraphRecord] = [*reversed(here), *before]  # newest first
     counts = {graph.threads for graph in known if graph.threads}
     if miss.threads and counts and miss.threads not in counts:
         return _of_threads(miss, known, " or ".join(map(str, sorted(counts))))
@@ -96,7 +99,7 @@ def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts:
     text = f"not stored for this number of threads: {miss.threads} now, {counts} before"
     threads, found = Difference("threads", counts, str(miss.threads)), _nearest(miss, known)
     if found is None:
-        return Reason(text, Explanation(known[-1].key or "", (threads,)))
+        return Reason(text, Explanation(known[0].key or "", (threads,)))
     rest = [each for each in found.differences if each.what != threads.what]
     return Reason(text, Explanation(found.nearest, (threads, *rest)))
 
@@ -121,10 +124,16 @@ def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
     ]
 
 
+def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
+    """Tell whether a graph of this name is another part of its function, or another lambda of its cell."""
+    shares_name = graph.function.endswith(RESUMED) or not has_own_name(graph.function)
+    return shares_name and miss.run is not None and graph.cell == miss.run
+
+
 def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
     if miss.components is None:
         return None
-    others = [(graph.key, graph.components) for graph in reversed(known) if graph.key]
+    others = [(graph.key, graph.components) for graph in known if graph.key]
     return explained(miss.components, [each for each in others if each[0] != miss.key])
 
 

@@ -395,7 +395,7 @@ class Session:
         if self.environment is None:
             return Reason("nbcache does not know this environment")
         cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
-        miss = Miss(key, self.function(), cell, threads, backward, incomplete, components)
+        miss = Miss(key, self.function(), cell, threads, backward, incomplete, components, self.cell)
         return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
 
     def why(self, graph: str | None = None) -> list[Why]:

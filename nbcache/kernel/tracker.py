@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nbcache.core.model import Direction, Outcome
-from nbcache.core.reports import Activity, Cell, GraphRecord
+from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (
@@ -38,6 +38,7 @@ from nbcache.kernel.events import (
 __all__ = ["Tracker"]
 
 
+_NO_CACHES = "this backend does not use torch's caches"
 _PHASES = {
     "dynamo": "dynamo",
     "entire_frame_compile": "dynamo",
@@ -61,6 +62,11 @@ _PHASES = {
 _LOOKUP = "nbcache.lookup"
 _MOST_NAMED = 3
 """Kernels that are named where they are tuned again."""
+
+
+def _base(function: str) -> str:
+    """Return what the parts of a function share: after a break, torch names them without their class."""
+    return function.removesuffix(RESUMED).rpartition(".")[2]
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ class Tracker:
         self._lock = threading.Lock()
         self._threads: dict[int, _Thread] = {}
         self._frames: dict[str, FrameCompiled] = {}
+        self._broken: dict[str, str] = {}
+        """Why functions broke off before there was anything to compile, by their names."""
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
@@ -306,7 +314,10 @@ class Tracker:
         if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
             graphs = [Graph(backward=False)]
             graphs[0].outcome = Outcome.BYPASS
-            graphs[0].reason = "this backend does not use torch's caches"
+            empty = bool(compile.graphs) or "inductor" in compile.phases
+            graphs[0].reason = "nothing in it is to be compiled" if empty else _NO_CACHES
+        if not graphs and frame is not None and frame.graph_break_reason:
+            self._broken[_base(frame.function)] = frame.graph_break_reason
         if graphs:
             for phase, seconds in compile.phases.items():
                 graphs[0].phases[phase] = graphs[0].phases.get(phase, 0.0) + seconds
@@ -350,6 +361,10 @@ class Tracker:
             graph.outcome is not Outcome.HIT if kernel is None else kernel for kernel in graph.kernels
         )
         forward = None if graph.backward else frame
+        broke = graph_break_of(compile) if forward else None
+        if forward and forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
+            earlier = self._broken.pop(_base(forward.function), None)
+            broke = broke or earlier
         return GraphRecord(
             function=frame.function if frame else compile.function,
             compile_id=compile.compile_id,
@@ -369,7 +384,7 @@ class Tracker:
             kernels_compiled=compiled,
             bytes=graph.bytes,
             recompile_reason=forward.recompile_reason if forward else None,
-            graph_break_reason=graph_break_of(compile) if forward else None,
+            graph_break_reason=broke,
             threads=graph.threads,
             trace=None if graph.backward else trace_of(compile),
             components=graph.components,

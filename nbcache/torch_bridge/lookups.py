@@ -122,7 +122,7 @@ def _components(session: Session, debug_lines: list[str], backward: bool) -> Com
     config = sys.modules["torch._inductor.config"]
     defaults = {name: str(entry.default) for name, entry in config._config.items()}
     frame = sys._getframe()
-    lines = [*debug_lines, f"[] autocast: {_autocast()}"]
+    lines = [*debug_lines, f"[] autocast: {_autocast()}", f"[] grad mode: {_grad_mode()}"]
     names = () if backward else inputs_read(frame)
     return from_lines(lines, defaults, constants_read(frame), _places(session, frame), names)
 
@@ -140,10 +140,19 @@ def _places(session: Session, frame: FrameType | None) -> dict[str, str]:
     return {}
 
 
+def _global_state() -> Mapping[str, Any]:
+    """Return torch's modes as they were when Dynamo began."""
+    context = sys.modules["torch._guards"].TracingContext.try_get()
+    return {} if context is None else context.global_context.global_state
+
+
+def _grad_mode() -> str:
+    return "off" if _global_state().get("grad_enabled", (None, True))[1] is False else "on"
+
+
 def _autocast() -> str:
     """Return the dtype of autocast as it was when Dynamo began, `off` where it is off."""
-    context = sys.modules["torch._guards"].TracingContext.try_get()
-    state = {} if context is None else context.global_context.global_state
+    state = _global_state()
     found = [
         str(state[dtype][1]).removeprefix("torch.")
         for enabled, dtype in _AUTOCAST

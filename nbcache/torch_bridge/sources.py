@@ -93,6 +93,8 @@ def _named(source: Any, scopes: Mapping[str, Any], known: dict[Any, tuple[str, A
     trains = issubclass(type(value), torch.Tensor) and torch.Tensor.requires_grad.__get__(value)
     if is_parameter:
         return Named("parameter", name, "" if trains else "frozen")
+    if type(value) in (int, float):
+        return Named("number", name)
     is_buffer = getattr(getattr(source, "base", None), "member", "") == "_buffers"
     return Named("buffer" if is_buffer else "input", name, "requires grad" if trains else "")
 

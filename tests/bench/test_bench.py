@@ -812,6 +812,7 @@ def test_a_command_that_was_killed_goes_on_where_it_was(own: Path, isolated: dic
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_a_subject_that_fails_is_told_and_the_next_one_is_measured(
     own: Path, isolated: dict[str, str]
 ) -> None:
@@ -1042,6 +1043,7 @@ def test_in_bfloat16_what_rounds_otherwise_agrees_and_what_is_wrong_does_not(run
 
 
 @pytest.mark.compile
+@pytest.mark.proof
 def test_populating_writes_every_artifact_either_way(run_python: RunPython, tmp_path: Path) -> None:
     code = textwrap.dedent(f"""\
         import json, os, sys

@@ -104,6 +104,33 @@ def test_a_difference_is_told_in_words(line: str, told: str) -> None:
     assert words(made(), made(line)) == [told]
 
 
+def test_what_is_no_node_is_none() -> None:
+    code = CODE.replace("<lambda>()", "GraphModule()").replace("def forward", "\n# a comment\ndef forward")
+    assert made(f"[x] gm: {code}").nodes == made().nodes
+
+
+def test_that_a_backward_is_needed_comes_last_and_gradients_only_where_the_mode_differs() -> None:
+    then = [*LINES, "[x] fx_kwargs[is_inference]: True", "[x] grad mode: on"]
+    now = [*LINES, "[x] fx_kwargs[is_inference]: False", "[x] grad mode: on", INPUT]
+    found = words(from_lines(then, DEFAULTS), from_lines(now, DEFAULTS))
+    assert found == ["input 0: f32[2, 8] before, f32[4, 8] now", "backward: not needed before, needed now"]
+    off = [*LINES, "[x] grad mode: off"]
+    assert (
+        words(from_lines(off, DEFAULTS), from_lines(then[:-2], DEFAULTS)) == []
+    )  # stored before it was kept
+    assert words(from_lines(off, DEFAULTS), from_lines([*LINES, then[-1]], DEFAULTS)) == [
+        "gradients: off before, on now"
+    ]
+
+
+def test_a_number_that_is_dynamic_now_is_no_size() -> None:
+    lines = [*LINES, "[x] example_inputs[1]: ('s77',)"]
+    then, names = [*LINES, "[x] example_inputs[1]: ('7',)"], [Named("input", "x"), Named("number", "n")]
+    assert words(from_lines(then, {}), from_lines(lines, {}, named=names)) == [
+        "number n: fixed before, dynamic now"
+    ]
+
+
 INPUT = f"[x] example_inputs[0]: {TENSOR.replace('[2, 8]', '[4, 8]')}"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nbcache.core.key import Component
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest, Outcome
-from nbcache.core.reports import GraphRecord
+from nbcache.core.reports import Cell, GraphRecord
+from nbcache.explain.components import Components, to_text
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.reasons import FIRST_TIME, Miss, names_changed, why_missed
 
@@ -65,6 +67,35 @@ def test_another_cells_lambda_is_another_function() -> None:
     lambdas = [stored("<lambda>", cell="c2", threads=4)]
     assert why_missed(Miss("now", "<lambda>", "c1", 2), lambdas, [compiled("<lambda>", 4)]).text == FIRST_TIME
     assert "this cell is unchanged" in why_missed(Miss("now", "<lambda>", "c2", 4), lambdas, []).text
+
+
+def test_parts_of_one_run_are_no_versions_of_each_other() -> None:
+    run = Cell.of("f(x)", 1)
+
+    def why(function: str, cell: Cell) -> str:
+        part = replace(compiled(function), cell=cell)
+        miss = Miss("now", function, run.digest, 2, run=run)
+        return why_missed(miss, [], [part]).text
+
+    assert why("f (resumed)", run) == why("<lambda>", run) == FIRST_TIME
+    assert "this kernel has compiled" in why("f", run)
+    assert "this kernel has compiled" in why("f (resumed)", Cell.of("f(x)", 2))
+
+
+def test_of_versions_that_differ_as_much_the_newest_is_compared_with() -> None:
+    def components(rate: str) -> Components:
+        return Components((), (), {}, {"gm": f"#{rate}"}, {"lr": rate})
+
+    def clause(known: list[GraphSummary], here: list[GraphRecord]) -> str:
+        miss = Miss("now", "f", "c1", 0, components=components("9"))
+        found = why_missed(miss, known, here).explanation
+        assert found is not None
+        return found.differences[0].before
+
+    newest_first = [stored(key=rate, components=to_text(components(rate))) for rate in ("2", "1")]
+    made = [replace(compiled(), key=rate, components=to_text(components(rate))) for rate in ("3", "4")]
+    assert clause(newest_first, []) == "2"
+    assert clause(newest_first, made) == "4"
 
 
 def test_names_have_changed_where_autograds_entry_for_the_graph_is_under_another_key() -> None:

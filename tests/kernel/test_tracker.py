@@ -147,6 +147,42 @@ def test_a_backward_that_missed_is_told_the_cause_of_its_forward(of_forward: str
     assert backward.explanation is not None and backward.explanation.differences[0].what == told
 
 
+def test_a_graph_break_before_there_is_anything_to_compile_is_told_with_what_follows() -> None:
+    script = Script()
+    script.begin("dynamo")
+    script.frame(operators=0, graph_break_reason="print (In[1]:2)")
+    script.end("dynamo")
+    script.compile_id = "1/0"
+    script.begin("dynamo", "backend_compile")
+    script.cold_graph("k")
+    script.end("backend_compile")
+    script.frame(function="f (resumed)")
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert graph.graph_break_reason == "print (In[1]:2)"
+
+
+@pytest.mark.parametrize(
+    ("span", "reason"),
+    [
+        ("inductor_compile", "nothing in it is to be compiled"),
+        ("backend_compile", "this backend does not use torch's caches"),
+    ],
+)
+def test_a_graph_that_no_cache_took_tells_an_empty_one_from_another_backend(span: str, reason: str) -> None:
+    script = Script()
+    script.begin("dynamo", span)
+    script.end(span)
+    script.frame()
+    script.end("dynamo")
+
+    (graph,) = script.tracker.records
+
+    assert (graph.outcome, graph.reason) == (Outcome.BYPASS, reason)
+
+
 def test_a_lazy_backward_is_a_graph_of_the_cell_that_runs_it() -> None:
     script = Script()
     script.tracker.begin_cell(Cell(1, "one"))

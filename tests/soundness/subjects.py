@@ -2072,12 +2072,17 @@ SUBJECTS: dict[str, Subject] = {
 RARE = {
     "a class that says it is the standard library's": "torch_dispatch",
     "aten in Python": "aten",
+    "attributes of torch's": "methods of torch's in any graph",
     "autocast without a dtype": "under autocast",
+    "composition": "decomposition",
     "function as a pass": "pass",
+    "globals that code rebinds, and graphs that it holds": "graphs that are kept",
     "leaves before": "leaves",
     "leaves beside shared memory": "leaves",
+    "modules that a backend calls": "the compiler's own functions",
     "passes of patterns": "pattern",
     "placements of distributed tensors": "how distributed tensors shard",
     "shared memory before": "shared memory",
+    "what code runs into": "unknown",
 }
 """Subjects that `make test-all` alone runs, each with the one that stands for it otherwise."""

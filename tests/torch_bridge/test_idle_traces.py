@@ -101,6 +101,7 @@ def test_a_trace_is_tried_and_what_was_adopted_is_audited_while_no_cell_runs(
     assert result == expected[-1].strip()
 
 
+@pytest.mark.proof
 def test_without_a_sample_nothing_is_tried_and_traces_stay(
     isolated: dict[str, str], start_kernel: StartKernel, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_without_a_sample_nothing_is_tried_and_traces_stay(
     assert kernel.ask(f"{SESSION}.notices") == []
 
 
+@pytest.mark.proof
 def test_a_kept_call_keeps_nothing_alive_and_is_not_audited_without_what_it_was_given(
     tracing: dict[str, str], start_kernel: StartKernel
 ) -> None:
@@ -137,6 +139,7 @@ print([each() is None for each in seen])
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("doctored", "differs"),
     [

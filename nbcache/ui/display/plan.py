@@ -10,7 +10,7 @@ from nbcache.ui.display.html import BOX, CELL, CODE, FAINT, LAST, NUMBER, _head,
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _joined, _wrapped
 
-__all__ = ["plan_parts", "render_plan"]
+__all__ = ["plan_html", "plan_parts", "render_plan"]
 
 _MIME = "application/vnd.nbcache.plan+json"
 _TITLE = 36
@@ -41,18 +41,25 @@ def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem
         headers = ("cell", "", "next kernel", "from", "expected", "cold")
         lines += ["", *("  " + line for line in aligned([headers, *table], right=(4, 5))), ""]
     lines += [line for each in said for line in _wrapped(each, 2)]
-    boxes = [_head(title, totals)]
-    if table:
-        columns = [("cell", CELL), ("next kernel", LAST), ("from", CELL)]
-        columns += [("expected", NUMBER), ("cold", NUMBER)]
-        boxes.append(_rows(columns, [_cells_html(row) for row in table]))
-    boxes += [_tag("div", FAINT, _text(each)) for each in said]
     for each in plan.unfit[:_MOST_UNFIT]:
         lines += ["", *_wrapped(_unfit(each), 2), *(f"    {line}" for line in each.lines)]
+    html = _tag("div", BOX, _head(title, totals), plan_html(plan, notes))
+    data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}
+    return Rendered("\n".join(lines), html, data, _MIME)
+
+
+def plan_html(plan: Plan, notes: Sequence[str] = ()) -> str:
+    """Return the plan by cell, and what there is to say of it, as HTML without a title."""
+    boxes = []
+    if plan.cells:
+        columns = [("cell", CELL), ("next kernel", LAST), ("from", CELL)]
+        columns += [("expected", NUMBER), ("cold", NUMBER)]
+        boxes.append(_rows(columns, [_cells_html(_row(each)) for each in plan.cells]))
+    boxes += [_tag("div", FAINT, _text(each)) for each in (*notes, *_remarks(plan))]
+    for each in plan.unfit[:_MOST_UNFIT]:
         shown = (_tag("div", f"{CODE};white-space:pre-wrap", _text(line)) for line in each.lines)
         boxes.append(_tag("div", "margin:4px 0", _tag("div", "", _text(_unfit(each))), *shown))
-    data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}
-    return Rendered("\n".join(lines), _tag("div", BOX, *boxes), data, _MIME)
+    return "".join(boxes)
 
 
 def _edited_part(plan: Plan) -> str:

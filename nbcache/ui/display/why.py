@@ -12,12 +12,12 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _wrapped
 from nbcache.ui.display.words import explanations, short_location, source, taken
 
-__all__ = ["render_why"]
+__all__ = ["render_why", "why_lines"]
 
 _MIME = "application/vnd.nbcache.why+json"
 
 
-def _lines(why: Why) -> Iterator[tuple[str, str]]:
+def why_lines(why: Why) -> Iterator[tuple[str, str]]:
     """Return what there is to say of a graph, as (label, text)."""
     found = why.explanation
     for label, text in explanations(why.graph):
@@ -45,13 +45,13 @@ def render_why(rows: Sequence[Why], notices: Sequence[str] = ()) -> Rendered:
         came = f" from {source(graph)}" if graph.level is not None else ""
         parts = [f"{graph.outcome.value}{came}", f"{taken(graph)}"]
         lines += _wrapped("  ".join(names) + ": " + DOT.join(parts), 2)
-        for label, text in _lines(row):
+        for label, text in why_lines(row):
             lines += _wrapped(f"{label}: {text}", 4)
         badge = f"background-color:{BADGES[graph.outcome]};border-radius:8px;padding:0 8px"
         head = f"{_text(names[0], style=CODE)} {_text(' '.join(names[1:]), style=FAINT)} "
         told = (
             _tag("div", "padding-left:14px", _text(f"{label}:", style=FAINT), " ", _text(text))
-            for label, text in _lines(row)
+            for label, text in why_lines(row)
         )
         boxes.append(_tag("div", "margin:4px 0", head, _text(DOT.join(parts), style=badge), *told))
     for notice in notices:

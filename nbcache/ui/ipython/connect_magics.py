@@ -109,10 +109,14 @@ class ConnectMagics:
         """
         if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
             raise UsageError("%nbcache share takes one NAME, or nothing")
+        print("nbcache: " + "\n\n".join(self.hand_over(arguments[0] if arguments else "")))
+
+    def hand_over(self, given: str = "") -> list[str]:
+        """Do what `share` does, under the name `given`; return what to say, and what to paste, in turn."""
         session = self._session
-        name = arguments[0] if arguments else Path(self._locate()).stem
+        name = given or Path(self._locate()).stem
         if session.shared_client is None:
-            if arguments:
+            if given:
                 raise ConfigError(
                     "a NAME is one in a shared store, and this kernel is connected to none",
                     where="%nbcache share",
@@ -136,18 +140,27 @@ class ConnectMagics:
         user = origin("", session.settings).user
         named = f" --name {_as_word(user)}" if user else ""
         graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
-        print(f"nbcache: {one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:\n")
-        print(f"%nbcache restore {_as_word(source)}\n")
-        print(f"and, once, trusts your key:\n\n%nbcache trust add {spelled(signer)}{named}")
+        return [
+            f"{one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:",
+            f"%nbcache restore {_as_word(source)}",
+            "and, once, trusts your key:",
+            f"%nbcache trust add {spelled(signer)}{named}",
+        ]
 
     def _tell(self, shared_client: SharedClient) -> None:
+        first, *lines = self.who_is_there(shared_client)
+        print(f"nbcache: {first}")
+        for line in lines:
+            print(f"  {line}")
+
+    def who_is_there(self, shared_client: SharedClient) -> list[str]:
+        """Return where this kernel is connected to, and a line for each who has published."""
         shared_client.level.ask()
-        print(f"nbcache: connected to {shared_client.level.name}")
         lines = publication_lines(shared_client.publications())
         if (failure := shared_client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
-        for line in lines or ["nobody whom you trust has published anything of this notebook there"]:
-            print(f"  {line}")
+        nobody = ["nobody whom you trust has published anything of this notebook there"]
+        return [f"connected to {shared_client.level.name}", *(lines or nobody)]
 
     def _connect(self, settings: Settings, store: Store) -> SharedClient:
         session = self._session

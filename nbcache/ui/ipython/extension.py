@@ -37,6 +37,7 @@ from nbcache.ui.ipython.greeting import Greeting
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.idle import IdleTime
 from nbcache.ui.ipython.magics import Magics
+from nbcache.ui.ipython.panel_magics import PanelMagics, PanelVerbs
 from nbcache.ui.ipython.session_magics import SessionMagics
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
 from nbcache.ui.locate import Location, locate
@@ -103,8 +104,12 @@ class Extension:
         own = SessionMagics(self.session, self._bridge, self._snapshots, self._location, problem)
         history = HistoryMagics(self.session, self._bridge.foreseen, self._snapshots.sharing)
         diagnosing = DiagnoseMagic(shell, self.session)
-        self._magics = Magics(shell, own, history, self._snapshots, self._live, diagnosing)
         self._cells = Cells(shell, self.session, self._snapshots.autosnapshot, problem)
+        verbs = PanelVerbs(
+            self.session, self._cells, own, history, self._snapshots, self._live, self._bridge.foreseen
+        )
+        self._panels = PanelMagics(shell, verbs)
+        self._magics = Magics(shell, own, history, self._snapshots, self._live, diagnosing, self._panels)
         self._undo: list[Callable[[], None]] = []
         self._threads = weakref.WeakSet(threading.enumerate())
         """Threads of the kernel's own, and whatever else ran before we were loaded."""
@@ -122,7 +127,7 @@ class Extension:
         self._magic(manager, "line", "nbcache", self._magics.nbcache)
         self._magic(manager, "cell", "compile_cached", self._magics.compile_cached)
         self._completer()
-        for event, handler in (("pre_run_cell", self._cells.before), ("post_run_cell", self._cells.after)):
+        for event, handler in (("pre_run_cell", self._begin_cell), ("post_run_cell", self._end_cell)):
             shell.events.register(event, handler)
             self._undo.append(partial(shell.events.unregister, event, handler))
         self._name_code()
@@ -139,6 +144,16 @@ class Extension:
             print("\n".join(self._problem.diagnostics()))
             print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
 
+    def _begin_cell(self, info: Any) -> None:
+        self._cells.before(info)
+        self._panels.before()
+
+    def _end_cell(self, result: Any) -> None:
+        try:
+            self._cells.after(result)
+        finally:
+            self._panels.after()
+
     def _greet(self, greeting: Greeting) -> None:
         if self._problem is None and self.session.settings.report != "never":
             print(greeting.line(_GREETING_SECONDS))
@@ -147,6 +162,7 @@ class Extension:
         """Undo `load`, newest first, and store what is still to be stored."""
         while self._undo:
             self._undo.pop()()
+        self._panels.close()
         self._cells.close()
         self._snapshots.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)

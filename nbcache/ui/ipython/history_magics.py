@@ -17,6 +17,7 @@ from nbcache.explain.timeline import timeline
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
+from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.stats import render_stats
 from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.ipython.planning import Planner
@@ -35,9 +36,18 @@ class HistoryMagics:
         self._sharing = sharing
         self._planner = Planner(session, foreseen, sharing)
 
+    @property
+    def planner(self) -> Planner:
+        """What foresees the next run."""
+        return self._planner
+
     def stats(self, arguments: list[str]) -> None:
         """Say what restoring came to, in this kernel and in all that are remembered."""
         as_json = only_json("stats", arguments, "%nbcache stats [--json]")
+        show(self.figures(), as_json)
+
+    def figures(self) -> Rendered:
+        """Return what `stats` shows."""
         session, notebook = self._session, self._session.notebook(timeout=1.0)
         graphs, cache = session.graphs, session.cache
         stored = cache.summaries()
@@ -63,7 +73,7 @@ class HistoryMagics:
             ),
             traces=Counter(graph.trace for graph in graphs if graph.trace),
         )
-        show(render_stats(found, os.path.basename(notebook)), as_json)
+        return render_stats(found, os.path.basename(notebook))
 
     def plan(self, arguments: list[str]) -> None:
         """Say what the next run of each cell will hit, and what it will take."""
@@ -73,11 +83,15 @@ class HistoryMagics:
     def timeline(self, arguments: list[str]) -> None:
         """Show where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
         as_json = only_json("timeline", arguments, "%nbcache timeline [--json]")
+        show(self.bars(), as_json)
+
+    def bars(self) -> Rendered:
+        """Return what `timeline` shows."""
         session, notebook = self._session, self._session.notebook(timeout=1.0)
         session.cache.history.read(notebook)
         history = session.cache.history
         found = timeline(session.reports, history.runs(), history.kernel, session.environment)
-        show(render_timeline(found, os.path.basename(notebook)), as_json)
+        return render_timeline(found, os.path.basename(notebook))
 
     def _everything(self) -> tuple[Run, ...]:
         try:

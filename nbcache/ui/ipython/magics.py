@@ -17,6 +17,7 @@ from nbcache.ui.ipython.compile_targets import is_compilable
 from nbcache.ui.ipython.connect_magics import ConnectMagics
 from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
 from nbcache.ui.ipython.history_magics import HistoryMagics
+from nbcache.ui.ipython.panel_magics import PanelMagics
 from nbcache.ui.ipython.session_magics import USAGE, SessionMagics, completions
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
 
@@ -34,10 +35,13 @@ class Magics:
         snapshots: ShareMagics,
         connecting: ConnectMagics,
         diagnosing: DiagnoseMagic,
+        panels: PanelMagics,
     ) -> None:
         self._shell = shell
         self._verbs: dict[str, Callable[[list[str]], object]] = {
             "status": own.status,
+            "panel": panels.panel,
+            "graphs": panels.graphs,
             "why": own.why,
             "stats": history.stats,
             "plan": history.plan,
@@ -71,6 +75,9 @@ class Magics:
 
         %nbcache, %nbcache status   the session, by cell and graph
         %nbcache status --json      the same as JSON
+        %nbcache panel              the session as a panel that stays up to date, with a button for each verb
+        %nbcache panel PART         a part of it: graphs, sharing, settings, space
+        %nbcache graphs             the part on graphs: the next run, graphs by cell, levels
         %nbcache why                why the graphs of the last cell missed, and what to do
         %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
         %nbcache stats              what restoring came to: used, not used, net seconds; now and over time

@@ -50,17 +50,20 @@ class Planner:
 
     def rendered(self, notebook: str) -> Rendered:
         """Return the plan of the notebook at this path; empty where it is not known."""
+        plan, notes, problem = self.planned(notebook)
+        return render_plan(plan, os.path.basename(notebook), notes, problem=problem)
+
+    def planned(self, notebook: str) -> tuple[Plan, list[str], str]:
+        """Return the plan, what may make it wrong, and why there is none."""
         if not notebook:
-            said = "this kernel cannot tell its notebook: %nbcache config notebook=PATH"
-            return render_plan(Plan((), 0), "", problem=said)
-        name = os.path.basename(notebook)
+            return Plan((), 0), [], "this kernel cannot tell its notebook: %nbcache config notebook=PATH"
         try:
             cells = cells_of(read(Path(notebook), max_bytes=MAX_NOTEBOOK_BYTES))
             saved = os.stat(notebook).st_mtime
         except FormatError as error:
-            return render_plan(Plan((), 0), name, problem=f"{error.what}: {error.next_step}")
+            return Plan((), 0), [], f"{error.what}: {error.next_step}"
         except (NbcacheError, OSError):
-            return render_plan(Plan((), 0), name, problem="there is no such file: save the notebook first")
+            return Plan((), 0), [], "there is no such file: save the notebook first"
         session = self._session
         session.cache.flush(_FLUSH_SECONDS)
         session.cache.history.read(notebook)
@@ -73,7 +76,7 @@ class Planner:
         notes = [*self._staleness({cell.digest for cell in cells}, saved)]
         if here is None and session.shares:
             notes.append("the shared store is asked as soon as torch is imported")
-        return render_plan(plan, name, notes)
+        return plan, notes, ""
 
     def _staleness(self, digests: set[str], saved: float) -> Iterator[str]:
         running, age = self._session.cell, ago(time.time() - saved)

@@ -17,6 +17,7 @@ from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
+from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
 from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
@@ -29,7 +30,7 @@ from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
 from nbcache.ui.locate import Location
 from nbcache.ui.terminal import signers
 
-__all__ = ["USAGE", "SessionMagics", "completions", "only_json", "show"]
+__all__ = ["USAGE", "SessionMagics", "completions", "going_words", "only_json", "show"]
 
 _WAIT_SECONDS = 60.0
 """How long `%nbcache flush` waits."""
@@ -39,8 +40,9 @@ _TRUST_USAGE = (
     "A SIGNER is a fingerprint, or, to add, a snapshot"
 )
 USAGE = (
-    "%nbcache [status [--json] | why [GRAPH] [--json] | stats [--json] | plan [--json] | timeline [--json] | "
-    "diagnose CALL [--modes M,…] [--runs N] [--json] | config [NAME=VALUE …] [--json] | doctor [--json] | "
+    "%nbcache [status [--json] | panel [PART] | graphs | why [GRAPH] [--json] | stats [--json] | "
+    "plan [--json] | timeline [--json] | diagnose CALL [--modes M,…] [--runs N] [--json] | "
+    "config [NAME=VALUE …] [--json] | doctor [--json] | "
     "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
     "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
     "clear [--all [--yes]] | flush | bench …]"
@@ -104,6 +106,15 @@ class SessionMagics:
                 allowed = Settings.allowed(name)
                 raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE; it takes {allowed}")
         as_json = only_json("config", names)
+        said = self.change(changes)
+        if not changes or as_json:
+            show(render_settings(*self.setting_rows()), as_json)
+            return
+        for line in said:
+            print(f"nbcache: {line}")
+
+    def change(self, changes: list[str]) -> list[str]:
+        """Change settings, each given as NAME=VALUE; return what there is to know of torch's new values."""
         settings = self._session.settings
         of_torch: dict[str, str] = {}
         for change in changes:
@@ -127,29 +138,39 @@ class SessionMagics:
         if any(change.startswith("notebook=") for change in changes):
             self._session.relocate()
             self._snapshots.look_again()
-        if not changes or as_json:
-            rows = [
-                SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
-                for name in settings.names()
-                if name != "notebook"
-            ]
-            found = self._locate()
-            rows.append(SettingRow("notebook", found.path, found.found_by, settings.help("notebook")))
-            torch_rows = [
-                SettingRow(each.name, each.value, each.origin, each.help, each.note)
-                for each in self._bridge.cache_settings()
-            ]
-            show(render_settings(rows, torch_rows), as_json)
-            return
-        for each in self._bridge.cache_settings():
-            if each.name in of_torch and each.note:
-                print(f"nbcache: {each.name} is {each.value}: {each.note}")
+        if not of_torch:
+            return []
+        return [
+            f"{each.name} is {each.value}: {each.note}"
+            for each in self._bridge.cache_settings()
+            if each.name in of_torch and each.note
+        ]
+
+    def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
+        """Return nbcache's settings, and those of torch's caches."""
+        settings = self._session.settings
+        rows = [
+            SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
+            for name in settings.names()
+            if name != "notebook"
+        ]
+        found = self._locate()
+        rows.append(SettingRow("notebook", found.path, found.found_by, settings.help("notebook")))
+        torch_rows = [
+            SettingRow(each.name, each.value, each.origin, each.help, each.note)
+            for each in self._bridge.cache_settings()
+        ]
+        return rows, torch_rows
 
     def doctor(self, arguments: list[str]) -> None:
         """Check all that nbcache needs."""
         as_json = only_json("doctor", arguments)
+        show(self.checked(), as_json)
+
+    def checked(self) -> Rendered:
+        """Return what `doctor` finds."""
         found = in_kernel(self._session, self._bridge, self._snapshots.sharing, self._locate, self._problem)
-        show(render_checks(found), as_json)
+        return render_checks(found)
 
     def trust(self, arguments: list[str]) -> None:
         """Trust who signed what came along; show, choose and name whom to trust, as the command does."""
@@ -165,12 +186,19 @@ class SessionMagics:
         if action == "list" and not signer:
             print("\n".join(signers.signers(settings).lines))
         elif action in ("add", "remove", "show") and len(signer) == 1:
-            done = signers.trust(action, signer[0], name, settings)
-            print("nbcache: " + "\n".join(done.lines))
             if action == "add":
-                self._snapshots.trusted(done.data["fingerprint"], done.data["name"])
+                lines = self.trust_signer(signer[0], name)
+            else:
+                lines = signers.trust(action, signer[0], name, settings).lines
+            print("nbcache: " + "\n".join(lines))
         else:
             raise UsageError(_TRUST_USAGE)
+
+    def trust_signer(self, signer: str, name: str) -> list[str]:
+        """Trust a signer from now on, use what came along of them, and return the lines that say so."""
+        done = signers.trust("add", signer, name, self._session.settings)
+        self._snapshots.trusted(done.data["fingerprint"], done.data["name"])
+        return done.lines
 
     def flush(self, arguments: list[str]) -> None:
         """Wait until all that was compiled is stored, and shared."""
@@ -196,42 +224,59 @@ class SessionMagics:
             self._clear_all(sure=len(arguments) > 1)
             return
         only = self._session.clearing()
-        whose = one_line(os.path.basename(only.notebook)) or "kernels that cannot tell their notebook"
-        if only.manifests:
-            going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
-            kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
-            print(f"nbcache: removing {going} of {whose}{kept}. torch's folder is emptied for all notebooks")
-        else:
-            print(f"nbcache: nothing is stored of {whose}")
-        self._snapshots.forget()
-        self._session.clear(only)
-        self._say_what_stays()
+        going = going_words(only)
+        print(f"nbcache: removing {going}" if only.manifests else f"nbcache: {going}")
+        for line in self.remove(only)[1:]:
+            print(line)
 
     def _clear_all(self, *, sure: bool) -> None:
+        said = self.everything_words()
+        if not sure and not confirmed(f"nbcache: {said}, is removed. Go on? [y/N] ", "%nbcache clear --all"):
+            print("nbcache: nothing was removed")
+            return
+        first, *rest = self.remove()
+        print("\n".join([f"nbcache: {first}", *rest]))
+
+    def everything_words(self) -> str:
+        """Return what `clear --all` removes, in words."""
         name, store = self._session.artifacts.store.name, self._session.artifacts
         self._session.flush(_WAIT_SECONDS)
         notebooks = {manifest.notebook for manifest in store.manifests().values()} - {""}
         parts = store_parts(store_figures(store.store, self._session.settings.max_bytes))
-        said = f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
-        if not sure and not confirmed(f"nbcache: {said}, is removed. Go on? [y/N] ", "%nbcache clear --all"):
-            print("nbcache: nothing was removed")
-            return
-        self._snapshots.forget()
-        removed = self._session.clear()
-        print(f"nbcache: removed {removed} entries from the {name}")
-        self._say_what_stays()
+        return f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
 
-    def _say_what_stays(self) -> None:
+    def remove(self, only: Clearing | None = None) -> list[str]:
+        """Remove all that is stored, or `only` what is one notebook's; return what went, and what stays."""
+        name = self._session.artifacts.store.name
+        self._snapshots.forget()
+        removed = self._session.clear(only)
+        what = counted(removed, "entry", "entries") if only is None else counted(removed, "artifact")
+        return [f"removed {what} from the {name}", *self._what_stays()]
+
+    def _what_stays(self) -> list[str]:
         """Name what brings removed graphs back: snapshots that came along, and the shared store."""
+        lines = []
         notebook, shared_client = self._session.notebook(timeout=0.0), self._session.shared_client
         if notebook and (near := beside(Path(notebook))).exists():
-            print(f"  {one_line(near.name)} stays, and is restored when the extension is loaded again")
+            lines.append(f"  {one_line(near.name)} stays, and is restored when the extension is loaded again")
         if shared_client:
-            print(f"  what is shared stays on {shared_client.level.name}")
+            lines.append(f"  what is shared stays on {shared_client.level.name}")
+        return lines
+
+
+def going_words(only: Clearing) -> str:
+    """Return in words what goes with a notebook, and what stays since others use it as well."""
+    whose = one_line(os.path.basename(only.notebook)) or "kernels that cannot tell their notebook"
+    if not only.manifests:
+        return f"nothing is stored of {whose}"
+    going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
+    kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
+    return f"{going} of {whose}{kept}. torch's folder is emptied for all notebooks"
 
 
 _OPTIONS = {
     "status": ("--json",),
+    "panel": ("graphs", "sharing", "settings", "space"),
     "why": ("--json",),
     "stats": ("--json",),
     "plan": ("--json",),

@@ -71,14 +71,14 @@ class ShareMagics:
             with self._following():
                 with suppress(NbcacheError):  # keys that cannot be read, as a line will say
                     self._sharing.follow(self._sharing.known())
-                for line in self._arrived():
+                for line in self.arrived():
                     print(line)
                 self._ask()
             return
 
         def tell_later() -> None:
             self._sharing.looked(None)
-            for line in self._arrived():
+            for line in self.arrived():
                 self._session.notice(line.removeprefix("nbcache: "))
 
         start_thread(tell_later, "tell")
@@ -115,7 +115,7 @@ class ShareMagics:
             asked.add(new[0].fingerprint)
             yield new[0]
 
-    def _arrived(self) -> list[str]:
+    def arrived(self) -> list[str]:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
         lines = [f"nbcache: {error}" for error in self._sharing.problems()]
         try:

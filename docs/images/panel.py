@@ -1,0 +1,99 @@
+"""Make panel-*.png, the pictures of the panel: JupyterLab in both themes, on pages 1400 and 600 pixels wide.
+
+    .venv/bin/python docs/images/panel.py
+
+It needs Chromium (on Debian: `apt install chromium`). A first kernel compiles, a second restores, with one
+cell changed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support import lab  # noqa: E402
+from support.front_door import environ_below  # noqa: E402
+
+LOAD = "%load_ext nbcache"
+DEFINE = """import torch
+from torch import nn
+
+torch.manual_seed(0)
+network = torch.compile(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)))
+images = torch.randn(64, 256)
+
+@torch.compile
+def step(weights, lr):
+    return weights - lr * weights.sin()"""
+TRAIN = "network(images).square().mean().backward()"
+STEP = "step(images, 1e-3).sum()"
+CHANGED = STEP.replace("1e-3", "3e-4")
+PANEL = "%nbcache panel"
+
+
+def run(server: lab.Server, browser: object, step: str) -> lab.Page:
+    """Run the notebook in a kernel of its own; return its page."""
+    lab.save_notebook(server.folder / "model.ipynb", LOAD, DEFINE, TRAIN, step, PANEL)
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, device_scale_factor=2)
+    context.set_default_timeout(120_000)
+    page = lab.Page(server, context.new_page(), "lab", "model.ipynb")
+    for index in range(5):
+        page.run(index)
+    return page
+
+
+def main() -> None:
+    """Run both kernels, and photograph the panel of the second."""
+    if lab.chromium() is None:
+        raise SystemExit("there is no Chromium here; on Debian: apt install chromium")
+    with tempfile.TemporaryDirectory() as scratch, lab.browser() as browser:
+        folder = Path(scratch) / "notebooks"
+        folder.mkdir()
+        environ = environ_below(Path(scratch) / "environ")
+        del environ["NBCACHE_PREWARM"]
+        server = lab.Server(folder, lab.jupyter_environ(environ))
+        try:
+            first = run(server, browser, STEP)
+            panel = first.cell(4).locator("[class*=nbcache-live-]")
+            panel.get_by_role("button", name="update", exact=True).click()
+            panel.get_by_text("model.nbcache holds").wait_for()
+            first.shut_down()
+            first.tab.context.close()
+            shutil.rmtree(environ["TMPDIR"])
+            Path(environ["TMPDIR"]).mkdir()
+            photograph(run(server, browser, CHANGED))
+        finally:
+            server.stop()
+
+
+def photograph(page: lab.Page) -> None:
+    """Open what is worth looking at, and make the pictures."""
+    page.save()
+    panel = page.cell(4).locator("[class*=nbcache-live-]")
+    panel.get_by_title("open step", exact=False).first.click()
+    panel.get_by_title("open next run").click()
+    panel.get_by_title("open levels").click()
+    refresh = panel.get_by_role("button", name="refresh")
+    refresh.click()
+    page.tab.wait_for_timeout(2500)
+    refresh.blur()
+    page.command("application:toggle-left-area")
+    for width in (1400, 600):
+        for theme in ("Light", "Dark"):
+            page.tab.set_viewport_size({"width": width, "height": 2200})
+            page.theme(f"JupyterLab {theme}")
+            page.tab.mouse.move(0, 0)
+            page.tab.wait_for_timeout(1500)
+            narrow = "-narrow" if width == 600 else ""
+            picture = Path(__file__).with_name(f"panel{narrow}-{theme.lower()}.png")
+            page.cell(4).screenshot(path=picture)
+            print(picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The few controls that panels are made of, each from ipywidgets' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import ipywidgets as widgets
+
+from nbcache.ui.panels import pages
+
+__all__ = ["INDENT", "Section", "button", "caret", "html", "row", "show", "with_magic"]
+
+INDENT = "28px"
+"""How far what opens stands to the right of what it belongs to."""
+
+
+def html(value: str = "") -> Any:
+    """Return a place for HTML that is as wide as there is room."""
+    return widgets.HTML(value, layout={"min_width": "0", "margin": "0 2px"})
+
+
+def button(
+    label: str, magic: str, what: str, act: Callable[[], object], *, style: str = "", icon: str = ""
+) -> Any:
+    """Return a button; its tooltip says what it does, and the magic that does the same."""
+    tooltip = f"{what} ({magic})" if magic else what
+    layout = {"width": "auto", "flex": "0 0 auto"}
+    made = widgets.Button(description=label, tooltip=tooltip, button_style=style, icon=icon, layout=layout)
+    made.on_click(lambda _: act())
+    return made
+
+
+def with_magic(made: Any, magic: str) -> Any:
+    """Return a button with the magic that does the same beside it."""
+    return widgets.HBox([made, html(pages.magic_html(magic))], layout={"align_items": "center"})
+
+
+def caret(act: Callable[[], object]) -> Any:
+    """Return the small button before what opens and closes."""
+    made = button("", "", "", act)
+    made.layout.width = "24px"
+    made.layout.height = "22px"
+    made.layout.margin = "-3px 2px 2px 2px"
+    made.layout.padding = "0"
+    made.style.button_color = "transparent"
+    return made
+
+
+def row(children: Iterable[Any]) -> Any:
+    """Return widgets side by side, folded where the page is narrow."""
+    return widgets.HBox(list(children), layout={"flex_flow": "row wrap", "align_items": "center"})
+
+
+def show(widget: Any, wanted: bool) -> None:
+    """Show a widget or take it away."""
+    widget.layout.display = None if wanted else "none"
+
+
+class Section:
+    """A part of a panel, which folds."""
+
+    def __init__(self, title: str, body: Sequence[Any], is_open: bool) -> None:
+        self._title = title
+        self._is_open = is_open
+        self._line = html(pages.section_html(title, ()))
+        self._toggle = caret(self._fold)
+        self._body = widgets.VBox(list(body), layout={"padding": f"0 0 6px {INDENT}"})
+        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
+        self.box = widgets.VBox([line, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
+        self._set()
+
+    def tell(self, words: Iterable[str]) -> None:
+        """Say in the title what is in it."""
+        self._line.value = pages.section_html(self._title, words)
+
+    def _fold(self) -> None:
+        self._is_open = not self._is_open
+        self._set()
+
+    def _set(self) -> None:
+        show(self._body, self._is_open)
+        self._toggle.icon = "caret-down" if self._is_open else "caret-right"
+        self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {self._title.lower()}"

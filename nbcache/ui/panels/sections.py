@@ -1,0 +1,261 @@
+"""The sections of a panel that have controls of their own: graphs, people, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import ipywidgets as widgets
+
+from nbcache.core.model import Outcome
+from nbcache.core.reports import GraphRecord
+from nbcache.core.settings import Settings
+from nbcache.explain.why import Why
+from nbcache.torch_bridge import cache_settings
+from nbcache.ui.panels import pages
+from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show, with_magic
+from nbcache.ui.panels.values import PAGE, Facts, Now, Order, graph_page
+from nbcache.ui.panels.verbs import Verbs
+
+__all__ = ["Graphs", "People", "SettingsForm"]
+
+_ALL = "all outcomes"
+_SECRET = "shared_url"
+"""The setting that may hold a password: it is changed by connecting."""
+_FIXED = ("dir", _SECRET)
+"""Settings that are not changed here: the folder is read when the extension loads."""
+_SWITCH = ("on", "off")
+_MOST_STRANGERS = 5
+
+
+class Graphs:
+    """A page of graphs; each opens to all that is known of it."""
+
+    def __init__(
+        self, explain: Callable[[GraphRecord], Why], ask: Callable[[], None], *, is_open: bool
+    ) -> None:
+        self._explain = explain
+        self._ask = ask
+        self._page = 0
+        self._opened: set[int] = set()
+        """Places of the graphs that are open, among all of this kernel."""
+        self._shown: list[int] = []
+        self._drawn: tuple[object, ...] = ()
+        self._filter = widgets.Dropdown(options=[_ALL], layout={"width": "150px"}, tooltip="outcome")
+        self._order = widgets.Dropdown(
+            options=[each.value for each in Order], layout={"width": "170px"}, tooltip="order"
+        )
+        for each in (self._filter, self._order):
+            each.observe(self._changed, "value")
+        self._back = button("", "", "newer graphs", partial(self._turn, -1), icon="chevron-left")
+        self._on = button("", "", "older graphs", partial(self._turn, 1), icon="chevron-right")
+        self._place = html()
+        self._paging = row([self._back, self._place, self._on])
+        self._controls = row([self._filter, self._order, self._paging])
+        self._headers = html(pages.graph_headers_html())
+        self._headers.layout.margin = f"0 2px 0 {INDENT}"
+        self._rows: list[_GraphRow] = []
+        """As many as were needed so far."""
+        self._list = widgets.VBox([])
+        self.section = Section("GRAPHS", [self._controls, self._headers, self._list], is_open)
+
+    def draw(self, now: Now, *, anew: bool = False) -> None:
+        """Show the page that is looked at; where it is shown already, only `anew`."""
+        looked_at = (
+            len(now.graphs),
+            self._filter.value,
+            self._order.value,
+            self._page,
+            frozenset(self._opened),
+        )
+        if looked_at == self._drawn and not anew:
+            return
+        self._drawn = looked_at
+        chosen = str(self._filter.value).partition(" ")[0]
+        outcome = Outcome(chosen) if chosen in {*Outcome} else None
+        page = graph_page(now.graphs, outcome, Order(self._order.value), self._page)
+        self._page = page.page
+        options = [_ALL, *(f"{each} ({count})" for each, count in page.counts.items() if count)]
+        if list(self._filter.options) != options:
+            kept = next((each for each in options if each.partition(" ")[0] == chosen), _ALL)
+            with self._filter.hold_trait_notifications():
+                self._filter.options = options
+                self._filter.value = kept
+        self.section.tell(pages.graphs_words(now.graphs))
+        first = page.page * PAGE
+        self._place.value = f"{first + 1} to {first + len(page.rows)} of {page.found}"
+        show(self._paging, page.pages > 1)
+        show(self._controls, len(now.graphs) > 1)
+        show(self._headers, bool(page.rows))
+        self._back.disabled, self._on.disabled = page.page == 0, page.page == page.pages - 1
+        self._shown = [place for place, _ in page.rows]
+        if len(self._rows) < len(page.rows):
+            self._rows += [
+                _GraphRow(partial(self._toggle, i)) for i in range(len(self._rows), len(page.rows))
+            ]
+            self._list.children = [each.box for each in self._rows]
+        for i, each in enumerate(self._rows):
+            if i >= len(page.rows):
+                each.hide()
+                continue
+            place, graph = page.rows[i]
+            why = self._explain(graph) if place in self._opened else None
+            each.draw(graph, pages.cell_html(page, i, now.graphs), why)
+
+    def _changed(self, change: Any) -> None:
+        self._page = 0
+        self._ask()
+
+    def _turn(self, by: int) -> None:
+        self._page += by
+        self._ask()
+
+    def _toggle(self, i: int) -> None:
+        if i < len(self._shown):
+            self._opened ^= {self._shown[i]}
+            self._ask()
+
+
+class _GraphRow:
+    """One row, which opens."""
+
+    def __init__(self, toggle: Callable[[], None]) -> None:
+        self._toggle = caret(toggle)
+        self._above, self._line, self._detail = html(), html(), html()
+        self._line.layout.flex = "1 1 auto"
+        self._detail.layout.margin = f"0 2px 0 {INDENT}"
+        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
+        self.box = widgets.VBox([self._above, line, self._detail])
+
+    def hide(self) -> None:
+        show(self.box, False)
+
+    def draw(self, graph: GraphRecord, cell: str, why: Why | None) -> None:
+        """Show a graph; with `why`, all that is known of it."""
+        self._above.value = cell
+        show(self._above, bool(cell))
+        self._line.value = pages.graph_html(graph)
+        if why is not None:
+            self._detail.value = pages.detail_html(why)
+        show(self._detail, why is not None)
+        self._toggle.icon = "caret-right" if why is None else "caret-down"
+        does = "open" if why is None else "close"
+        self._toggle.tooltip = f"{does} {graph.function} {graph.compile_id} (%nbcache why {graph.compile_id})"
+        show(self.box, True)
+
+
+class People:
+    """Who shares what, connecting, and signers who are not trusted."""
+
+    def __init__(
+        self, act: Callable[[Any], None], verbs: Verbs, trust: Callable[[str, str], None], *, is_open: bool
+    ) -> None:
+        self._act = act
+        self._verbs = verbs
+        self._trust = trust
+        self._lines = html()
+        self._url = widgets.Text(
+            placeholder="redis://host, s3://bucket/folder, a folder", layout={"width": "280px"}
+        )
+        connect = button("connect", "%nbcache connect URL", "share live with all there", self._connect)
+        self._connecting = row([self._url, with_magic(connect, "%nbcache connect URL")])
+        off = partial(act, verbs.disconnect)
+        disconnect = button("disconnect", "%nbcache disconnect", "share no more", off)
+        self._connected = with_magic(disconnect, "%nbcache disconnect")
+        self._strangers: list[_StrangerRow] = []
+        self._list = widgets.VBox([])
+        body = [self._lines, self._connecting, self._connected, self._list]
+        self.section = Section("PEOPLE", body, is_open)
+
+    def draw(self, facts: Facts, now: Now) -> None:
+        """Show who is there."""
+        self.section.tell(pages.people_words(facts, now))
+        self._lines.value = pages.people_html(facts, now)
+        show(self._connecting, not now.shared)
+        show(self._connected, bool(now.shared))
+        shown = facts.strangers[:_MOST_STRANGERS]
+        if len(self._strangers) < len(shown):
+            self._strangers += [_StrangerRow(self._trust) for _ in shown[len(self._strangers) :]]
+            self._list.children = [each.box for each in self._strangers]
+        for i, each in enumerate(self._strangers):
+            each.draw(shown[i] if i < len(shown) else None)
+
+    def _connect(self) -> None:
+        url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
+        self._act(partial(self._verbs.connect, url))
+
+
+class _StrangerRow:
+    """Somebody who is not trusted, and a name to call them."""
+
+    def __init__(self, trust: Callable[[str, str], None]) -> None:
+        self._who = html()
+        self._fingerprint = ""
+        self._name = widgets.Text(placeholder="what you call them", layout={"width": "180px"})
+        made = button("trust…", "%nbcache trust", "show what trusting means", lambda: self._chosen(trust))
+        line = row([self._name, with_magic(made, "%nbcache trust add FINGERPRINT --name NAME")])
+        self.box = widgets.VBox([self._who, line])
+
+    def draw(self, stranger: Any) -> None:
+        """Show somebody, or nobody."""
+        show(self.box, stranger is not None)
+        if stranger is not None and stranger.fingerprint != self._fingerprint:
+            self._fingerprint = stranger.fingerprint
+            self._who.value = pages.stranger_html(stranger)
+            self._name.value = pages.offered_name(stranger)
+
+    def _chosen(self, trust: Callable[[str, str], None]) -> None:
+        trust(self._fingerprint, self._name.value.strip())
+
+
+class SettingsForm:
+    """Every setting, and a line to change one."""
+
+    def __init__(self, act: Callable[[Any], None], verbs: Verbs, *, is_open: bool) -> None:
+        self._act = act
+        self._verbs = verbs
+        self._table = html()
+        self._values: dict[str, str] = {}
+        """What each setting is now."""
+        names = [name for name in Settings.names() if name not in _FIXED]
+        torchs = [name for name in cache_settings.NAMES if name != cache_settings.FOLDER]
+        self._name = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
+        self._choice = widgets.Dropdown(layout={"width": "120px"})
+        self._text = widgets.Text(layout={"width": "160px"})
+        self._magic = html()
+        for each in (self._name, self._choice, self._text):
+            each.observe(self._tell, "value")
+        change = button("set", "%nbcache config NAME=VALUE", "change it for this kernel", self._change)
+        line = row([self._name, self._choice, self._text, change, self._magic])
+        self.section = Section("SETTINGS", [line, self._table], is_open)
+        self._tell()
+
+    def draw(self, facts: Facts) -> None:
+        """Show values and origins."""
+        self.section.tell(pages.settings_words(facts))
+        is_first = not self._values
+        self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
+        if is_first:
+            self._tell()
+        self._table.value = pages.fitting(pages.settings_table_html(facts))
+
+    def _tell(self, change: Any = None) -> None:
+        """Offer the values that the chosen setting can have, and say which magic does the same."""
+        name = str(self._name.value)
+        choices: Sequence[str] = _SWITCH if name in cache_settings.NAMES else Settings.choices(name)
+        if change is None or change["owner"] is self._name:
+            now = self._values.get(name, "")
+            self._choice.options = choices
+            self._choice.value = now if now in choices else next(iter(choices), None)
+            self._text.value = "" if choices else now
+        show(self._choice, bool(choices))
+        show(self._text, not choices)
+        self._magic.value = pages.magic_html(f"%nbcache config {name}={self._chosen() or '…'}")
+
+    def _chosen(self) -> str:
+        given = self._choice.value if self._choice.options else self._text.value
+        return str(given or "").strip()
+
+    def _change(self) -> None:
+        self._act(partial(self._verbs.change, str(self._name.value), self._chosen()))

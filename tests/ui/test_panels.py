@@ -1,0 +1,514 @@
+"""What panels show, without widgets and without torch; and panels in a real shell of a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbcache.core.key import components
+from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
+from nbcache.core.reports import Activity, Cell, GraphRecord
+from nbcache.core.trust import spelled
+from nbcache.explain.plan import Plan
+from nbcache.explain.why import explain
+from nbcache.ui.display.rows import SettingRow, StoreFigures
+from nbcache.ui.panels import pages
+from nbcache.ui.panels.refresh import Refresher
+from nbcache.ui.panels.saved import SECTIONS, render_panel
+from nbcache.ui.panels.values import Facts, Now, Order, Space, Stranger, graph_page, machine_parts, spaces
+from support.front_door import RunPython
+from support.people import Person, key_of
+
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
+HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX512"}))
+
+
+def graph(function: str = "step", count: int = 3, **more: Any) -> GraphRecord:
+    known: dict[str, Any] = {
+        "direction": Direction.FORWARD,
+        "outcome": Outcome.MISS,
+        "compile_id": "0/0",
+        "cell": Cell.of(f"{function} {count}", count),
+        "seconds": {"inductor": 1.5, "total": 2.0},
+    }
+    return GraphRecord(function=function, **{**known, **more})
+
+
+# --- which graphs ---------------------------------------------------------------------------------
+
+
+def test_the_newest_cell_stands_first_and_its_graphs_as_they_compiled() -> None:
+    one, two = Cell.of("a", 1), Cell.of("b", 2)
+    graphs = [graph("f", cell=one), graph("g", cell=one), graph("h", cell=two), graph("i", cell=two)]
+    page = graph_page(graphs)
+    assert [(place, each.function) for place, each in page.rows] == [(2, "h"), (3, "i"), (0, "f"), (1, "g")]
+
+
+def test_graphs_are_filtered_sorted_and_paged() -> None:
+    graphs = [
+        graph(
+            f"f{i:02}",
+            outcome=Outcome.HIT if i % 2 else Outcome.MISS,
+            seconds={"total": float(i)},
+            saved_seconds=float(-i),
+        )
+        for i in range(25)
+    ]
+    hits = graph_page(graphs, Outcome.HIT, Order.SLOWEST, page=1)
+    assert (hits.found, hits.pages, hits.page) == (12, 2, 1)
+    assert [each.function for _, each in hits.rows] == ["f03", "f01"]
+    assert (hits.counts[Outcome.HIT], hits.counts[Outcome.MISS]) == (12, 13)
+    assert graph_page(graphs, page=99).page == 2
+    assert graph_page([], page=3).pages == 1
+    assert graph_page(graphs, None, Order.SAVED).rows[0][1].function == "f00"
+    assert graph_page([graph("b"), graph("a")], None, Order.FUNCTION).rows[0][1].function == "a"
+
+
+def test_two_thousand_graphs_are_drawn_in_well_under_a_second() -> None:
+    graphs = [graph(f"f{i}", count=i // 10) for i in range(2000)]
+    began = time.perf_counter()
+    page = graph_page(graphs)
+    drawn = [
+        pages.graph_html(each) + pages.cell_html(page, i, graphs) for i, (_, each) in enumerate(page.rows)
+    ]
+    saved = render_panel(Now(graphs), Facts())
+    assert time.perf_counter() - began < 0.5
+    assert len(drawn) == 10 and len(saved.html) < 100_000
+    assert "and 1980 graphs before" in saved.text
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def test_what_goes_on_is_told_with_phase_and_time_and_that_buttons_wait() -> None:
+    activity = Activity("step", "0/1", "inductor", 2.5, 1)
+    now = Now((), activity, "In[5]", 3.04)
+    assert pages.activity_words(now)[0] == "In[5] runs, 3.0 s"
+    html = pages.live_html(now)
+    assert "compiling step 0/1" in html and "generating code" in html and "acts at its end" in html
+    assert "no cell runs" in pages.live_html(Now()) and "acts at" not in pages.live_html(Now())
+
+
+def test_a_graph_opens_to_why_phases_artifacts_and_key() -> None:
+    missed = graph(reason="not stored", key="fabc", bytes={"inductor": 2048}, location="In[3]:1")
+    html = pages.detail_html(explain([missed], [missed])[0])
+    for said in ("not stored", "Inductor 1.5 s", "inductor 2.0 kB", "fabc", "In[3]:1", "next:"):
+        assert said in html
+
+
+def test_levels_say_in_words_what_their_bars_say() -> None:
+    graphs = [graph(outcome=Outcome.HIT, level=Level.L1, saved_seconds=3.0), graph()]
+    assert pages.levels_words(pages.by_level(graphs)) == ["L0 0", "L1 1", "L2 0", "L3 0", "compiled here 1"]
+    html = pages.levels_html(pages.by_level(graphs))
+    assert "saved 3.0 s" in html and "took 2.0 s" in html and "local store" in html
+
+
+def test_space_is_told_by_notebook_largest_first_and_each_content_once() -> None:
+    def manifest(notebook: str, *sizes: int) -> Manifest:
+        refs = tuple(
+            ArtifactRef("inductor", f"k{i}", f"{i:064}", size, used=float(i)) for i, size in enumerate(sizes)
+        )
+        summary = GraphSummary("c", "f", Direction.FORWARD, Outcome.MISS, "k0", 1.0)
+        return Manifest(HERE, notebook, refs, (summary,))
+
+    found = spaces([manifest("/a/small.ipynb", 10), manifest("/a/large.ipynb", 10, 500)])
+    assert [(each.notebook, each.bytes, each.artifacts) for each in found] == [
+        ("/a/large.ipynb", 510, 2),
+        ("/a/small.ipynb", 10, 1),
+    ]
+    html = pages.space_html(Facts(notebook="small.ipynb", spaces=found), now=61.0)
+    assert html.index("large.ipynb") < html.index("small.ipynb (this notebook)") and "60 s ago" in html
+
+
+def test_the_machine_is_told_in_short() -> None:
+    assert machine_parts(HERE, [graph(threads=2)]) == ["torch 2.13.0", "CPU AVX512", "2 threads"]
+    assert machine_parts(None, []) == []
+
+
+def test_settings_that_are_not_as_by_default_are_told() -> None:
+    rows = [
+        SettingRow("save", "off", "%nbcache config", "record"),
+        SettingRow("live", "on", "default", "line"),
+        SettingRow("dir", "/long/path", "environment, NBCACHE_DIR", "folder"),
+    ]
+    assert pages.settings_words(Facts(settings=rows)) == ["save=off"]
+    assert pages.settings_words(Facts()) == ["all as by default"]
+
+
+# --- what a saved notebook keeps ------------------------------------------------------------------
+
+
+def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None:
+    now = Now([graph(), graph("other", 4, outcome=Outcome.HIT, level=Level.L2, source="m.nbcache")])
+    facts = Facts(
+        notebook="m.ipynb",
+        snapshots=["m.nbcache · 12 kB", "m.nbcache: 3 graphs, yours"],
+        store=StoreFigures("local store", 3, 1000, 5000),
+    )
+    saved = render_panel(now, facts, note="run this cell again to have it live")
+    assert not re.search(r"<(script|style|svg|link|img|iframe)|\bon\w+=|https?:", saved.html)
+    assert "display:flex" not in saved.html and "<details" in saved.html
+    for said in ("m.ipynb", "other", "12 kB", "as of", "run this cell again", "not connected"):
+        assert said in saved.html and said in saved.text
+
+
+def test_a_part_of_the_panel_has_no_other_part() -> None:
+    saved = render_panel(Now([graph()]), Facts(), ("people", "snapshot"))
+    assert "snapshot" in saved.html and "SPACE" not in saved.text and "graphs" not in saved.html
+
+
+def test_names_from_elsewhere_are_shown_as_text() -> None:
+    known = graph(
+        HOSTILE, reason=HOSTILE, key=HOSTILE, location=HOSTILE, recompile_reason=HOSTILE, source=HOSTILE
+    )
+    facts = Facts(
+        notebook=HOSTILE,
+        machine=[HOSTILE],
+        plan=Plan((), 0, gone=(HOSTILE,)),
+        plan_notes=[HOSTILE],
+        people=[HOSTILE],
+        strangers=[Stranger(HOSTILE, HOSTILE, HOSTILE)],
+        snapshots=[HOSTILE, HOSTILE],
+        settings=[SettingRow(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
+        spaces=[Space(HOSTILE, 1, 1, 1, 1.0)],
+    )
+    now = Now([known], Activity(HOSTILE, "0/0", HOSTILE, 1.0, 0), HOSTILE, 1.0, [HOSTILE])
+    page = graph_page(now.graphs)
+    drawn = [
+        pages.head_html(facts),
+        pages.live_html(now),
+        pages.section_html("GRAPHS", [HOSTILE]),
+        pages.said_html([HOSTILE]),
+        pages.problem_html(HOSTILE, HOSTILE),
+        pages.plan_html(facts),
+        pages.graph_html(known),
+        pages.cell_html(page, 0, now.graphs),
+        pages.detail_html(explain([known], [known])[0]),
+        pages.levels_html(pages.by_level(now.graphs)),
+        pages.people_html(facts, now),
+        pages.stranger_html(facts.strangers[0]),
+        pages.snapshots_html(facts),
+        pages.settings_table_html(facts),
+        pages.space_html(facts),
+        pages.magic_html(HOSTILE),
+        render_panel(now, facts, SECTIONS).html,
+    ]
+    for html in drawn:
+        assert "<img" not in html and "\x1b" not in html
+    text = render_panel(now, facts).text
+    assert "\x1b" not in text and "\u202e" not in text
+
+
+# --- how often ------------------------------------------------------------------------------------
+
+
+def test_many_requests_are_few_draws_and_the_last_state_arrives() -> None:
+    state, drawn = [0], []
+    done = threading.Event()
+
+    def draw() -> bool:
+        drawn.append((time.perf_counter(), state[0]))
+        if state[0] == 1000:
+            done.set()
+        return False
+
+    refresher = Refresher(draw, 0.05, "test")
+    for i in range(1, 1001):
+        state[0] = i
+        refresher.ask()
+    assert done.wait(10)
+    times = [at for at, _ in drawn]
+    assert len(drawn) <= 4 and all(b - a >= 0.045 for a, b in pairwise(times))
+
+
+def test_it_is_drawn_again_and_again_while_that_is_wanted_and_after_a_fault() -> None:
+    drawn, enough = [], threading.Event()
+
+    def draw() -> bool:
+        drawn.append(1)
+        if len(drawn) == 5:
+            enough.set()
+            raise RuntimeError("a fault")
+        return True
+
+    refresher = Refresher(draw, 0.01, "test")
+    refresher.ask()
+    assert enough.wait(10)
+    time.sleep(0.1)
+    assert len(drawn) == 5
+    refresher.ask()
+    time.sleep(0.1)
+    assert len(drawn) > 5
+    refresher.close()
+    time.sleep(0.05)
+    count = len(drawn)
+    refresher.ask()
+    time.sleep(0.05)
+    assert len(drawn) == count
+
+
+# --- in a shell -----------------------------------------------------------------------------------
+
+SHELL = """\
+import json, sys
+from types import SimpleNamespace
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "nbcache")
+import nbcache
+session = nbcache.session()
+published = []
+
+class Publisher(type(shell.display_pub)):
+    def publish(self, data, metadata=None, **more):
+        published.append((data, more))
+
+def notebook(kind="panel"):
+    import comm
+    ours = comm.create_comm, comm.get_comm_manager
+    import ipykernel.ipkernel  # which has comms go through a kernel
+    comm.create_comm, comm.get_comm_manager = ours
+    shell.kernel = SimpleNamespace(_allow_stdin=True)
+    shell.display_pub = Publisher()
+    shell.run_cell(f"%nbcache {kind}", store_history=True)
+
+def run(cell):
+    with capture_output() as captured:
+        result = shell.run_cell(cell, store_history=True)
+    shown = "\\n".join(each.data.get("text/plain", "") for each in captured.outputs)
+    return captured.stdout + captured.stderr + shown
+
+def panel(kind="panel"):
+    (panel,) = [each for name, each in extension()._panels._open.items() if name == kind]
+    return panel
+
+def extension():
+    from nbcache.ui.ipython import extension
+    return extension._extension
+
+def every(kind, name="panel"):
+    import ipywidgets
+    return [each for each in panel(name)._every(panel(name).root) if isinstance(each, kind)]
+
+def press(label, name="panel"):
+    import ipywidgets
+    (button,) = [each for each in every(ipywidgets.Button, name) if each.description == label]
+    button.click()
+
+def state():
+    import ipywidgets
+    panel()._draw_live()
+    return json.dumps([each.get_state() for each in every(ipywidgets.Widget)], default=str)
+"""
+
+
+@pytest.fixture
+def in_shell(run_python: RunPython) -> Any:
+    """Return a function that runs statements after `SHELL` and returns what they leave as `value`."""
+
+    def in_shell(code: str, **more: Any) -> Any:
+        said = "sys.__stdout__.write('@@' + json.dumps(value))"
+        done = run_python(f"{SHELL}\n{code}\n{said}", having="IPython", **more)
+        return json.loads(done.stdout.rpartition("@@")[2])
+
+    return in_shell
+
+
+def test_in_a_terminal_a_panel_is_text(in_shell: Any) -> None:
+    panel, graphs, wrong = in_shell(
+        "value = [run('%nbcache ' + each) for each in ('panel', 'graphs', 'panel nothing')]"
+    )
+    assert panel.startswith("nbcache panel") and "SPACE" in panel and "NEXT RUN" in panel
+    assert "GRAPHS" in graphs and "SPACE" not in graphs
+    assert "takes one of graphs, sharing, settings, space" in wrong
+
+
+def test_in_a_notebook_two_displays_and_no_widget_in_the_one_that_stays(in_shell: Any) -> None:
+    first, second, transient, closed = in_shell(
+        """
+notebook()
+value = [published[0][0], published[1][0], [each[1]['transient'] for each in published[:2]]]
+notebook()
+extension()._panels.close()
+value.append(published[-1][1]['update'])
+"""
+    )
+    assert set(first) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
+    assert first["text/html"] == first["text/plain"] == ""
+    assert set(second) == {"text/html", "text/plain"} and "nbcache panel" in second["text/plain"]
+    assert not transient[0] and transient[1]["display_id"].startswith("nbcache-") and closed
+
+
+def test_every_button_says_which_magic_does_the_same(in_shell: Any) -> None:
+    buttons, beside = in_shell(
+        """
+notebook()
+import ipywidgets
+buttons = [[each.description, each.tooltip] for each in every(ipywidgets.Button) if each.description]
+value = [buttons, ' '.join(each.value for each in every(ipywidgets.HTML))]
+"""
+    )
+    named = {label: tooltip for label, tooltip in buttons if label not in ("yes", "no", "close")}
+    assert {"why", "timeline", "stats", "doctor", "connect", "update", "restore", "share"} <= set(named)
+    assert all("(%nbcache" in tooltip for tooltip in named.values())
+    for magic in ("connect URL", "snapshot", "restore", "share", "clear --all", "config max_bytes="):
+        assert f"%nbcache {magic}" in beside
+
+
+def test_buttons_do_what_the_magics_do_and_a_failure_is_told_with_the_next_step(
+    in_shell: Any, tmp_path: Path
+) -> None:
+    shared, settings, failed, shown, left = in_shell(
+        f"""
+notebook()
+import ipywidgets
+people, form = panel()._people, panel()._settings
+people._url.value = {str(tmp_path / "shared")!r}
+press('connect')
+value = [panel()._message]
+form._name.value, form._choice.value = 'save', 'off'
+press('set')
+value.append([panel()._message, session.settings.save, form._magic.value])
+press('update')
+value.append(panel()._message)
+press('doctor')
+value.append(panel()._message)
+press('disconnect')
+value.append([panel()._message, session.shared_client is None])
+"""
+    )
+    assert f"connected to {tmp_path}/shared" in shared
+    assert "save is off" in settings[0] and settings[1] is False and "config save=off" in settings[2]
+    assert "not done:" in failed and "next:" in failed and "Traceback" not in failed
+    assert "nbcache doctor" in shown
+    assert "disconnected" in left[0] and left[1]
+
+
+def test_removing_shows_first_what_would_go_and_does_it_once_that_is_said(in_shell: Any) -> None:
+    asked, kept, gone, after = in_shell(
+        """
+from nbcache.core.model import Artifact, ArtifactRef, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.core.key import components
+here = Environment(components({'device': 'cpu'}))
+store = session.artifacts
+def fill():
+    ref = store.put(here.digest, Artifact('inductor', 'k', b'content'))
+    graph = GraphSummary('c', 'f', Direction.FORWARD, Outcome.MISS, 'k', 1.0)
+    store.save_manifest(Manifest(here, '', (ref,), (graph,)))
+fill()
+notebook()
+press('this notebook…')
+value = [[panel()._message, len(store.manifests())]]
+press('no')
+value.append(len(store.manifests()))
+press('all…')
+press('yes')
+value.append([panel()._message, len(store.manifests())])
+press('yes')
+value.append(panel()._message)
+"""
+    )
+    assert "1 graph, 1 artifact" in asked[0] and asked[1] == kept == 1
+    assert "removed" in gone[0] and gone[1] == 0
+    assert "Nothing was done" in after
+
+
+def test_a_stranger_is_shown_with_the_whole_fingerprint_and_trusted_once_that_is_confirmed(
+    in_shell: Any, ada: Person
+) -> None:
+    ada.make("one")
+    signer = spelled(key_of(ada))
+    shown, offered, asked, before, said, after, left = in_shell(
+        f"""
+from nbcache.core.trust import Keyring
+extension()._snapshots.sharing.receive({str(ada.snapshot)!r})
+notebook('panel sharing')
+shared = panel('sharing')
+def draw():
+    shared._facts = shared._verbs.facts()
+    shared._draw_live()
+def trusted():
+    return len(Keyring(session.settings.trust_dir).trusted())
+draw()
+(row,) = shared._people._strangers
+value = [row._who.value, row._name.value]
+press('trust…', 'sharing')
+value += [shared._message, trusted()]
+press('yes', 'sharing')
+value += [shared._message, trusted()]
+draw()
+value.append(row.box.layout.display)
+"""
+    )
+    assert signer in shown and offered == "ada" and before == 0
+    assert signer in asked and "(ada)" in asked and "with all your rights" in asked
+    assert "trusted from now on" in said and after == 1 and left == "none"
+
+
+def test_a_bug_is_told_without_what_it_quotes(in_shell: Any) -> None:
+    message = in_shell(
+        """
+notebook()
+def fail(): raise ValueError('hunter2')
+panel()._act(fail)
+value = panel()._message
+"""
+    )
+    assert "it failed unexpectedly (ValueError)" in message and "hunter2" not in message
+
+
+def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(in_shell: Any) -> None:
+    during, after = in_shell(
+        """
+notebook()
+shell.user_ns.update(press=press, panel=panel, seen=[], session=session)
+run("press('stats'); seen.append(panel()._message)")
+value = [shell.user_ns['seen'][0], panel()._message]
+"""
+    )
+    assert "waits for In[" in during and "nbcache stats" in after
+
+
+def test_passwords_reach_neither_widgets_nor_what_is_saved_nor_repr(in_shell: Any) -> None:
+    secret = "hunter2-secret"
+    everything, failed = in_shell(
+        f"""
+notebook()
+people = panel()._people
+for url in ('redis://user:{secret}@127.0.0.1:1/0', 'redis://:{secret}@127.0.0.1:notaport', 'what://{secret}@x'):
+    people._url.value = url
+    press('connect')
+    value = [state()]
+session.configure(session.settings.with_value('shared_url', 'redis://u:{secret}@h/0', origin='test'))
+panel()._facts = panel()._verbs.facts()
+panel()._save(update=True)
+from dataclasses import asdict
+everything = state() + json.dumps(published, default=str) + repr([session, panel(), panel()._facts])
+value = [everything, panel()._message]
+"""
+    )
+    assert secret not in everything and secret not in failed
+    assert "shared_url" in everything and "not done:" in failed
+
+
+def test_unloading_leaves_static_html_and_no_widget(in_shell: Any) -> None:
+    open_before, open_after, last = in_shell(
+        """
+notebook(); notebook('graphs')
+import ipywidgets
+from ipywidgets.widgets.widget import _instances
+value = [len(_instances)]
+shell.run_line_magic('unload_ext', 'nbcache')
+value += [len(_instances), published[-1][0]]
+"""
+    )
+    assert open_before > 50 and open_after == 0
+    assert "text/html" in last and "<details" in last["text/html"]
