@@ -77,8 +77,8 @@ def _address(name: str) -> Iterator[str]:
 
 def listen(name: str) -> socket.socket:
     """Return a socket on which a nursery is asked; it takes the place of one that was left behind."""
-    listener = socket.socket(socket.AF_UNIX)
     with _address(name) as address, _address(f".{name}-{os.getpid()}") as temporary:
+        listener = socket.socket(socket.AF_UNIX)
         listener.bind(temporary)
         listener.listen(16)
         os.replace(temporary, address)
