@@ -87,7 +87,11 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
 
 def _watch(connection: socket.socket, kernel: int) -> None:
     ended = os.pidfd_open(kernel)
-    protocol.send(connection, {"forked": True, "process": kernel})
+    try:
+        protocol.send(connection, {"forked": True, "process": kernel})
+    except OSError:  # the launcher has not waited: it is an ordinary kernel, which needs the same ports
+        os.killpg(kernel, signal.SIGKILL)
+        return
     connection.settimeout(None)
     while ended not in select.select([connection.fileno(), ended], [], [])[0]:
         try:

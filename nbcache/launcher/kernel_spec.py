@@ -17,12 +17,12 @@ from typing import Any
 from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
 
-__all__ = ["NAME", "install", "installed", "nurseries", "start", "stop", "uninstall"]
+__all__ = ["NAME", "PYTHON_OPTIONS", "install", "installed", "nurseries", "start", "stop", "uninstall"]
 
 NAME = "nbcache"
 """What Jupyter calls the kernel, in `jupyter kernelspec list` and in notebooks."""
 _TITLE = f"Python {sys.version_info.major} (nbcache)"
-_OPTIONS = ["-Xfrozen_modules=off"]
+PYTHON_OPTIONS = ["-Xfrozen_modules=off"]
 """What ipykernel starts Python with, for its debugger."""
 _SECONDS = 2.0
 _START_SECONDS = 300.0
@@ -94,7 +94,7 @@ def start() -> dict[str, Any]:
     Where there is one, it stays. Raises NbcacheError where it does not answer within some minutes.
     """
     _only_on_linux()
-    command = [sys.executable, *_OPTIONS, "-m", "nbcache.launcher.nursery"]
+    command = [sys.executable, *PYTHON_OPTIONS, "-m", "nbcache.launcher.nursery"]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -161,7 +161,7 @@ def _given() -> dict[str, Any]:
         raise NbcacheError(
             "ipykernel is not installed", where=sys.executable, next_step="pip install ipykernel"
         ) from error
-    return {**get_kernel_dict(python_arguments=_OPTIONS), "resources": str(RESOURCES)}
+    return {**get_kernel_dict(python_arguments=PYTHON_OPTIONS), "resources": str(RESOURCES)}
 
 
 def _manager() -> Any:
