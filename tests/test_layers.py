@@ -12,7 +12,7 @@ from support.front_door import RunPython
 
 LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"}
 """Packages below the bridge."""
-HIGH = {"bench", "torch_bridge", "ui"}
+HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__"}
 MOST_LINES = 450
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

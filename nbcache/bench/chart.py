@@ -23,6 +23,8 @@ _COLOURS = {  # Okabe and Ito's, which people of all colour visions tell apart
     Variant.SHARED.value: "#56B4E9",
     Variant.COLD_TRACED.value: "#8C510A",
     Variant.TRACED.value: "#01665E",
+    Variant.FORKED.value: "#762A83",
+    Variant.FORKED_TRACED.value: "#5AAE61",
     "hot": "#000000",
 }
 _NO_IDLE = "#FFFFFF"

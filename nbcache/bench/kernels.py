@@ -10,6 +10,7 @@ import queue
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import nbcache
 from nbcache.core.errors import NbcacheError
+from nbcache.launcher.kernel_spec import PYTHON_OPTIONS
 
 if TYPE_CHECKING:
     from jupyter_client.blocking.client import BlockingKernelClient
@@ -224,13 +226,20 @@ def _raise_error(reply: Mapping[str, Any], source: str) -> None:
 
 
 @contextlib.contextmanager
-def kernel(python: str, home: Home, variables: Mapping[str, str], cwd: Path) -> Iterator[Kernel]:
-    """Start a kernel of the interpreter `python`, and end it, with all that it started, at the end."""
+def kernel(
+    python: str, home: Home, variables: Mapping[str, str], cwd: Path, *, forked: bool = False
+) -> Iterator[Kernel]:
+    """Start a kernel of the interpreter `python`, and end it, with all that it started, at the end.
+
+    It may be `forked` from a nursery, which is started before and ended after it. Raises BenchError where
+    there is none, or it does not fit.
+    """
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import KernelManager
 
     jupyter, log = home.root / "jupyter", home.root / "jupyter" / "kernel.log"
-    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=ERROR"]
+    module = [*PYTHON_OPTIONS, "-m", "nbcache.launcher"] if forked else ["-m", "ipykernel_launcher"]
+    command = [python, *module, "-f", "{connection_file}", "--log-level=ERROR"]
     spec = jupyter / "kernels" / _NAME
     spec.mkdir(parents=True, exist_ok=True)
     (spec / "kernel.json").write_text(
@@ -244,6 +253,9 @@ def kernel(python: str, home: Home, variables: Mapping[str, str], cwd: Path) -> 
         connection_file=str(jupyter / "connection.json"),
     )
     with log.open("wb") as output, contextlib.ExitStack() as ending:
+        if forked:
+            ending.callback(_nursery, python, "stop", variables, cwd)
+            _nursery(python, "start", variables, cwd)
         started = time.perf_counter()
         ending.callback(_end, manager)
         manager.start_kernel(env=dict(variables), cwd=str(cwd), stdout=output, stderr=output)
@@ -253,7 +265,18 @@ def kernel(python: str, home: Home, variables: Mapping[str, str], cwd: Path) -> 
         ending.callback(client.stop_channels)
         running = Kernel(manager, client, log, started)
         running.wait_until_ready()
+        if forked and not running.ask("__import__('sys').modules['nbcache.launcher'].__name__"):
+            raise BenchError("the kernel was not forked from the nursery", where=python)
         yield running
+
+
+def _nursery(python: str, verb: str, variables: Mapping[str, str], cwd: Path) -> None:
+    """Start or stop the nursery of kernels with these environment variables."""
+    command = [python, "-m", "nbcache", "kernel", verb]
+    done = subprocess.run(command, env=dict(variables), cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise BenchError(said[0] if said else f"`{' '.join(command)}` failed", where=python)
 
 
 def _end(manager: KernelManager) -> None:

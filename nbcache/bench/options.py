@@ -78,6 +78,8 @@ class Variant(enum.StrEnum):
     SHARED = "shared"
     COLD_TRACED = "cold-traced"
     TRACED = "traced"
+    FORKED = "forked"
+    FORKED_TRACED = "forked-traced"
 
     @property
     def label(self) -> str:
@@ -87,12 +89,17 @@ class Variant(enum.StrEnum):
     @property
     def restores_store(self) -> bool:
         """Whether nbcache's local store is there already."""
-        return self in (Variant.RESTART, Variant.FRESH, Variant.TRACED)
+        return self in (Variant.RESTART, Variant.FRESH, Variant.TRACED) or self.is_forked
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether its kernels are forked from a nursery, which has torch imported."""
+        return self in (Variant.FORKED, Variant.FORKED_TRACED)
 
     @property
     def keeps_traces(self) -> bool:
         """Whether functions are not traced again by nbcache."""
-        return self in (Variant.COLD_TRACED, Variant.TRACED)
+        return self in (Variant.COLD_TRACED, Variant.TRACED, Variant.FORKED_TRACED)
 
     @property
     def is_cold(self) -> bool:
@@ -110,7 +117,7 @@ class Variant(enum.StrEnum):
         return self.restores_store or self is Variant.SHARED
 
 
-USUAL = tuple(variant for variant in Variant if not (variant.needs_server or variant.keeps_traces))
+USUAL = tuple(each for each in Variant if not (each.needs_server or each.keeps_traces or each.is_forked))
 """The variants that are measured unless others are asked for."""
 
 
@@ -195,6 +202,10 @@ and only where --variants names them, with everything in a Redis and all folders
 and only where --variants names them, with traces (NBCACHE_TRACE=on):
   cold-traced cold, and what Dynamo traces is stored too
   traced      restart, on the store of cold-traced
+
+and only where --variants names them, in kernels that are forked from a nursery (Linux):
+  forked      restart
+  forked-traced  traced
 
 --mode takes those of torch.compile, and measures each by itself:
   {", ".join(COMPILE_MODES)}

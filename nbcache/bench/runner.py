@@ -53,7 +53,7 @@ _PREWARM_STATE = (
     "(__import__('nbcache').session())"
 )
 _PREWARM_OVER = ("done", "failed", "switched off")
-_ON_STORE = frozenset({Variant.RESTART, Variant.FRESH})
+_ON_STORE = frozenset({Variant.RESTART, Variant.FRESH, Variant.FORKED})
 """The variants that need nbcache's store of a cold kernel without traces."""
 _ON_TORCHS = frozenset({Variant.TORCH_WARM, Variant.MEGA_CACHE})
 """The variants that need torch's own folder or bundle."""
@@ -159,7 +159,7 @@ class Runner:
             self._check_other_python(subject, places)
         fillers = {
             Variant.COLD: _ON_STORE | (_ON_TORCHS if self.options.compile_once else frozenset()),
-            Variant.COLD_TRACED: frozenset({Variant.TRACED}),
+            Variant.COLD_TRACED: frozenset({Variant.TRACED, Variant.FORKED_TRACED}),
         }
         for cold, find in fillers.items():
             fills_torchs = cold is Variant.COLD and self.options.compile_once
@@ -196,9 +196,11 @@ class Runner:
                 next_step="give --python an environment with the same torch",
             )
 
-    def _kernel(self, python: str, home: Home, more: Mapping[str, str] | None = None) -> Any:
+    def _kernel(
+        self, python: str, home: Home, more: Mapping[str, str] | None = None, *, forked: bool = False
+    ) -> Any:
         variables = {**environment(home, os.environ, self._path), **(more or {})}
-        return kernel(python, home, variables, Path.cwd())
+        return kernel(python, home, variables, Path.cwd(), forked=forked)
 
     def _counts(self, variant: Variant) -> Counts | None:
         return self.server.counts() if self.server is not None and variant.needs_server else None
@@ -218,7 +220,7 @@ class Runner:
         if variant is Variant.COLD and self.options.compile_once:
             fills, more = True, {**more, "TORCHINDUCTOR_CACHE_DIR": str(places.empty_torchs())}
         at_first = self._counts(variant)
-        with self._kernel(python, home, more) as running:
+        with self._kernel(python, home, more, forked=variant.is_forked) as running:
             loaded = running.run(LOAD) if loads_nbcache(variant) else None
             state = _idle(running, planned.idle)
             set_up = running.run(setup_cell(subject))
@@ -288,8 +290,9 @@ class _Places:
 
     def of(self, variant: Variant) -> Home:
         """Return the folders of a variant's kernels; those of a restart are those of what was restarted."""
-        restarts = {Variant.RESTART: Variant.COLD, Variant.TRACED: Variant.COLD_TRACED}
-        return Home(self.root / restarts.get(variant, variant).value)
+        if variant.restores_store and variant is not Variant.FRESH:
+            variant = Variant.COLD_TRACED if variant.keeps_traces else Variant.COLD
+        return Home(self.root / variant.value)
 
     @property
     def eager(self) -> Home:

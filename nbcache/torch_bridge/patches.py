@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -282,6 +282,15 @@ class ImportHook(importlib.abc.MetaPathFinder):
                 self._follow(spec, fullname)
                 return spec
         return None
+
+    def imported_ahead(self, names: Iterable[str]) -> None:
+        """Act on modules that were executed before, and that an import shows only now.
+
+        Kernels that are forked from a nursery call this on all finders.
+        """
+        for name in names:
+            if action := self._actions.pop(name, None):
+                action(sys.modules[name])
 
     def _follow(self, spec: importlib.machinery.ModuleSpec, name: str) -> None:
         loader = spec.loader

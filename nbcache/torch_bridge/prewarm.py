@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.traces.lane import Traces
 
-__all__ = ["compile_steps", "prefetch_keys", "steps"]
+__all__ = ["MODULES", "compile_steps", "prefetch_keys", "steps"]
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
@@ -56,6 +56,8 @@ _LAZY = """
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
 """What is imported only while something is compiled."""
+MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split())
+"""All of it, in order."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
 """Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
 _FOR_GPU = ("CUDA_", "HIP_", "ROCR_")

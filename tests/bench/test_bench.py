@@ -292,7 +292,7 @@ def test_runs_alternate_between_variants() -> None:
 def test_traces_have_a_cold_kernel_and_a_store_of_their_own() -> None:
     traced = (Variant.COLD_TRACED, Variant.TRACED)
 
-    assert [each for each in Variant if each.keeps_traces] == [*traced]
+    assert [each for each in Variant if each.keeps_traces] == [*traced, Variant.FORKED_TRACED]
     assert not {*traced} & {*USUAL}
     assert {variables(each, "", Path())["NBCACHE_TRACE"] for each in traced} == {"on"}
     assert variables(Variant.RESTART, "", Path()) == {}
@@ -726,6 +726,18 @@ def test_traces_are_measured_where_they_are_asked_for(own: Path, isolated: dict[
     assert (subject["traced_sizes"]["trace_bytes"] > 0) == adopts
     assert subject["sizes"]["trace_bytes"] == 0
     assert "with traces: " in done.stdout and "not traced: " not in done.stdout
+
+
+@pytest.mark.compile
+@pytest.mark.proof
+def test_forked_kernels_are_measured_where_they_are_asked_for(own: Path, isolated: dict[str, str]) -> None:
+    variants = "--variants=restart,forked"
+    done = bench(own, isolated, "bench_own:make", "--runs=1", "--idle=0", "--json", "out.json", variants)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (subject,) = json.loads((own / "out.json").read_text())["subjects"]
+    found = {run["variant"]: [each["outcome"] for each in run["report"]["graphs"]] for run in subject["runs"]}
+    assert found == {"restart": ["hit"], "forked": ["hit"]}
 
 
 @pytest.mark.compile

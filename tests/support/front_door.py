@@ -241,12 +241,12 @@ class Kernel:
     """A kernel that is left idle between cells, as people leave theirs."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
-        self._manager = manager
-        self._client = client
+        self.manager = manager
+        self.client = client
 
     def end(self) -> None:
         """Shut the kernel down, and wait until it has ended."""
-        self._manager.shutdown_kernel()
+        self.manager.shutdown_kernel()
 
     def run(self, cell: str) -> str:
         """Run a cell; return what it printed, or fail with its traceback."""
@@ -257,16 +257,16 @@ class Kernel:
                 printed.append(message["content"]["text"])
             assert message["msg_type"] != "error", "\n".join(message["content"]["traceback"])
 
-        self._client.execute_interactive(cell, output_hook=hook, timeout=TIMEOUT)
+        self.client.execute_interactive(cell, output_hook=hook, timeout=TIMEOUT)
         return "".join(printed)
 
     def begin(self, cell: str) -> None:
         """Have a cell run after those that were sent before it; what `run` is given comes after it, too."""
-        self._client.execute(cell)
+        self.client.execute(cell)
 
     def ask(self, expression: str) -> Any:
         """Return the value of an expression, without running a cell for it."""
-        reply = self._client.execute("", silent=True, user_expressions={"asked": expression}, reply=True)
+        reply = self.client.execute("", silent=True, user_expressions={"asked": expression}, reply=True)
         answer = reply["content"]["user_expressions"]["asked"]
         assert answer["status"] == "ok", answer
         return ast.literal_eval(answer["data"]["text/plain"])

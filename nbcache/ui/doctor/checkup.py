@@ -36,6 +36,7 @@ def in_kernel(
     serves = here is None or bridge.folder.is_served()
     return checked(
         ("nbcache", notebook.version),
+        ("kernel", notebook.kernel),
         ("notebook", lambda: notebook.file(locate())),
         ("torch", partial(machine.torch, here)),
         ("machine", partial(machine.processors, here)),

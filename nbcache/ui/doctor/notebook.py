@@ -16,6 +16,7 @@ from nbcache.core.trust import Policy
 from nbcache.core.version import __version__
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.snapshots import Sharing
+from nbcache.launcher.forked import parent
 from nbcache.shared.client import SharedClient
 from nbcache.snapshots.verify import Received
 from nbcache.stores.open import open_shared
@@ -25,7 +26,7 @@ from nbcache.ui.display.snapshots import arrival
 from nbcache.ui.doctor.checks import Checks, note, ok, problem
 from nbcache.ui.locate import Location
 
-__all__ = ["connection", "file", "notices", "prewarming", "reachable", "snapshots", "version"]
+__all__ = ["connection", "file", "kernel", "notices", "prewarming", "reachable", "snapshots", "version"]
 
 _LOOK_SECONDS = 0.5
 """How long to wait until the notebook's snapshots have been looked for."""
@@ -33,6 +34,14 @@ _LOOK_SECONDS = 0.5
 
 def version() -> Checks:
     yield ok("nbcache", f"{__version__}, on Python {platform.python_version()}")
+
+
+def kernel() -> Checks:
+    """Tell whether this kernel was forked from a nursery."""
+    if nursery := parent():
+        yield ok("kernel", f"forked from the nursery {nursery}, with torch imported")
+    else:
+        yield ok("kernel", "an ordinary one (`nbcache kernel install` adds one that has torch imported)")
 
 
 def file(location: Location) -> Checks:

@@ -6,10 +6,10 @@ from nbcache.core.settings import Settings
 from nbcache.ui.display.render import render_checks
 from nbcache.ui.display.rows import CheckState
 from nbcache.ui.doctor import in_terminal
-from nbcache.ui.terminal import mega_cache, notebooks, signers, snapshots, stores
+from nbcache.ui.terminal import kernels, mega_cache, notebooks, signers, snapshots, stores
 from nbcache.ui.terminal.shown import Shown
 
-__all__ = ["doctor", "mega_cache", "notebooks", "signers", "snapshots", "stores"]
+__all__ = ["doctor", "kernels", "mega_cache", "notebooks", "signers", "snapshots", "stores"]
 
 
 def doctor(settings: Settings) -> Shown:

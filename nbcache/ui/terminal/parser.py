@@ -223,6 +223,16 @@ def _parser() -> argparse.ArgumentParser:
         "signer", metavar="SIGNER", nargs="?", help="a fingerprint; to add, also a snapshot; else also a name"
     )
     trust.add_argument("--name", default="", help="what you call the signer")
+    kernel = verb(
+        "kernel",
+        "install, show, start, stop or uninstall the Jupyter kernel that starts with torch imported",
+        lambda commands, given, settings: commands.kernels.kernel(given.action, user=given.user),
+    )
+    actions = ("install", "status", "start", "stop", "uninstall")
+    kernel.add_argument("action", choices=actions, nargs="?", default="status")
+    where = "install it for you, also where this Python's environment is a virtual one"
+    kernel.add_argument("--user", action="store_true", help=where)
+
     bench = verbs.add_parser("bench", help="measure cold, restored and cached starts of a model")
     bench_options.add_arguments(bench)
     bench.set_defaults(run=_bench)

@@ -1,0 +1,119 @@
+"""The command of the kernel spec: `python -m nbcache.launcher -f FILE`. Imports next to nothing.
+
+It stands in for the kernel that a nursery forks: signals go through, it ends as the kernel ends, and the
+kernel ends with it. Where no nursery fits it becomes an ordinary kernel, and starts a nursery for the next
+time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from nbcache.launcher import protocol
+from nbcache.launcher.start_state import name_of, python_options, start_state
+
+_TIMEOUT = 2.0
+"""Seconds within which a nursery must answer: an ordinary kernel takes as long to start."""
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+)
+
+
+def main() -> NoReturn:
+    """Be a kernel, forked or not."""
+    arguments = sys.argv[1:]
+    connection = name = None
+    try:
+        state = start_state()
+        name = name_of(state)
+        connection = _forked(name, arguments)
+    except Exception:  # whatever it is: never worse than an ordinary kernel
+        pass
+    if connection is not None:
+        _stand_in(connection)
+    if name is not None:
+        _start_nursery(name)
+    os.execv(sys.executable, [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments])
+
+
+def _forked(name: str, arguments: list[str]) -> socket.socket | None:
+    """Return a connection to what watches the fork; None where the nursery does not fit."""
+    connection = protocol.ask(name, _TIMEOUT)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    asked = {
+        "ask": "fork",
+        "arguments": arguments,
+        "path": sys.path,
+        "environ": dict(os.environ),
+        "folder": os.getcwd(),
+        "umask": umask,
+    }
+    protocol.send(connection, asked, [0, 1, 2])
+    answer, _ = protocol.receive(connection)
+    if answer.get("forked"):
+        return connection
+    connection.close()
+    return None
+
+
+def _stand_in(connection: socket.socket) -> NoReturn:
+    """Pass signals on, and end as the kernel ends."""
+
+    def pass_on(number: int, frame: object) -> None:
+        try:
+            connection.sendall(bytes([number]))
+        except OSError:  # it has just ended
+            pass
+
+    connection.settimeout(None)
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    try:
+        status = int(protocol.receive(connection)[0]["ended"])
+    except (OSError, ValueError):  # what watches it was killed, and the kernel with it
+        status = -signal.SIGKILL
+    if status < 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the kernel has left one, if any
+        signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
+        os.kill(os.getpid(), -status)
+    os._exit(status & 0xFF)
+
+
+def _start_nursery(name: str) -> None:
+    """Start a nursery that outlives this process, and is nobody's child."""
+    try:
+        if os.fork():
+            os.wait()
+            return
+        try:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(null, number)
+            os.closerange(3, 256)
+            environ = {key: value for key, value in os.environ.items() if not key.startswith("JPY_")}
+            command = [sys.executable, *python_options(), "-m", "nbcache.launcher.nursery", name]
+            os.execve(sys.executable, command, environ)
+        finally:
+            os._exit(1)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    main()

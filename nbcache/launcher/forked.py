@@ -1,0 +1,180 @@
+"""In a fork of the nursery: what watches a kernel, and the kernel, made to be what a fresh process is."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from nbcache.launcher import protocol
+from nbcache.launcher.hidden import HiddenModules
+from nbcache.launcher.start_state import python_options
+
+__all__ = ["Ahead", "Asked", "attend", "parent"]
+
+_READ_AT_IMPORT = (
+    *("ATEN_", "CUBLAS_", "GOMP_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH"),
+    "TORCH",
+)
+"""Beginnings of environment variables that torch, numpy and their libraries read when they are imported."""
+_READ_LATER = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR")
+_nursery = 0
+
+
+def parent() -> int:
+    """Return the process that this kernel was forked from; 0 in a process that was not forked."""
+    return _nursery
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a nursery has imported."""
+
+    hidden: Mapping[str, ModuleType]
+    """Modules of which an ordinary kernel has none when it starts."""
+    variables: Mapping[str, str]
+    """Environment variables that the others have set when they were imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a forked process is to be."""
+
+    value: Mapping[str, Any]
+    files: tuple[int, int, int]
+    ahead: Ahead
+
+    def run(self) -> None:
+        """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments asked for."""
+        _become(self.value, self.files)
+        os.environ.update(self.ahead.variables)
+        HiddenModules(self.ahead.hidden, _check_variables(dict(os.environ))).hide()
+        runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
+
+
+def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int], ahead: Ahead) -> Asked:
+    """Fork a kernel and return in it; here, pass signals on to it, say how it ended, and end."""
+    global _nursery
+    _nursery = os.getppid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    ready, told = os.pipe()
+    if kernel := os.fork():
+        try:
+            for each in (*files, told):
+                os.close(each)
+            os.read(ready, 1)  # until it has a session of its own, which signals are for
+            _watch(connection, kernel)
+        finally:
+            os._exit(0)
+    copies = [os.dup(each) for each in files]
+    connection.detach()
+    os.setsid()
+    os.close(told)
+    return Asked(value, (copies[0], copies[1], copies[2]), ahead)
+
+
+def _watch(connection: socket.socket, kernel: int) -> None:
+    ended = os.pidfd_open(kernel)
+    try:
+        protocol.send(connection, {"forked": True, "process": kernel})
+    except OSError:  # the launcher has not waited: it is an ordinary kernel, which needs the same ports
+        os.killpg(kernel, signal.SIGKILL)
+        return
+    connection.settimeout(None)
+    while ended not in select.select([connection.fileno(), ended], [], [])[0]:
+        try:
+            signals = connection.recv(64)
+        except OSError:
+            signals = b""
+        if not signals:  # the launcher was killed
+            os.killpg(kernel, signal.SIGKILL)
+            break
+        for number in signals:
+            if number == signal.SIGINT:  # Jupyter interrupts all that the kernel has started
+                os.killpg(kernel, number)
+            else:
+                os.kill(kernel, number)
+    status = os.waitstatus_to_exitcode(os.waitpid(kernel, 0)[1])
+    protocol.send(connection, {"ended": status})
+
+
+def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.closerange(3, 1024)
+    os.environ.clear()
+    os.environ.update(value["environ"])
+    os.chdir(value["folder"])
+    os.umask(value["umask"])
+    sys.path[:] = value["path"]
+    sys.path_importer_cache.clear()
+    arguments = value["arguments"]
+    sys.orig_argv[:] = [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments]
+    if os.environ.get("JPY_PARENT_PID", "1") != "1":  # ipykernel has read it when it was imported
+        os.environ["JPY_PARENT_PID"] = str(os.getppid())
+        arguments = [*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
+    sys.argv[:] = ["ipykernel_launcher", *arguments]
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    tempfile.tempdir = None
+    random.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()  # by the system's own randomness, as when it is made
+    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+        processes.current_process().authkey = os.urandom(32)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _stream(number, f"<{name}>", getattr(sys, f"__{name}__"))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _stream(number: int, name: str, before: Any) -> Any:
+    """Return a standard stream as Python opens it, for what it is connected with now."""
+    raw: Any = open(number, "rb" if number == 0 else "wb", closefd=False)  # noqa: SIM115, as Python's own
+    raw.raw.name = name
+    stream = io.TextIOWrapper(
+        raw,
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=number == 2 or (number == 1 and raw.isatty()),
+        write_through=before.write_through,
+    )
+    stream.mode = "r" if number == 0 else "w"  # type: ignore[misc]
+    return stream
+
+
+def _check_variables(start: Mapping[str, str]) -> Any:
+    """Return what warns, when torch is imported, of variables that would have counted."""
+
+    def check() -> None:
+        now = dict(os.environ)
+        late = sorted(
+            name
+            for name in {*start, *now}
+            if name.startswith(_READ_AT_IMPORT)
+            and name not in _READ_LATER
+            and start.get(name) != now.get(name)
+        )
+        if late:
+            warnings.warn(
+                f"{', '.join(late)} changed after this kernel was started with torch imported, which reads "
+                "such variables then: set them before Jupyter starts, or use an ordinary Python kernel",
+                stacklevel=2,
+            )
+
+    return check

@@ -1,0 +1,183 @@
+"""The Jupyter kernel *Python 3 (nbcache)*, and what is known of nurseries. Imports what Jupyter has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from nbcache.core.errors import NbcacheError
+from nbcache.launcher import protocol
+
+__all__ = ["NAME", "PYTHON_OPTIONS", "install", "installed", "nurseries", "start", "stop", "uninstall"]
+
+NAME = "nbcache"
+"""What Jupyter calls the kernel, in `jupyter kernelspec list` and in notebooks."""
+_TITLE = f"Python {sys.version_info.major} (nbcache)"
+PYTHON_OPTIONS = ["-Xfrozen_modules=off"]
+"""What ipykernel starts Python with, for its debugger."""
+_SECONDS = 2.0
+_START_SECONDS = 300.0
+
+
+def install(*, user: bool = False) -> Path:
+    """Add the kernel, for this interpreter, and return its folder.
+
+    It goes into the user's own folder where that is asked for, or this interpreter's environment is no
+    virtual one; else into that environment. Raises NbcacheError where it cannot be written, and off Linux.
+    """
+    _only_on_linux()
+    specs, given = _manager(), _given()
+    spec = {
+        "argv": [
+            *given["argv"][: given["argv"].index("-m")],
+            "-m",
+            "nbcache.launcher",
+            "-f",
+            "{connection_file}",
+        ],
+        "display_name": _TITLE,
+        "language": "python",
+        "metadata": given["metadata"],
+        "kernel_protocol_version": given["kernel_protocol_version"],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / NAME
+        shutil.copytree(given["resources"], source)
+        (source / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
+        in_prefix = sys.prefix != sys.base_prefix and not user
+        where: dict[str, Any] = {"prefix": sys.prefix} if in_prefix else {"user": True}
+        try:
+            return Path(specs.install_kernel_spec(str(source), NAME, **where))
+        except OSError as error:
+            raise NbcacheError(
+                f"the kernel cannot be installed: {error.strerror or error}",
+                where=str(error.filename or sys.prefix),
+                next_step="check that the folder is yours to write to",
+            ) from error
+
+
+def uninstall() -> Path:
+    """Remove the kernel, and return the folder that it was in; NbcacheError where there is none."""
+    specs = _manager()
+    if NAME not in specs.find_kernel_specs():
+        raise NbcacheError(
+            f"there is no kernel of the name {NAME}",
+            where="nbcache kernel uninstall",
+            next_step="see `jupyter kernelspec list`",
+        )
+    return Path(specs.remove_kernel_spec(NAME))
+
+
+def installed() -> Path | None:
+    """Return the folder of the kernel, None where it is not installed."""
+    found = _manager().find_kernel_specs().get(NAME)
+    return None if found is None else Path(found)
+
+
+def nurseries() -> list[dict[str, Any]]:
+    """Return what each of the user's nurseries says of itself."""
+    return [said for name in _names() if (said := _asked(name, "status")) is not None]
+
+
+def start() -> dict[str, Any]:
+    """Start a nursery for kernels of this interpreter and environment, and return what it says of itself.
+
+    Where there is one, it stays. Raises NbcacheError where it does not answer within some minutes.
+    """
+    _only_on_linux()
+    command = [sys.executable, *PYTHON_OPTIONS, "-m", "nbcache.launcher.nursery"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        for said in nurseries():
+            if said["process"] == process.pid or process.poll() == 0:
+                return said
+        if process.poll():
+            break
+        time.sleep(0.1)
+    raise NbcacheError(
+        "the nursery did not start",
+        where=" ".join(command),
+        next_step="run this command, and see what it says",
+    )
+
+
+def stop() -> list[int]:
+    """End the user's nurseries, and return their processes; kernels that they have forked go on."""
+    ended = [said["stopped"] for name in _names() if (said := _asked(name, "stop")) is not None]
+    for process in protocol.starting():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+            ended.append(process)
+    return ended
+
+
+def _names() -> list[str]:
+    _only_on_linux()
+    try:
+        return protocol.names()
+    except OSError as error:
+        raise NbcacheError(
+            f"the folder of the nurseries cannot be used: {error}",
+            where="nbcache kernel",
+            next_step="see that it is yours, and that nobody else can use it",
+        ) from error
+
+
+def _asked(name: str, what: str) -> dict[str, Any] | None:
+    """Return a nursery's answer; None where it has ended, and its socket is removed."""
+    try:
+        with protocol.ask(name, _SECONDS) as connection:
+            protocol.send(connection, {"ask": what})
+            answer: dict[str, Any] = protocol.receive(connection)[0]
+            return answer
+    except ConnectionRefusedError:
+        protocol.forget(name)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _given() -> dict[str, Any]:
+    """Return the kernel spec that ipykernel itself would install."""
+    try:
+        from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+    except ImportError as error:
+        raise NbcacheError(
+            "ipykernel is not installed", where=sys.executable, next_step="pip install ipykernel"
+        ) from error
+    return {**get_kernel_dict(python_arguments=PYTHON_OPTIONS), "resources": str(RESOURCES)}
+
+
+def _manager() -> Any:
+    try:
+        from jupyter_client.kernelspec import KernelSpecManager
+    except ImportError as error:
+        raise NbcacheError(
+            "jupyter_client is not installed", where=sys.executable, next_step="pip install jupyter_client"
+        ) from error
+    return KernelSpecManager()
+
+
+def _only_on_linux() -> None:
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+        raise NbcacheError(
+            "kernels that start with torch imported need Linux",
+            where="nbcache kernel",
+            next_step="use the ordinary Python kernel, and `%load_ext nbcache` in it",
+        )

@@ -1,0 +1,301 @@
+"""`python -m nbcache.launcher.nursery [NAME]`: imports what kernels need, runs nothing, and forks kernels.
+
+It forks only while it has one thread of Python's, no CUDA context and no open device, while all that it has
+imported is on disk as it was, and where nothing in the notebook's folder would have been imported instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from nbcache.launcher import protocol
+from nbcache.launcher.forked import Ahead, Asked, attend
+from nbcache.launcher.hidden import hidable
+from nbcache.launcher.start_state import name_of, start_state
+
+__all__ = ["main"]
+
+_KERNEL = """
+    ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
+    IPython.core.completerlib
+"""
+"""What an ordinary kernel has imported when its first cell runs."""
+_AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"
+"""What `%load_ext nbcache` imports."""
+_IDLE_SECONDS = 4 * 3600.0
+"""Unused for so long, it ends."""
+_LOOK_SECONDS = 60.0
+_LEAST_FREE = 0.05
+"""Where less of the machine's memory is available, it ends."""
+_MOST = 2
+"""So many nurseries a user has: those that were used last."""
+_ASK_SECONDS = 2.0
+_BUSY = 0.5
+"""It imports while so many processors are idle."""
+_MOST_PATIENCE = 120.0
+"""After so many seconds of waiting it imports all the same."""
+
+
+def main(name: str | None = None) -> None:
+    """Import, and fork kernels, until nobody needs it.
+
+    `name` is what a launcher looks for. Without it, imports wait for nothing.
+    """
+    found = name_of(start_state())
+    if name not in (None, found):
+        return  # something was changed on the way here: no launcher would find it
+    with protocol.alone(found) as is_first:
+        if is_first and (asked := _run(found, patience=_MOST_PATIENCE if name else 0.0)) is not None:
+            child = asked
+        else:
+            return
+    child.run()  # here, in the kernel, with nothing of the nursery's on the stack
+
+
+def _run(name: str, patience: float) -> Asked | None:
+    """Import, and fork kernels; return what to be in one of them, None in the nursery, in the end."""
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder that it was started in
+    os.chdir("/")
+    _make_room(name)
+    ahead = _imported(_Patience(patience))
+    if threading.active_count() > 1:
+        return None
+    files = _files()
+    listener = protocol.listen(name)
+    gc.collect()
+    gc.freeze()  # forks share what nobody writes to
+    return _Nursery(name, listener, ahead, files).serve()
+
+
+class _Nursery:
+    def __init__(
+        self,
+        name: str,
+        listener: socket.socket,
+        ahead: Ahead,
+        files: dict[str, tuple[int, int, int]],
+    ) -> None:
+        self._name = name
+        self._listener = listener
+        self._ahead = ahead
+        self._files = files
+        self._tops = {each.partition(".")[0] for each in sys.modules}
+        self._since = self._used = time.time()
+        self._forks = 0
+
+    def serve(self) -> Asked | None:
+        """Answer until nobody needs it; return what to be in a forked kernel, None in the nursery."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch kernels
+        while self._is_wanted():
+            if not select.select([self._listener], [], [], _LOOK_SECONDS)[0]:
+                continue
+            connection, _ = self._listener.accept()
+            with connection:
+                connection.settimeout(_ASK_SECONDS)
+                try:
+                    asked = self._answer(connection)
+                except (OSError, ValueError, KeyError, TypeError):  # who asks has gone, or is nobody of ours
+                    continue
+                if asked is _END:
+                    break
+                if isinstance(asked, Asked):
+                    return asked
+        protocol.forget(self._name)
+        return None
+
+    def _is_wanted(self) -> bool:
+        if time.time() - self._used > _IDLE_SECONDS:
+            return False
+        total, free = (_memory(each) for each in ("MemTotal", "MemAvailable"))
+        return not total or free >= _LEAST_FREE * total
+
+    def _answer(self, connection: socket.socket) -> object:
+        protocol.check_peer(connection)
+        value, files = protocol.receive(connection, 3)
+        with _closing(files):
+            if value["ask"] == "status":
+                protocol.send(connection, self._status())
+            elif value["ask"] == "stop":
+                protocol.send(connection, {"stopped": os.getpid()})
+                return _END
+            elif value["ask"] == "fork":
+                return self._fork(connection, value, files)
+        return None
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "process": os.getpid(),
+            "python": sys.executable,
+            "since": self._since,
+            "used": self._used,
+            "kernels": self._forks,
+            "modules": len(self._ahead.hidden),
+            "bytes": _memory("VmRSS", "/proc/self/status"),
+        }
+
+    def _fork(self, connection: socket.socket, value: dict[str, Any], files: list[int]) -> object:
+        if changed := next((path for path, was in self._files.items() if _status_of(path) != was), None):
+            protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
+            return _END  # the launcher starts another one
+        why = _why_not() or self._shadowed(value["folder"])
+        if why or len(files) != 3:
+            protocol.send(connection, {"forked": False, "why": why or "no standard streams"})
+            return None
+        self._used = time.time()
+        self._forks += 1
+        protocol.used(self._name)
+        if os.fork():
+            return None
+        try:
+            self._listener.close()
+            return attend(connection, value, files, self._ahead)
+        except BaseException:  # or this process would be a second nursery
+            os._exit(1)
+
+    def _shadowed(self, folder: str) -> str | None:
+        """Return what in the notebook's folder would have been imported in place of what was."""
+        for each in os.listdir(folder):
+            if each.partition(".")[0] in self._tops and _is_module(os.path.join(folder, each)):
+                return f"{each} in the notebook's folder has the name of a module that is imported ahead"
+        return None
+
+
+_END = object()
+
+
+def _is_module(path: str) -> bool:
+    return path.endswith((".py", ".pyc", ".so")) or (
+        os.path.isdir(path) and "." not in os.path.basename(path)
+    )
+
+
+@contextlib.contextmanager
+def _closing(files: list[int]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for each in files:
+            with contextlib.suppress(OSError):
+                os.close(each)
+
+
+def _imported(patience: _Patience) -> Ahead:
+    """Import everything."""
+    before = dict(os.environ)
+    for name in _KERNEL.split():
+        _import(name, patience)
+    visible = set(sys.modules)
+    variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    for name in _AHEAD.split():
+        _import(name, patience)
+    for name in sys.modules["nbcache.torch_bridge.prewarm"].MODULES:
+        _import(name, patience)
+    sys.modules.pop("__mp_main__", None)  # this process, which nobody is to know of
+    hidden = hidable({name: module for name, module in sys.modules.items() if name not in visible})
+    return Ahead(hidden, variables)
+
+
+def _import(name: str, patience: _Patience) -> None:
+    patience.wait_until_idle()
+    with contextlib.suppress(Exception):  # it is not installed, or broken: the kernel's own import tells
+        importlib.import_module(name)
+
+
+class _Patience:
+    """Waits while others use all processors, so many seconds in all.
+
+    A process that gave way by its priority could not take that back.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait_until_idle(self) -> None:
+        """Wait until half a processor is idle."""
+        while self._seconds > 0:
+            before, began = _idle_ticks(), time.monotonic()
+            time.sleep(0.05)
+            idle = (_idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
+            if idle >= _BUSY:
+                return
+            time.sleep(1.0)
+            self._seconds -= time.monotonic() - began
+
+
+def _idle_ticks() -> int:
+    with open("/proc/stat") as stream:
+        return sum(map(int, stream.readline().split()[4:6]))
+
+
+def _files() -> dict[str, tuple[int, int, int]]:
+    """Return what lies on disk of all that is imported, and the folders that modules are looked for in."""
+    paths = {getattr(module, "__file__", None) for module in sys.modules.values()}
+    with open("/proc/self/maps") as stream:
+        paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
+    paths |= {*sys.path}
+    found = {path: _status_of(path) for path in paths if path and os.path.isabs(path)}
+    return {path: status for path, status in found.items() if status is not None}
+
+
+def _status_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _why_not() -> str | None:
+    """Return why this process must not be forked."""
+    if threading.active_count() > 1:
+        return "a thread has been started"
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{each}").startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
+                return "a GPU is open"
+    with open("/proc/self/maps") as stream:
+        if any("/libcuda.so" in line for line in stream):
+            count = ctypes.c_int()
+            if ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count)) != _NOT_INITIALIZED:
+                return "CUDA is initialized"
+    return None
+
+
+_NOT_INITIALIZED = 3
+"""CUDA_ERROR_NOT_INITIALIZED"""
+
+
+def _memory(name: str, path: str = "/proc/meminfo") -> int:
+    """Return bytes by the name of a line; 0 where there is none."""
+    with open(path) as stream:
+        return next((int(line.split()[1]) << 10 for line in stream if line.startswith(f"{name}:")), 0)
+
+
+def _make_room(name: str) -> None:
+    """End those of this user's nurseries that are longest unused, where there are too many."""
+    others = [each for each in protocol.names() if each != name]
+    for each in others[: max(0, len(others) - _MOST + 1)]:
+        try:
+            with protocol.ask(each, _ASK_SECONDS) as connection:
+                protocol.send(connection, {"ask": "stop"})
+                protocol.receive(connection)
+        except (OSError, json.JSONDecodeError):
+            protocol.forget(each)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

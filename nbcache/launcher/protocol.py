@@ -1,0 +1,180 @@
+"""How launchers and nurseries talk: JSON over a socket in a folder that is the user's alone. Linux only.
+
+A message is its length, 4 bytes, and JSON. Nothing is listened to on a network, and both ends check that the
+other runs as the same user.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = [
+    "alone",
+    "ask",
+    "check_peer",
+    "folder",
+    "forget",
+    "listen",
+    "names",
+    "receive",
+    "send",
+    "starting",
+    "used",
+]
+
+_MOST_BYTES = 8 << 20
+_LENGTH = struct.Struct("!I")
+_SUFFIX = ".nursery"
+
+
+def folder() -> str:
+    """Return the folder of the sockets, made where it was not; OSError where it is not the user's alone."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or ""
+    if not os.path.isdir(base):
+        base = os.environ.get("TMPDIR") or "/tmp"
+    path = os.path.join(base, f"nbcache-kernels-{os.geteuid()}")
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a folder that only you can use: remove it")
+    return path
+
+
+def names() -> list[str]:
+    """Return the names of nurseries, the one that is longest unused first; some of them may have ended."""
+    path = folder()
+    found = [each for each in os.listdir(path) if each.endswith(_SUFFIX)]
+    return sorted((each.removesuffix(_SUFFIX) for each in found), key=lambda name: _age(path, name))
+
+
+def _age(path: str, name: str) -> float:
+    try:
+        return os.lstat(os.path.join(path, name + _SUFFIX)).st_mtime
+    except OSError:
+        return 0.0
+
+
+@contextmanager
+def _address(name: str) -> Iterator[str]:
+    """Give the address of a socket, which must be short: by a descriptor of the folder that it is in."""
+    descriptor = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}{_SUFFIX}"
+    finally:
+        os.close(descriptor)
+
+
+def listen(name: str) -> socket.socket:
+    """Return a socket on which a nursery is asked; it takes the place of one that was left behind."""
+    with _address(name) as address, _address(f".{name}-{os.getpid()}") as temporary:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(temporary)
+        listener.listen(16)
+        os.replace(temporary, address)
+    return listener
+
+
+def ask(name: str, timeout: float) -> socket.socket:
+    """Return a connection to a nursery; OSError where it does not answer."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout)
+        with _address(name) as address:
+            connection.connect(address)
+        check_peer(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def alone(name: str) -> Iterator[bool]:
+    """Give whether this is the only process that is, or is about to be, the nursery of this name."""
+    path = os.path.join(folder(), f"{name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        is_first = True
+    except BlockingIOError:
+        is_first = False
+    try:
+        yield is_first
+    finally:
+        os.close(descriptor)
+
+
+def starting() -> list[int]:
+    """Return the processes that are about to be nurseries, and are not asked yet."""
+    found, path = [], folder()
+    for each in os.listdir(path):
+        name, _, kind = each.rpartition(".")
+        if kind != "lock" or os.path.exists(os.path.join(path, name + _SUFFIX)):
+            continue
+        with open(os.path.join(path, each)) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(int(stream.readline() or "0"))
+    return [each for each in found if each]
+
+
+def used(name: str) -> None:
+    """Note that a nursery has just been of use."""
+    with _address(name) as address:
+        os.utime(address)
+
+
+def forget(name: str) -> None:
+    """Remove the socket of a nursery that has ended."""
+    try:
+        with _address(name) as address:
+            os.unlink(address)
+    except OSError:
+        pass
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raise PermissionError where the other end is another user's process."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    if user != os.geteuid():
+        raise PermissionError(f"the other end of the socket runs as the user {user}")
+
+
+def send(connection: socket.socket, value: Any, files: Sequence[int] = ()) -> None:
+    """Send a value, and open files with it."""
+    content = json.dumps(value).encode()
+    socket.send_fds(connection, [_LENGTH.pack(len(content))], files)
+    connection.sendall(content)
+
+
+def receive(connection: socket.socket, files: int = 0) -> tuple[Any, list[int]]:
+    """Return a value, and as many open files at most; ConnectionError where the other end has gone."""
+    head, given, _, _ = socket.recv_fds(connection, _LENGTH.size, files)
+    head += _exactly(connection, _LENGTH.size - len(head)) if len(head) < _LENGTH.size else b""
+    (length,) = _LENGTH.unpack(head)
+    if length > _MOST_BYTES:
+        raise ConnectionError(f"a message of {length:,} bytes")
+    return json.loads(_exactly(connection, length)), list(given)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    content = b""
+    while len(content) < length:
+        if not (more := connection.recv(length - len(content))):
+            raise ConnectionError("the other end has gone")
+        content += more
+    return content

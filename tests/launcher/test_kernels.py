@@ -1,0 +1,344 @@
+"""Kernels that start with torch imported, through real ones, as Jupyter starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import KernelManager
+
+import nbcache
+from support.front_door import SESSION, Kernel, environ_below
+
+ROOT = Path(nbcache.__file__).parents[1]
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for its fixtures
+
+FORKED = "__import__('nbcache.launcher.forked').launcher.forked.parent()"
+KNOWN = """\
+import os, random, resource, signal, sys, threading
+def known():
+    import asyncio, atexit, gc, locale, logging, multiprocessing, tempfile, warnings
+    return {
+        "modules": sorted(sys.modules),
+        "environ": {name: value for name, value in os.environ.items() if name != "JPY_PARENT_PID"},
+        "path": sys.path,
+        "meta path": [type(each).__name__ for each in sys.meta_path if "Hidden" not in type(each).__name__],
+        "flags": str(sys.flags),
+        "command": [each for each in sys.orig_argv if not each.endswith(".json")],
+        "folder": os.getcwd(),
+        "umask": os.umask(0o22),
+        "limits": [resource.getrlimit(each) for each in range(16)],
+        "signals": {each.name: str(signal.getsignal(each)).split(" at ")[0] for each in signal.valid_signals()
+                    if isinstance(each, signal.Signals)},
+        "threads": sorted(each.name.rstrip("0123456789-") for each in threading.enumerate()),
+        "main": threading.main_thread().ident == threading.get_ident(),
+        "files": len(os.listdir("/proc/self/fd")),
+        "streams": [(each.name, each.mode, each.encoding, each.errors, each.line_buffering)
+                    for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__)],
+        "folder for files": tempfile.gettempdir(),
+        "loggers": sorted(logging.root.manager.loggerDict),
+        "warnings": [str(each) for each in warnings.filters],
+        "main module": sys.modules["__main__"].__name__,
+        "parent": multiprocessing.parent_process() is None,
+        "locale": locale.setlocale(locale.LC_ALL),
+        "collector": (gc.isenabled(), gc.get_threshold()),
+        "name": __name__,
+    }
+"""
+TORCH = """\
+import torch, numpy
+told = [torch.__config__.show(), torch.__config__.parallel_info(), torch.get_num_threads(),
+        torch.is_grad_enabled(), torch.cuda.is_initialized(),
+        str(torch.get_default_dtype()), torch.__spec__.name,
+        type(torch.__spec__.loader).__name__, torch._C.__spec__.name]
+"""
+
+Start = Callable[..., Kernel]
+
+
+class Place:
+    """An environment with the kernel installed in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environ = {**environ_below(folder / "e"), "XDG_RUNTIME_DIR": str(folder)}
+        self.cwd = folder / "notebooks"
+        self.cwd.mkdir()
+        assert "installed:" in self.nbcache("install", "--user")
+
+    def nbcache(self, *arguments: str) -> str:
+        """Return what `nbcache kernel` prints."""
+        code = "from nbcache.ui.terminal.parser import main; raise SystemExit(main())"
+        command = [sys.executable, "-c", code, "kernel", *arguments]
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def nurseries(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.nbcache("status", "--json"))["nurseries"]
+        return found
+
+    def start(self, **environ: str) -> Kernel:
+        specs = KernelSpecManager(kernel_dirs=[str(Path(self.environ["JUPYTER_DATA_DIR"]) / "kernels")])
+        manager = KernelManager(kernel_name="nbcache", kernel_spec_manager=specs)
+        manager.start_kernel(env={**self.environ, **environ}, cwd=str(self.cwd))
+        client = manager.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        return Kernel(manager, client)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Return an environment with a nursery in it."""
+    made = Place(tmp_path_factory.mktemp("nursery"))
+    assert made.nbcache("start").startswith("ready: nursery")
+    yield made
+    made.nbcache("stop")
+
+
+@pytest.fixture
+def start(place: Place) -> Iterator[Start]:
+    """Return what starts a kernel, which ends with the test; there is a nursery."""
+    place.nbcache("start")
+    kernels = []
+
+    def started(**environ: str) -> Kernel:
+        kernels.append(place.start(**environ))
+        return kernels[-1]
+
+    yield started
+    for each in kernels:
+        each.client.stop_channels()
+        if each.manager.has_kernel:
+            each.manager.shutdown_kernel(now=True)
+        each.manager.cleanup_resources()
+
+
+def nursery_of(kernel: Kernel) -> int:
+    """Return the process that a kernel was forked from; 0 of an ordinary one."""
+    number: int = kernel.ask(f"{FORKED} if 'nbcache.launcher' in __import__('sys').modules else 0")
+    return number
+
+
+def process_of(kernel: Kernel) -> psutil.Process:
+    return psutil.Process(kernel.ask("__import__('os').getpid()"))
+
+
+def launcher_of(kernel: Kernel) -> psutil.Process:
+    return psutil.Process(kernel.manager.provisioner.process.pid)  # type: ignore[union-attr]
+
+
+def ends(process: psutil.Process, seconds: float = 20.0) -> bool:
+    """Tell whether a process ends soon; one that nobody has waited for has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, start: Start) -> None:
+    forked, ordinary = start(), start(OMP_PROC_BIND="false")  # for which there is no nursery
+
+    assert nursery_of(forked) in {each["process"] for each in place.nurseries() if each["kernels"]}
+    assert nursery_of(ordinary) == 0
+    told = []
+    for kernel in (forked, ordinary):
+        kernel.run(KNOWN)
+        known = kernel.ask("known()")
+        kernel.run(TORCH)
+        told.append({**known, "torch": kernel.ask("told")})
+        assert (
+            kernel.ask("round(float((numpy.ones((200, 200)) @ numpy.ones((200, 200))).sum()))") == 8_000_000
+        )
+    one, other = told
+    del other["environ"]["OMP_PROC_BIND"]
+    more = {*one.pop("modules")} ^ {*other.pop("modules")}
+    assert {each.partition(".")[0] for each in more} <= {"gc", "multiprocessing", "nbcache"}
+    for made_at_import in ("loggers", "warnings"):  # those of what is imported ahead are there already
+        assert {*one.pop(made_at_import)} >= {*other.pop(made_at_import)}
+    assert {*one["environ"].items()} ^ {*other["environ"].items()} == set()
+    assert one == other
+    random = (
+        "(__import__('random').random(), __import__('numpy').random.rand(), __import__('uuid').uuid4().hex)"
+    )
+    keys = "bytes(__import__('multiprocessing').current_process().authkey).hex()"
+    again = start()
+    seed = "__import__('torch').initial_seed()"
+    for each in (random, keys, seed):
+        assert forked.ask(each) != again.ask(each)
+
+
+def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start) -> None:
+    kernel = start()
+    child = (
+        "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+    )
+    process = process_of(kernel)
+    sent = kernel.client.execute(child)
+    while not (children := process.children()):
+        time.sleep(0.05)
+    kernel.manager.interrupt_kernel()
+    assert ends(children[0])
+    while (reply := kernel.client.get_shell_msg(timeout=20))["parent_header"].get("msg_id") != sent:
+        pass
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert kernel.ask("1 + 1") == 2
+
+    kernel.manager.restart_kernel(now=False)
+    kernel.client.wait_for_ready(timeout=60)
+    assert ends(process)
+    assert nursery_of(kernel)
+    process, launcher = process_of(kernel), launcher_of(kernel)
+    kernel.manager.shutdown_kernel(now=False)
+    assert ends(process) and ends(launcher)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_one_does_not_outlive_the_other(start: Start, number: signal.Signals) -> None:
+    kernel = start()
+    process, launcher = process_of(kernel), launcher_of(kernel)
+    launcher.send_signal(number)
+    assert ends(process) and ends(launcher)
+
+    kernel = start()
+    process, launcher = process_of(kernel), launcher_of(kernel)
+    process.send_signal(signal.SIGKILL)
+    assert kernel.manager.provisioner is not None
+    while (status := kernel.manager.provisioner.process.poll()) is None:  # type: ignore[attr-defined]
+        time.sleep(0.05)
+    assert status == -signal.SIGKILL
+
+    kernel = start()
+    process, launcher = process_of(kernel), launcher_of(kernel)
+    watcher = process.parent()
+    assert watcher is not None
+    watcher.kill()
+    assert ends(process) and ends(launcher)
+
+
+def test_its_exit_status_is_that_of_the_kernel(start: Start) -> None:
+    kernel = start()
+    kernel.begin("import os; os._exit(3)")
+    assert kernel.manager.provisioner.process.wait(20) == 3  # type: ignore[union-attr]
+
+
+def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.nbcache("start")
+    kernel = place.start()
+    os.kill(nursery_of(kernel), signal.SIGKILL)
+    time.sleep(1.5)  # ipykernel looks after its parent each second
+    assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
+    following = place.start()
+    assert nursery_of(following) == 0
+    for each in (kernel, following):
+        each.client.stop_channels()
+        each.manager.shutdown_kernel(now=True)
+    place.nbcache("stop")
+
+
+@pytest.mark.parametrize(
+    ("variables", "file"),
+    [
+        ({"NBCACHE_TEST": "1"}, ""),
+        ({"PYTHONPATH": f"{ROOT}:/nowhere"}, ""),
+        ({}, "torch.py"),
+        ({}, "torch/__init__.py"),
+        ({"VSCODE_PID": "1", "TERM": "dumb"}, "my_torch.py"),
+    ],
+)
+def test_a_kernel_is_forked_only_where_all_that_was_imported_would_be_the_same(
+    place: Place, start: Start, variables: dict[str, str], file: str
+) -> None:
+    if file:
+        (place.cwd / file).parent.mkdir(exist_ok=True)
+        (place.cwd / file).write_text("")
+    try:
+        kernel = start(**variables)
+        assert bool(nursery_of(kernel)) == ("my_torch" in file)
+    finally:
+        if file:
+            (place.cwd / file).unlink()
+            if "/" in file:
+                (place.cwd / file).parent.rmdir()
+
+
+def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path) -> None:
+    place, library = Place(tmp_path), tmp_path / "library"
+    library.mkdir()
+    place.environ["PYTHONPATH"] += f":{library}"
+    place.nbcache("start")
+    (library / "installed_later.py").write_text("")
+
+    kernel = place.start()
+
+    assert nursery_of(kernel) == 0
+    assert kernel.ask("__import__('installed_later').__name__") == "installed_later"
+    place.nbcache("stop")
+    kernel.client.stop_channels()
+    kernel.manager.shutdown_kernel(now=True)
+
+
+def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.nbcache("status")
+    folder = tmp_path / f"nbcache-kernels-{os.geteuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    kernel = place.start()
+    assert nursery_of(kernel) == 0
+    assert [*folder.iterdir()] == []
+    kernel.client.stop_channels()
+    kernel.manager.shutdown_kernel(now=True)
+
+
+def test_variables_that_come_too_late_for_torch_are_told(start: Start) -> None:
+    kernel = start()
+    kernel.run("import os; os.environ['OMP_NUM_THREADS'] = '1'")
+    said = kernel.run(
+        "import warnings\nwith warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n    import torch\nprint([str(each.message) for each in caught])"
+    )
+    assert "OMP_NUM_THREADS changed after this kernel was started with torch imported" in said
+
+
+def test_the_extension_finds_the_imports_done(start: Start) -> None:
+    kernel = start()
+    kernel.run("%load_ext nbcache")
+    said = kernel.run(
+        "import torch\nf = torch.compile(lambda x: x.sin() + 1, backend='eager')\nprint(f(torch.zeros(2)))"
+    )
+    assert "tensor([1., 1.])" in said
+    assert kernel.ask(f"[graph.function for graph in {SESSION}.graphs]") == ["<lambda>"]
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.proof)])
+def test_starts_and_kills_leave_no_process_and_no_open_file(place: Place, start: Start, count: int) -> None:
+    process = psutil.Process(nursery_of(start()))
+    files = process.num_fds()
+    for number in range(count):
+        kernel = place.start()
+        assert nursery_of(kernel) == process.pid
+        if number % 2:
+            launcher_of(kernel).kill()
+        kernel.client.stop_channels()
+        kernel.manager.shutdown_kernel(now=True)
+        kernel.manager.cleanup_resources()
+    deadline = time.monotonic() + 20
+    while len(process.children(recursive=True)) > 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(process.children(recursive=True)) == 2  # what watches the first kernel, and that kernel
+    assert process.num_fds() == files and process.num_threads() <= 2  # one of them numpy's

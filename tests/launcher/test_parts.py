@@ -1,0 +1,126 @@
+"""The launcher's parts: what it imports, whom it talks with, what must be the same, and hidden modules."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from nbcache.launcher import protocol
+from nbcache.launcher.hidden import HiddenModules, hidable
+from nbcache.launcher.start_state import kept_variables, name_of, start_state
+from support.front_door import RunPython
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / f"nbcache-kernels-{os.geteuid()}"
+
+
+def test_the_launcher_imports_next_to_nothing(run_python: RunPython) -> None:
+    code = "import sys; had = {*sys.modules}; import nbcache.launcher.__main__; print(*{*sys.modules} - had)"
+    imported = {each.partition(".")[0] for each in run_python(code).stdout.split()}
+    assert not imported & {
+        "IPython",
+        "argparse",
+        "asyncio",
+        "ctypes",
+        "ipykernel",
+        "logging",
+        "numpy",
+        "torch",
+    }
+
+
+def test_messages_and_files_come_as_they_were_sent(own_folder: Path, tmp_path: Path) -> None:
+    listener = protocol.listen("a")
+    (tmp_path / "file").write_text("content")
+    with protocol.ask("a", 5.0) as asking, listener, (tmp_path / "file").open() as file:
+        answering, _ = listener.accept()
+        with answering:
+            protocol.check_peer(answering)
+            value = {"text": "ü" * 20_000, "list": [1, None]}
+            answering.settimeout(5.0)
+            protocol.send(asking, value, [file.fileno()])
+            received, (copy,) = protocol.receive(answering, 1)
+        assert received == value
+        with os.fdopen(copy) as same:
+            assert same.read() == "content"
+    assert own_folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_who_has_gone_is_told_and_forgotten(own_folder: Path) -> None:
+    protocol.listen("gone").close()
+    assert protocol.names() == ["gone"]
+    with pytest.raises(ConnectionRefusedError):
+        protocol.ask("gone", 1.0)
+    protocol.forget("gone")
+    assert protocol.names() == []
+    one, other = socket.socketpair()
+    other.close()
+    with one, pytest.raises(ConnectionError):
+        protocol.receive(one)
+
+
+@pytest.mark.parametrize(
+    "make", [Path.touch, lambda path: path.symlink_to("/tmp"), lambda path: path.mkdir(0o755)]
+)
+def test_a_folder_that_is_not_the_users_alone_is_refused(own_folder: Path, make: object) -> None:
+    make(own_folder)  # type: ignore[operator]
+    with pytest.raises(OSError, match="nbcache-kernels"):
+        protocol.listen("a")
+
+
+def test_one_process_at_a_time_is_about_to_be_a_nursery(own_folder: Path) -> None:
+    with protocol.alone("a") as first:
+        assert first and protocol.starting() == [os.getpid()]
+        with protocol.alone("a") as second:
+            assert not second
+    assert protocol.starting() == []
+
+
+def test_a_nursery_has_the_name_of_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = name_of(start_state())
+    monkeypatch.setenv("JPY_SESSION_NAME", "a")
+    monkeypatch.setenv("TERM", "b")
+    assert name_of(start_state()) == before
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert "OMP_NUM_THREADS" in kept_variables(os.environ) and name_of(start_state()) != before
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "path", [*sys.path, "/more"])
+    assert name_of(start_state()) != before
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
+    """Return modules that were imported ahead: a package that is on no disk, and torch."""
+    made = {}
+    for name in ("ahead", "ahead.part", "torch"):
+        made[name] = types.ModuleType(name)
+        made[name].__spec__ = ModuleSpec(name, None, is_package="." not in name)
+    made["ahead.by_hand"], made["alone"] = types.ModuleType("ahead.by_hand"), types.ModuleType("alone")
+    for name, module in made.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    return made
+
+
+def test_hidden_modules_are_shown_when_they_are_imported(ahead: dict[str, types.ModuleType]) -> None:
+    told = []
+    assert hidable(ahead).keys() == {"ahead", "ahead.part", "ahead.by_hand", "torch"}
+    spec = ahead["ahead"].__spec__
+    HiddenModules(hidable(ahead), lambda: told.append("torch")).hide()
+    assert not ahead.keys() & {*sys.modules} - {"alone"}
+
+    assert importlib.import_module("ahead.part") is ahead["ahead.part"]
+    assert sys.modules["ahead.by_hand"] is ahead["ahead.by_hand"]
+    assert sys.modules["ahead"].__spec__ is spec and "torch" not in sys.modules and told == []
+    __import__("torch")
+    assert told == ["torch"] and not any(isinstance(each, HiddenModules) for each in sys.meta_path)
