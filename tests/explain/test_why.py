@@ -102,7 +102,7 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
     said = shown(done, 5)
     assert "differs: constant lr: 0.001 before, 0.0003 now" in said
     assert "differs: constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.0003) now" in said
-    assert "next: pass it as a tensor, where it is only calculated with" in said
+    assert "next: make it a tensor, where it is only calculated with" in said
     (row,) = json.loads(printed(done, 6))["graphs"]
     assert row["differences"][0] == {
         "what": "constant lr",
@@ -110,4 +110,6 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
         "now": "0.0003",
         "where": "",
     }
-    assert row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("pass it as")
+    assert (
+        row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("make it a tensor")
+    )

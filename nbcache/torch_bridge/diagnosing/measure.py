@@ -16,7 +16,6 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import counted, one_line
-from nbcache.explain.actions import recompile_action
 from nbcache.explain.diagnosis import (
     Agreement,
     Break,
@@ -27,6 +26,7 @@ from nbcache.explain.diagnosis import (
     Timing,
     Variant,
 )
+from nbcache.explain.guards import recompile_action
 from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied
 from nbcache.torch_bridge.diagnosing.kept import forget_sizes, kept, seeded
 from nbcache.torch_bridge.diagnosing.noted import Noted, break_of, guard_of, recompiled
@@ -338,7 +338,7 @@ class _Diagnosing:
                 other,
                 seconds,
                 tuple(dict.fromkeys(map(guard_of, made))),
-                recompile_action(guard_of(made[0])) if made else "",
+                recompile_action(made[0].recompile_reason or "") if made else "",
             )
 
 
