@@ -97,6 +97,13 @@ class GraphPlan:
         return self.saves_seconds if self.usual.cold is None else self.usual.cold.get("total")
 
     @property
+    def hit_saves(self) -> float | None:
+        """What a hit saves, by the manifest, else by the history."""
+        if self.saves_seconds is not None or self.cold_seconds is None:
+            return self.saves_seconds
+        return max(0.0, self.cold_seconds - (self.restored_seconds or 0.0))
+
+    @property
     def restored_seconds(self) -> float | None:
         """What a hit takes; None where none is known."""
         return None if self.usual.restored is None else self.usual.restored.get("total")
@@ -190,6 +197,12 @@ class Plan:
     def expected_seconds(self) -> float | None:
         """Estimate for all cells as it is; None where it is not known of all of them."""
         return _sum(each.expected_seconds for each in self.cells)
+
+    @property
+    def saved_seconds(self) -> float | None:
+        """Estimate of what those graphs save that are expected to hit; None where nothing tells."""
+        hits = (graph for each in self.cells for graph in each.graphs if graph.verdict is Verdict.HIT)
+        return _sum(graph.hit_saves for graph in hits)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names that docs/json.md documents."""

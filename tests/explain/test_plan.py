@@ -161,6 +161,18 @@ def test_what_ran_in_another_environment_only_is_compiled() -> None:
     assert [graph.key for graph in plan.cells[0].graphs] == ["b"]
 
 
+def test_only_what_hits_saves_something() -> None:
+    history = [run(CALL, "a", 6.0), run(TRAIN, "b", 1.0, function="g", execution_count=4)]
+    cells = notebook(DEFINE, CALL + " # edited", TRAIN, counts=(2, 3, 4))
+    plan = planned(cells, [place("a"), place("b", cell=TRAIN)], history, [HERE.digest])
+    (saved,) = [part for part in plan_parts(plan) if part.startswith("saves about")]
+    assert saved == "saves about 5.0 s"  # by the manifest, which tells of the compile that is stored
+    assert plan.cold_seconds == 7.0
+
+    plan = planned(cells, [], history, [HERE.digest])
+    assert plan.saved_seconds is None and not any("saves" in part for part in plan_parts(plan))
+
+
 def test_an_edited_cell_is_known_by_its_number() -> None:
     first = run(CALL, "a", 6.0, execution_count=7)
     cells = notebook(DEFINE, "print(f)", "print(y)", counts=(1, 2, 7))
