@@ -79,7 +79,10 @@ def next_action(graph: GraphRecord) -> str:
     if graph.graph_break_reason:
         return break_action(graph.graph_break_reason)
     if graph.explanation is not None:  # which tells more than the guard of the version that came last
-        return _of_miss(graph.explanation.differences[0])
+        first = graph.explanation.differences[0]
+        if graph.recompile_reason and first.what.startswith("constant ") and first.before == _NO_CONSTANT:
+            return recompile_action(graph.recompile_reason)  # such as of a list that grows
+        return _of_miss(first)
     if graph.recompile_reason:
         return recompile_action(graph.recompile_reason)
     if graph.outcome is Outcome.BYPASS:

@@ -323,7 +323,9 @@ def _in_eager_calls(variant: Variant) -> Timing:
 
 
 def times(ratio: float) -> str:
-    """Return a speed-up for people: `1.9 x`, `0.87 x`, `24 x`."""
+    """Return a speed-up for people: `1.9 x`, `0.87 x`, `24 x`, `under 0.01 x`."""
+    if ratio < 0.01:
+        return "under 0.01 x"
     if ratio >= 9.95:
         return f"{ratio:.0f} x"
     return f"{ratio:.1f} x" if ratio >= 0.995 else f"{ratio:.2f} x"

@@ -95,7 +95,7 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?:not )?(?:___dict_contains|set\.__contains__|dict\.__contains__)", "pass the same keys each time"),
     (r"(?:not )?(?:hasattr|___has)", "set the attribute before the first call"),
     (_STATE.pattern, "nothing: an optimizer makes its state in the first step, and is compiled once more"),
-    (r"len\((.*)\) (?:==|!=)", "keep the length: each length has a version of its own"),
+    (r"len\((.*)\) (?:==|!=)|not [\w.\[\]'\"]+$", "keep the length: each length has a version of its own"),
 )
 """What to do, by how a guard begins."""
 

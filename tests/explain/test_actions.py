@@ -46,6 +46,7 @@ SPECIAL = (
         ("0/0: d == device(type='cpu')", "nothing: each value"),
         ("0/0: len(L) == 3 # def f(x, L): return x * len(L) # In[3]:1 in f", "keep the length"),
         ("0/1: len(d) != 2", "keep the length"),
+        ("3/0: not out # out.append(1) # In[11]:2 in g", "keep the length"),
         ("2/0: len(self.state[list(dict.keys(self.state))[0]]) != 0", "makes its state in the first step"),
         ("0/0: not ___dict_contains('s', d)", "the same keys"),
         ("0/0: set.__contains__(s, 'a')", "the same keys"),

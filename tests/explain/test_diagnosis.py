@@ -142,7 +142,13 @@ def test_results_agree_as_usual_or_not_by_the_tolerance_of_the_dtype() -> None:
 
 
 def test_numbers_read_as_people_write_them() -> None:
-    assert [times(ratio) for ratio in (0.5, 0.996, 1.94, 24.4)] == ["0.50 x", "1.0 x", "1.9 x", "24 x"]
+    assert [times(ratio) for ratio in (0.002, 0.5, 0.996, 1.94, 24.4)] == [
+        "under 0.01 x",
+        "0.50 x",
+        "1.0 x",
+        "1.9 x",
+        "24 x",
+    ]
     assert [counted_calls(calls) for calls in (1, 37, 1312, 98_765)] == [
         "1 call",
         "37 calls",

@@ -77,14 +77,20 @@ def refused(x):
     return x
 """
     call = "noisy(x)\ntry: refused(x)\nexcept Exception as error: print(type(error).__name__)"
+    begin = (
+        "import torch; x = torch.ones(3)\ndef plus(x): return x + 1\ntorch.compile(plus, backend='eager')(x);"
+    )
+    cells = [LOAD, begin, define, call, "%nbcache why noisy", "2", "%nbcache why", "%nbcache why nobody"]
 
-    done = run_cells([LOAD, "import torch; x = torch.ones(3)", define, call, "%nbcache why noisy"])
+    done = run_cells(cells)
 
     told = "noisy is left to Python, nothing of it is compiled: torch cannot trace the built-in `print`"
     for cell in (3, 4):
         said = " ".join(shown(done, cell).split())
         assert f"! {told} (In[3]:5); print after the compiled function" in said
         assert "refused is left" not in said
+    assert "In[4] compiled no graph; what follows is of In[2]" in shown(done, 6)
+    assert "no graph is called `nobody`: this kernel has compiled plus" in shown(done, 7)
 
 
 def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> None:
