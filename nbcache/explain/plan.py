@@ -266,11 +266,13 @@ def planned(
     gone: dict[str, None] = {}
     for digest in reversed([each for each in known if each not in here]):  # what ran last, first
         functions = {graph.function for graph in known[digest]} - covered
-        if not functions:
-            continue  # an earlier state of what another cell compiles now
         of_last = [graph for graph in known[digest] if graph.kernel == last]
         counts = {graph.execution_count for graph in of_last if graph.execution_count is not None}
-        cell_now = _edited(functions, counts, _positions(cells, known, last), free)
+        positions = _positions(cells, known, last)
+        if functions:
+            cell_now = _edited(functions, counts, positions, free)
+        elif (cell_now := _enclosed(counts, positions, free)) is None:
+            continue  # an earlier state of what another cell compiles now, as far as can be told
         if cell_now is None:
             gone |= dict.fromkeys(graph.function for graph in of_last)
             continue
@@ -381,6 +383,21 @@ def _positions(
         for graph in known.get(cell.digest, ())
         if graph.kernel == kernel and graph.execution_count is not None
     }
+
+
+def _enclosed(
+    counts: Collection[int], positions: Mapping[int, int], free: Sequence[NotebookCell]
+) -> NotebookCell | None:
+    """Return the cell that stands alone between two that are as they were, and ran before and after `counts`.
+
+    It was run in between, whatever else has compiled the same functions.
+    """
+    for count in counts:
+        before, after = positions.get(count - 1), positions.get(count + 1)
+        for cell in free:
+            if before == cell.position - 1 and after == cell.position + 1:
+                return cell
+    return None
 
 
 def _edited(
