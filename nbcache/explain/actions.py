@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import Difference, GraphRecord
-from nbcache.explain.guards import recompile_action
+from nbcache.explain.guards import recompile_action, tells_more
 
 __all__ = ["NOTHING_TO_DO", "break_action", "next_action"]
 
@@ -51,6 +52,8 @@ _BREAKS = (
     ("", "move it out of the compiled function; fullgraph=True shows where it is"),
 )
 """What to do about a graph break, by its reason."""
+_TORCHS_BREAK = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
+"""The reason of a graph break that torch has put into its own code, as into its optimizers'."""
 _BYPASSES = (
     ("does not use torch's caches", "compile with backend='inductor'"),
     ("cannot tell what this graph depends on", "call plain functions and custom operators only"),
@@ -76,15 +79,12 @@ _EACH_VALUE = "nothing: each value has a graph of its own"
 
 def next_action(graph: GraphRecord) -> str:
     """Return one thing to do next about a graph; a clause that begins with a verb."""
-    if graph.graph_break_reason:
+    if graph.graph_break_reason and not _TORCHS_BREAK.search(graph.graph_break_reason):
         return break_action(graph.graph_break_reason)
-    if graph.explanation is not None:  # which tells more than the guard of the version that came last
-        first = graph.explanation.differences[0]
-        if graph.recompile_reason and first.what.startswith("constant ") and first.before == _NO_CONSTANT:
-            return recompile_action(graph.recompile_reason)  # such as of a list that grows
-        return _of_miss(first)
-    if graph.recompile_reason:
+    if graph.recompile_reason and (graph.explanation is None or tells_more(graph.recompile_reason)):
         return recompile_action(graph.recompile_reason)
+    if graph.explanation is not None:  # which tells more than the guard of the version that came last
+        return _of_miss(graph.explanation.differences)
     if graph.outcome is Outcome.BYPASS:
         return _first(_BYPASSES, graph.reason or "")
     if graph.outcome is Outcome.DISABLED:
@@ -99,11 +99,13 @@ def break_action(reason: str) -> str:
     return _first(_BREAKS, reason)
 
 
-def _of_miss(first: Difference) -> str:
+def _of_miss(differences: Sequence[Difference]) -> str:
     """Return what to do about a miss, by what differs first."""
+    first = differences[0]
     kind, _, name = first.what.partition(" ")
     if kind == "constant":
-        return _of_constant(name, first)
+        in_graph = any(each.what == "constant in the graph" for each in differences)
+        return _of_constant(name, first, in_graph)
     if kind in ("parameter", "buffer"):
         return "nothing, if you have changed the model: each version is stored"
     if kind == "input":
@@ -113,12 +115,15 @@ def _of_miss(first: Difference) -> str:
     return _first(_MISSES, first.what)
 
 
-def _of_constant(name: str, first: Difference) -> str:
-    before, now = (_NUMBER.match(value) for value in (first.before, first.now))
-    if before and first.now == _NO_CONSTANT:
-        return "nothing: it is a variable in this graph, and no other value compiles again"
-    if not now or not (before or first.before == _NO_CONSTANT):
+def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
+    """Return what to do about a constant; `in_graph` tells whether the graph has another one now."""
+    if name.endswith(".training"):
+        return "nothing: train and eval each have a graph of their own"
+    values = [value for value in (first.before, first.now) if value != _NO_CONSTANT]
+    if not values or not all(_NUMBER.match(value) for value in values):
         return _EACH_VALUE  # a flag, say
+    if first.now == _NO_CONSTANT and not in_graph:
+        return "nothing: it is a variable in this graph, and no other value compiles again"
     if "param_groups" in name:
         if name.endswith("['lr']"):
             return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["readable", "recompile_action"]
+__all__ = ["readable", "recompile_action", "tells_more"]
 
 _WHICH = re.compile(r"(?:(\d+)/(\d+): )?")
 """What stands before a guard: the compile that it belongs to."""
@@ -41,6 +41,11 @@ _ONE_OR_ZERO = (
 def readable(guards: str) -> str:
     """Return guards without the addresses of objects, which tell a person nothing."""
     return _IDENTITY.sub(lambda match: f"{match[1]})" if match[1] else "", guards)
+
+
+def tells_more(guards: str) -> bool:
+    """Tell whether guards say better what to do than how the graphs differ: lengths, types, an optimizer."""
+    return re.match(r"(?:\d+/\d+: )?(?:len\(|not |___check_type_id\()", guards.strip()) is not None
 
 
 def recompile_action(guards: str) -> str:
@@ -87,6 +92,10 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "always pass two tensors, such as x and x.clone(), or always the same one twice",
     ),
     (r".* is (?:not )?None$", "nothing: with the argument and without it, each has a version"),
+    (
+        r"___check_type_id\(.*type=<class '(?:int|float)'>",
+        "nothing, if it is a tensor now: no other value compiles again; else pass the same type each time",
+    ),
     (
         r"___check_type_id\(.*type=<class '([\w.]+)'>",
         lambda match: f"pass the same type each time, such as {match[1].rpartition('.')[2]}",

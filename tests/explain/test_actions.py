@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
-from nbcache.explain.actions import break_action
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import Difference, Explanation, GraphRecord
+from nbcache.explain.actions import break_action, next_action
 from nbcache.explain.guards import readable, recompile_action
 
 KEY_SET = (
@@ -113,6 +116,7 @@ SPECIAL = (
             "0/0: ___check_type_id(k, 140259208033088), type=<class 'list'>",
             "same type each time, such as list",
         ),
+        ("0/1: ___check_type_id(G['LR'], 140259208033088), type=<class 'float'>", "if it is a tensor now"),
         ("0/0: BACKEND_MATCH failure: torch.compile detected different backend callables.", "one backend"),
         (
             "0/0: Cache line invalidated because L['m'] got deallocated",
@@ -155,6 +159,30 @@ def test_each_guard_has_the_action_that_helps(guard: str, action: str) -> None:
 )
 def test_each_graph_break_has_the_fix_that_helps(reason: str, action: str) -> None:
     assert action in break_action(reason)
+
+
+def test_a_graph_that_differs_and_was_compiled_again_has_the_better_advice_of_both() -> None:
+    def action(guard: str, *differences: Difference, reason: str | None = None) -> str:
+        graph = GraphRecord("f", "0/1", Direction.INFERENCE, Outcome.MISS, recompile_reason=guard)
+        return next_action(
+            replace(graph, explanation=Explanation("k", differences), graph_break_reason=reason)
+        )
+
+    grows = Difference("constant out[0]", "not a constant", "1")
+    assert action("0/1: len(out) == 1", grows).startswith("keep the length")
+    state = "5/0: len(self.state[list(dict.keys(self.state))[0]]) != 0"
+    assert "in the first step" in action(state, Difference("inputs", "2", "3"))
+    value = Difference("constant k", "2.0", "not a constant")
+    assert "no other value compiles again" in action("0/0: k == 2.0", value)
+
+    rate = Difference("constant self.param_groups[0]['lr']", "0.1", "not a constant")
+    guard, put = (
+        "0/2: self.param_groups[0]['lr'] == 0.1",
+        Difference("constant in the graph", "-0.1", "-0.05"),
+    )
+    own = "Call to `torch._dynamo.graph_break()`: User-inserted (/site-packages/torch/optim/optimizer.py:79)"
+    assert "lr=torch.tensor" in action(guard, rate, put, reason=own)
+    assert "no other value compiles again" in action(guard, rate, reason=own)
 
 
 def test_where_the_line_is_known_nothing_else_has_to_show_it() -> None:

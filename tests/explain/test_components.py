@@ -232,7 +232,7 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
         ("constant net.scale", "1", "2", "where it is only calculated with"),
         ("constant self.param_groups[0]['lr']", "0.1", "0.2", "lr=torch.tensor"),
         ("constant self.param_groups[0]['nesterov']", "False", "True", "each value has a graph"),
-        ("constant net.training", "True", "False", "each value has a graph"),
+        ("constant net.training", "True", "False", "train and eval each"),
         ("constant lr", "0.1", "not a constant", "no other value compiles again"),
         ("input 0", "f32[2, 4]", "f32[3, 4]", "dynamic=True"),
         ("input 0", "f32[2, 4]", "f64[2, 4]", "cast it"),
