@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nbcache.core.text import counted, duration
+from nbcache.explain.guards import dynamic_spares
 
 __all__ = [
     "TOLERANCES",
@@ -383,8 +384,8 @@ def _where(comparison: Comparison) -> str:
 
 
 def _sizes(found: Diagnosis) -> list[str]:
-    """Return what to do where sizes change, if it was compiled again for them."""
-    again = [each for each in found.resized if each.guards]
+    """Return what to do where sizes change, if it was compiled again for them and need not be."""
+    again = [each for each in found.resized if any(map(dynamic_spares, each.guards))]
     if not again:
         return []
     spared = duration(sum(each.seconds for each in again))

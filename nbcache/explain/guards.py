@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["readable", "recompile_action", "tells_more"]
+__all__ = ["dynamic_spares", "readable", "recompile_action", "tells_more"]
 
 _WHICH = re.compile(r"(?:(\d+)/(\d+): )?")
 """What stands before a guard: the compile that it belongs to."""
@@ -13,6 +13,7 @@ _COMMENT = re.compile(r"\s+# ")
 """What separates a guard from the code that it is of."""
 _IDENTITY = re.compile(r"(___check_(?:obj|type)_id\(.*?), \d{6,}\)|\s*\(id=0x[0-9a-f]+\)")
 _TENSOR = re.compile(r"tensor '(?P<name>.+)' (?P<what>[\w ]+) mismatch(?P<rest>.*)")
+_ON_PARAMETER = "Guard failed on a parameter"
 _SIZES = re.compile(r" at index (\d+)\. expected (\d+), actual (\d+)")
 _KEY_SETS = re.compile(r"expected DispatchKeySet\((.*?)\), actual DispatchKeySet\((.*?)\)")
 _FOUND = re.compile(r"expected type of '.*' to be a tensor type, ' but found <class '(.*)'>")
@@ -43,6 +44,21 @@ def readable(guards: str) -> str:
     return _IDENTITY.sub(lambda match: f"{match[1]})" if match[1] else "", guards)
 
 
+def dynamic_spares(guard: str) -> bool:
+    """Tell whether dynamic=True from the start would have spared a recompile, by the guard that failed."""
+    found = _TENSOR.match(guard[_which(guard).end() :])
+    if found is None or found["what"] != "size" or _ON_PARAMETER in guard:
+        return False
+    sizes = _SIZES.match(found["rest"])
+    return sizes is None or {sizes[2], sizes[3]}.isdisjoint("01")
+
+
+def _which(guard: str) -> re.Match[str]:
+    found = _WHICH.match(guard)
+    assert found is not None  # it matches nothing as well
+    return found
+
+
 def tells_more(guards: str) -> bool:
     """Tell whether guards say better what to do than how the graphs differ: lengths, types, an optimizer."""
     return re.match(r"(?:\d+/\d+: )?(?:len\(|not |___check_type_id\()", guards.strip()) is not None
@@ -51,14 +67,14 @@ def tells_more(guards: str) -> bool:
 def recompile_action(guards: str) -> str:
     """Return one thing to do about a recompile, by the guards that failed, one a line; the first counts."""
     line = (guards.strip().splitlines() or [""])[0]
-    which = _WHICH.match(line)
-    of_first = which is not None and which[2] == "0"
-    guard, *comments = _COMMENT.split(line[which.end() if which else 0 :].strip())
+    which = _which(line)
+    of_first = which[2] == "0"
+    guard, *comments = _COMMENT.split(line[which.end() :].strip())
     for pattern, action in _RULES:
         if (match := re.match(pattern, guard)) is not None:
             return action if isinstance(action, str) else action(match)
     if (found := _TENSOR.match(guard)) is not None:
-        return _of_tensor(found, "Guard failed on a parameter" in line)
+        return _of_tensor(found, _ON_PARAMETER in line)
     if (found := _FOUND.match(guard)) is not None:
         return _of_class(found[1])
     if ".size()[" in guard or ".stride()[" in guard:
