@@ -37,8 +37,6 @@ def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "
     title = "nbcache why"
     said = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
     lines, boxes = _joined(title, said), [_head(title, said)]
-    if not rows and not notices:
-        return Rendered("\n".join(lines), _tag("div", BOX, *boxes))
     for row in rows:
         graph = row.graph
         names = (f"{graph.function} {short_location(graph)}".strip(), graph.compile_id, graph.direction.value)
