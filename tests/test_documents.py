@@ -132,10 +132,10 @@ def test_the_notebook_on_misses_runs_and_each_is_explained(
         """Return what the first cell with this word in it showed, or one `after` it."""
         return shown(done, after + next(index for index, cell in enumerate(cells) if word in cell))
 
-    assert "input embeddings: f32[32, 64] before, f32[16, 64] now" in said("embeddings[:16]")
+    assert "input x: f32[32, 64] before, f32[16, 64] now" in said("embeddings[:16]")
     assert "so far: 2 of at most 8 versions" in said("embeddings[:16]", after=1)
     assert "constant lr: 0.001 before, 0.0003 now" in said("embeddings, 0.0003")
-    assert "next: pass it as a tensor" in said("embeddings, 0.0003", after=1)
+    assert "next: make it a tensor" in said("embeddings, 0.0003", after=1)
     assert "0 of 1 hits" in said("torch.tensor(lr)")  # one graph for three learning rates
     limit = said('backend="eager"')
     assert "bypass: this backend does not use torch's caches" in limit

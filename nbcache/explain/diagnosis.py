@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nbcache.core.text import counted, duration
+from nbcache.explain.guards import dynamic_spares
 
 __all__ = [
     "TOLERANCES",
@@ -323,7 +324,9 @@ def _in_eager_calls(variant: Variant) -> Timing:
 
 
 def times(ratio: float) -> str:
-    """Return a speed-up for people: `1.9 x`, `0.87 x`, `24 x`."""
+    """Return a speed-up for people: `1.9 x`, `0.87 x`, `24 x`, `under 0.01 x`."""
+    if ratio < 0.01:
+        return "under 0.01 x"
     if ratio >= 9.95:
         return f"{ratio:.0f} x"
     return f"{ratio:.1f} x" if ratio >= 0.995 else f"{ratio:.2f} x"
@@ -381,8 +384,8 @@ def _where(comparison: Comparison) -> str:
 
 
 def _sizes(found: Diagnosis) -> list[str]:
-    """Return what to do where sizes change, if it was compiled again for them."""
-    again = [each for each in found.resized if each.guards]
+    """Return what to do where sizes change, if it was compiled again for them and need not be."""
+    again = [each for each in found.resized if any(map(dynamic_spares, each.guards))]
     if not again:
         return []
     spared = duration(sum(each.seconds for each in again))

@@ -97,6 +97,13 @@ class GraphPlan:
         return self.saves_seconds if self.usual.cold is None else self.usual.cold.get("total")
 
     @property
+    def hit_saves(self) -> float | None:
+        """What a hit saves, by the manifest, else by the history."""
+        if self.saves_seconds is not None or self.cold_seconds is None:
+            return self.saves_seconds
+        return max(0.0, self.cold_seconds - (self.restored_seconds or 0.0))
+
+    @property
     def restored_seconds(self) -> float | None:
         """What a hit takes; None where none is known."""
         return None if self.usual.restored is None else self.usual.restored.get("total")
@@ -191,6 +198,12 @@ class Plan:
         """Estimate for all cells as it is; None where it is not known of all of them."""
         return _sum(each.expected_seconds for each in self.cells)
 
+    @property
+    def saved_seconds(self) -> float | None:
+        """Estimate of what those graphs save that are expected to hit; None where nothing tells."""
+        hits = (graph for each in self.cells for graph in each.graphs if graph.verdict is Verdict.HIT)
+        return _sum(graph.hit_saves for graph in hits)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names that docs/json.md documents."""
         return {
@@ -253,11 +266,13 @@ def planned(
     gone: dict[str, None] = {}
     for digest in reversed([each for each in known if each not in here]):  # what ran last, first
         functions = {graph.function for graph in known[digest]} - covered
-        if not functions:
-            continue  # an earlier state of what another cell compiles now
         of_last = [graph for graph in known[digest] if graph.kernel == last]
         counts = {graph.execution_count for graph in of_last if graph.execution_count is not None}
-        cell_now = _edited(functions, counts, _positions(cells, known, last), free)
+        positions = _positions(cells, known, last)
+        if functions:
+            cell_now = _edited(functions, counts, positions, free)
+        elif (cell_now := _enclosed(counts, positions, free)) is None:
+            continue  # an earlier state of what another cell compiles now, as far as can be told
         if cell_now is None:
             gone |= dict.fromkeys(graph.function for graph in of_last)
             continue
@@ -368,6 +383,21 @@ def _positions(
         for graph in known.get(cell.digest, ())
         if graph.kernel == kernel and graph.execution_count is not None
     }
+
+
+def _enclosed(
+    counts: Collection[int], positions: Mapping[int, int], free: Sequence[NotebookCell]
+) -> NotebookCell | None:
+    """Return the cell that stands alone between two that are as they were, and ran before and after `counts`.
+
+    It was run in between, whatever else has compiled the same functions.
+    """
+    for count in counts:
+        before, after = positions.get(count - 1), positions.get(count + 1)
+        for cell in free:
+            if before == cell.position - 1 and after == cell.position + 1:
+                return cell
+    return None
 
 
 def _edited(

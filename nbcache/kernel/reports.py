@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nbcache.core.log import logger
 from nbcache.core.reports import Cell, CellReport, GraphRecord
@@ -27,6 +28,8 @@ class ReportLog:
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
         """All notices so far, in order."""
+        self._held: dict[int, list[str]] = {}
+        """By thread: notices that it is to say itself, or not."""
         self._code: dict[str, Cell] = {}
         renew_in_children(self)
 
@@ -58,11 +61,24 @@ class ReportLog:
         text = _line(text)
         logger.info("notice: %s", text)
         with self._lock:
+            if (held := self._held.get(threading.get_ident())) is not None:
+                held.append(text)
+                return
             if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
                 text = _MORE
             if text not in self._noticed:
                 self._noticed[text] = None
                 self._fresh.append(text)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[list[str]]:
+        """Have the notices of this thread come into the list, and into no report; not to be nested."""
+        held: list[str] = []
+        self._held[threading.get_ident()] = held
+        try:
+            yield held
+        finally:
+            del self._held[threading.get_ident()]
 
     def will_say(self, text: str) -> bool:
         """Tell whether a notice that the next report shows has `text` in it."""

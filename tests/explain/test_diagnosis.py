@@ -41,7 +41,9 @@ def variant(milliseconds: float, mode: str = "default", **more: Any) -> Variant:
 SPOT = Spot("output['logits'][3, 17]", 1.5, 1.25, 0.25)
 FOUND = Diagnosis("model(x)", "cpu", timing(10), (variant(5),), graphs=1, size=64)
 PRINTS = Break("Failed to trace builtin operator: print (In[3]:4)", "print after the compiled function")
-RECOMPILED = Resized(128, 2.5, ("size mismatch at index 0. expected 64, actual 128",), "dynamic=True")
+RECOMPILED = Resized(
+    128, 2.5, ("tensor 'x' size mismatch at index 0. expected 64, actual 128",), "dynamic=True"
+)
 
 RESTLESS = Recompile("step", 7, False, "G['calls'] == 7", "pass it as a tensor")
 
@@ -54,6 +56,12 @@ def test_what_is_clearly_faster_is_worth_its_compiling_and_says_when_it_has_paid
     assert recommendation(FOUND) == (
         "compile it with mode='default': 2.0 x faster, 20.0 s to compile, pays after 4,000 calls"
     )
+
+
+def test_dynamic_sizes_are_recommended_only_where_they_spare_a_recompile() -> None:
+    for guard in ("2 <= x.size()[0]", "tensor 'x' size mismatch at index 0. expected 2, actual 1", "k == 2"):
+        found = with_variants(variant(5), resized=(RECOMPILED, Resized(1, 2.5, (guard,))))
+        assert "dynamic=True spares 1 recompile (2.5 s)" in recommendation(found)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +150,13 @@ def test_results_agree_as_usual_or_not_by_the_tolerance_of_the_dtype() -> None:
 
 
 def test_numbers_read_as_people_write_them() -> None:
-    assert [times(ratio) for ratio in (0.5, 0.996, 1.94, 24.4)] == ["0.50 x", "1.0 x", "1.9 x", "24 x"]
+    assert [times(ratio) for ratio in (0.002, 0.5, 0.996, 1.94, 24.4)] == [
+        "under 0.01 x",
+        "0.50 x",
+        "1.0 x",
+        "1.9 x",
+        "24 x",
+    ]
     assert [counted_calls(calls) for calls in (1, 37, 1312, 98_765)] == [
         "1 call",
         "37 calls",
@@ -176,7 +190,7 @@ def test_the_report_has_a_row_for_each_mode_and_says_what_was_found() -> None:
     assert "max-autotune failed: RuntimeError: no" in text
     assert "graph breaks: 1 (2 graphs)" in text and "fix: print after the compiled function" in text
     assert "sizes other than 64: 1 of 2 recompiled" in text
-    assert "128: recompiled in 2.5 s: size mismatch at index 0" in text and "65: runs as it is" in text
+    assert "128: recompiled in 2.5 s: tensor 'x' size mismatch" in text and "65: runs as it is" in text
     assert "32: not taken, also eager: RuntimeError: shape" in text
     assert "results: as usual for float32: within what torch.testing allows" in text
     assert "largest absolute difference 0.25 at output['logits'][3, 17]: 1.5 eager, 1.25 compiled" in text

@@ -53,4 +53,4 @@ def test_all_of_it_is_data() -> None:
     data = Why(replace(GRAPH, explanation=found)).to_json()
     assert data["nearest"] == "k" and data["fell_into"] == 1
     assert data["differences"] == [{"what": "constant lr", "before": "1", "now": "2", "where": "In[1]:3"}]
-    assert data["action"].startswith("pass it as a tensor")
+    assert data["action"].startswith("make it a tensor")

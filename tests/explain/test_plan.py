@@ -161,6 +161,18 @@ def test_what_ran_in_another_environment_only_is_compiled() -> None:
     assert [graph.key for graph in plan.cells[0].graphs] == ["b"]
 
 
+def test_only_what_hits_saves_something() -> None:
+    history = [run(CALL, "a", 6.0), run(TRAIN, "b", 1.0, function="g", execution_count=4)]
+    cells = notebook(DEFINE, CALL + " # edited", TRAIN, counts=(2, 3, 4))
+    plan = planned(cells, [place("a"), place("b", cell=TRAIN)], history, [HERE.digest])
+    (saved,) = [part for part in plan_parts(plan) if part.startswith("saves about")]
+    assert saved == "saves about 5.0 s"  # by the manifest, which tells of the compile that is stored
+    assert plan.cold_seconds == 7.0
+
+    plan = planned(cells, [], history, [HERE.digest])
+    assert plan.saved_seconds is None and not any("saves" in part for part in plan_parts(plan))
+
+
 def test_an_edited_cell_is_known_by_its_number() -> None:
     first = run(CALL, "a", 6.0, execution_count=7)
     cells = notebook(DEFINE, "print(f)", "print(y)", counts=(1, 2, 7))
@@ -198,6 +210,29 @@ def test_an_edited_cell_is_known_by_the_functions_that_it_mentions() -> None:
     module = replace(resumed, function="Model.forward")
     plan = planned(notebook("x.forward()", "Model()(x)"), [place("a")], [module], [HERE.digest])
     assert [each.cell.position for each in plan.cells] == [2]
+
+
+def test_an_edited_cell_is_known_by_its_neighbours_where_another_compiles_the_same_function() -> None:
+    again = "f(torch.ones(5))"
+    last = [
+        run(TRAIN, "a", 6.0, function="step", execution_count=3, function_cell=""),
+        run(CALL, "b", 6.0, execution_count=4, function_cell=""),
+        run(again, "c", 6.0, execution_count=5, function_cell=""),
+    ]
+    cells = notebook("import torch", "%nbcache plan", TRAIN, CALL + " # renamed", again)
+    plan = planned(cells, [place("a", "b", "c")], last, [HERE.digest])
+    assert [(each.cell.position, each.is_edited) for each in plan.cells] == [
+        (3, False),
+        (4, True),
+        (5, False),
+    ]
+
+    earlier = replace(
+        last[1], cell=digest(CALL + " # earlier"), execution_count=2
+    )  # edited, and run once more
+    cells = notebook("import torch", "%nbcache plan", TRAIN, CALL, again)
+    plan = planned(cells, [place("a", "b", "c")], [earlier, *last], [HERE.digest])
+    assert plan.edited == 0
 
 
 def test_a_cell_that_defines_what_another_calls_was_edited() -> None:

@@ -185,7 +185,7 @@ def test_it_reads_as_a_page() -> None:
 def test_one_notebook_is_not_told_twice() -> None:
     stats = the_stats()
     text = render_stats(replace(stats, store=stats.notebook), "").text
-    assert "all notebooks" not in text and "all that cannot tell their notebook" in text
+    assert "all notebooks" not in text and "all kernels that cannot tell their notebook" in text
 
 
 def test_as_data_it_says_the_same() -> None:

@@ -77,14 +77,20 @@ def refused(x):
     return x
 """
     call = "noisy(x)\ntry: refused(x)\nexcept Exception as error: print(type(error).__name__)"
+    begin = (
+        "import torch; x = torch.ones(3)\ndef plus(x): return x + 1\ntorch.compile(plus, backend='eager')(x);"
+    )
+    cells = [LOAD, begin, define, call, "%nbcache why noisy", "2", "%nbcache why", "%nbcache why nobody"]
 
-    done = run_cells([LOAD, "import torch; x = torch.ones(3)", define, call, "%nbcache why noisy"])
+    done = run_cells(cells)
 
     told = "noisy is left to Python, nothing of it is compiled: torch cannot trace the built-in `print`"
     for cell in (3, 4):
         said = " ".join(shown(done, cell).split())
         assert f"! {told} (In[3]:5); print after the compiled function" in said
         assert "refused is left" not in said
+    assert "In[4] compiled no graph; what follows is of In[2]" in shown(done, 6)
+    assert "no graph is called `nobody`: this kernel has compiled plus" in shown(done, 7)
 
 
 def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> None:
@@ -102,7 +108,7 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
     said = shown(done, 5)
     assert "differs: constant lr: 0.001 before, 0.0003 now" in said
     assert "differs: constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.0003) now" in said
-    assert "next: pass it as a tensor, where it is only calculated with" in said
+    assert "next: make it a tensor, where it is only calculated with" in said
     (row,) = json.loads(printed(done, 6))["graphs"]
     assert row["differences"][0] == {
         "what": "constant lr",
@@ -110,4 +116,6 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
         "now": "0.0003",
         "where": "",
     }
-    assert row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("pass it as")
+    assert (
+        row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("make it a tensor")
+    )

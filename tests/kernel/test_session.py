@@ -66,6 +66,18 @@ def test_notices_are_not_without_end(store: DirectoryStore) -> None:
     assert kernel.session.notices == list(shown)
 
 
+def test_a_thread_can_hold_its_own_notices_back(store: DirectoryStore) -> None:
+    session = Kernel(store).session
+    with session.report_log.holding() as held:
+        session.notice("of a copy")
+        other = threading.Thread(target=session.notice, args=("of another thread",))
+        other.start()
+        other.join()
+    assert (held, session.notices) == (["of a copy"], ["of another thread"])
+    session.notice("of a copy")
+    assert session.notices == ["of another thread", "of a copy"]
+
+
 def test_a_notice_is_one_line_that_steers_no_terminal(store: DirectoryStore) -> None:
     kernel = Kernel(store)
     kernel.session.notice("one\nnbcache: \x1b[31mtwo\u202e \t three")

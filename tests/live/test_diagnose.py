@@ -106,6 +106,8 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
     assert (
         "recompiles with the same arguments: 7 grows: 7 times, and it goes on: len(G['history']) ==" in text
     )
+    assert "grows has 8 versions, as many as torch makes" in text and "other sizes are not tried" in text
+    assert "! grows" not in text  # which would be of the user's own
     assert "next: keep grows from being compiled again at each call" in text
 
     assert printed(notebook, 8) == "True True True\n0 []\n"

@@ -92,7 +92,7 @@ def test_without_a_notebook_they_say_what_they_can(isolated: dict[str, str], run
     assert said == "nbcache plan · this kernel cannot tell its notebook: %nbcache config notebook=PATH"
     said = figures.data["text/plain"]
     assert said.startswith("nbcache stats · this kernel · 2 graphs")
-    assert "all that cannot tell their notebook · 2 graphs" in said
+    assert "all kernels that cannot tell their notebook · 2 graphs" in said
 
 
 def test_a_cell_that_is_not_saved_leaves_nothing(isolated: dict[str, str], run_cells: RunCells) -> None:

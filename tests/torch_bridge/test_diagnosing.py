@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from nbcache.explain.diagnosis import Agreement, Comparison
-from nbcache.torch_bridge.diagnosing.copies import Call, copied, original
+from nbcache.torch_bridge.diagnosing.copies import Call, copied, of_tensor, original
 from nbcache.torch_bridge.diagnosing.kept import kept, seeded
 from nbcache.torch_bridge.diagnosing.results import compared, parts_of
 
@@ -133,6 +133,21 @@ def test_code_is_ones_own_and_what_was_compiled_is_measured_by_what_it_was_compi
     assert one.__code__ is not other.__code__ and one.__code__.co_name == "softmax"
     within = nn.Sequential(nn.Identity(), torch.compile(model, backend="eager"))
     assert type(copied(Call("f(x)", "f", within)).modules["f"][1]) is nn.Sequential
+
+
+@pytest.mark.parametrize("name", ["sin", "norm", "add_"])
+def test_the_method_of_a_tensor_is_traced_with_the_tensor_as_an_argument(name: str) -> None:
+    x = torch.ones(3)
+    arguments = (1,) if name == "add_" else ()
+    call = of_tensor(Call(f"x.{name}()", f"x.{name}", getattr(x, name), arguments))
+    assert call.args == (x, *arguments) and call.function.__code__.co_qualname == name
+
+    copy = copied(call)
+    compiled = torch.compile(copy.function, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(*copy.args), getattr(torch.ones(3), name)(*arguments))
+    assert x.tolist() == [1, 1, 1]
+    other = Call("f()", "f", predict)
+    assert of_tensor(other) is other
 
 
 def test_what_cannot_be_copied_is_named_and_shared() -> None:

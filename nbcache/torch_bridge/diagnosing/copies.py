@@ -21,7 +21,7 @@ from typing import Any
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.torch_bridge.traces.gate import is_users
 
-__all__ = ["Call", "Copied", "copied", "original"]
+__all__ = ["Call", "Copied", "copied", "of_tensor", "original"]
 
 _SHARED = (
     type,
@@ -77,6 +77,26 @@ def copied(call: Call) -> Copied:
     args = tuple(copier.given(each, f"argument {index}") for index, each in enumerate(call.args))
     kwargs = {name: copier.given(each, name) for name, each in call.kwargs.items()}
     return Copied(function, args, kwargs, copier.modules, copier.uncopied)
+
+
+def of_tensor(call: Call) -> Call:
+    """Return the call of a tensor's method, such as `x.sin()`, with the tensor as its first argument.
+
+    torch traces the method of an argument, and none that is bound to a tensor outside.
+    """
+    import torch
+
+    method = call.function
+    owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+    is_method = isinstance(method, (types.BuiltinMethodType, types.MethodType))
+    if not is_method or not isinstance(owner, torch.Tensor) or not hasattr(type(owner), name):
+        return call
+
+    def of_argument(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(tensor, name)(*args, **kwargs)
+
+    of_argument.__code__ = of_argument.__code__.replace(co_name=name, co_qualname=name)
+    return replace(call, function=of_argument, args=(owner, *call.args))
 
 
 def original(value: Any) -> Any:

@@ -16,7 +16,6 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import counted, one_line
-from nbcache.explain.actions import recompile_action
 from nbcache.explain.diagnosis import (
     Agreement,
     Break,
@@ -27,7 +26,8 @@ from nbcache.explain.diagnosis import (
     Timing,
     Variant,
 )
-from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied
+from nbcache.explain.guards import recompile_action
+from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied, of_tensor
 from nbcache.torch_bridge.diagnosing.kept import forget_sizes, kept, seeded
 from nbcache.torch_bridge.diagnosing.noted import Noted, break_of, guard_of, recompiled
 from nbcache.torch_bridge.diagnosing.results import compared, parts_of
@@ -65,17 +65,23 @@ def diagnose(session: Session, call: Call, modes: Sequence[str], runs: int) -> D
             where="%nbcache diagnose",
             next_step="set torch._dynamo.config.disable = False, and leave TORCHDYNAMO_DISABLE unset",
         )
+    begun = len(session.graphs)
     with (
+        session.report_log.holding() as notices,
         kept(),
         open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere,
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
     ):
-        diagnosing, put_back = _Diagnosing(session, call, runs), put_back_later()
+        diagnosing, put_back = _Diagnosing(session, of_tensor(call), runs), put_back_later()
         try:
             found = diagnosing.all(modes)
         finally:
             changed, left = put_back()
+    compiled = {graph.function for graph in session.graphs[begun:]} | {call.name.rpartition(".")[2]}
+    for text in notices:
+        if not any(text.startswith(f"{name} ") for name in compiled):  # else it is about a copy
+            session.notice(text)
     return replace(found, notes=(*found.notes, *_of_users(changed, left)))
 
 
@@ -128,7 +134,10 @@ class _Diagnosing:
         variants: list[Variant] = []
         resized: tuple[Resized, ...] | None = None
         for mode in dict.fromkeys(modes):
+            begun = len(self._session.graphs)
             variant, compiled = self._variant(mode, parts)
+            if compiled is not None and self._is_at_limit(begun):
+                resized = resized or ()
             if resized is None and compiled is not None and size is not None:
                 resized = tuple(self._resized(runner, compiled, size))
             variants.append(variant)
@@ -149,6 +158,15 @@ class _Diagnosing:
             eager_peak_bytes=eager_peak,
             notes=tuple(self._notes),
         )
+
+    def _is_at_limit(self, begun: int) -> bool:
+        """Tell whether a function has as many versions as torch makes, and note it: others run eagerly."""
+        full = [each for each in self._session.graphs[begun:] if 0 < each.recompile_limit <= each.versions]
+        for each in full[:1]:
+            what = f"{each.function} has {each.versions} versions, as many as torch makes"
+            note = "calls that fit none ran eagerly, and are among the seconds; other sizes are not tried"
+            self._notes[f"{what}: {note}"] = None
+        return bool(full)
 
     # --- runs -----------------------------------------------------------------------------------
 
@@ -338,7 +356,7 @@ class _Diagnosing:
                 other,
                 seconds,
                 tuple(dict.fromkeys(map(guard_of, made))),
-                recompile_action(guard_of(made[0])) if made else "",
+                recompile_action(made[0].recompile_reason or "") if made else "",
             )
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import one_line
-from nbcache.explain.actions import break_action, recompile_action
+from nbcache.explain.actions import break_action
 from nbcache.explain.diagnosis import Break, Recompile
+from nbcache.explain.guards import readable, recompile_action
 from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def recompiled(made: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
             functions.setdefault(graph.function, []).append(index)
     for function, found in functions.items():
         last, settled = made[found[-1]], found[-1] < warm or len(found) < _OFTEN
-        yield Recompile(function, len(found), settled, guard_of(last), recompile_action(guard_of(last)))
+        action = recompile_action(last.recompile_reason or "")
+        yield Recompile(function, len(found), settled, guard_of(last), action)
 
 
 def break_of(session: Session, error: Exception) -> Break:
@@ -54,7 +56,7 @@ def break_of(session: Session, error: Exception) -> Break:
 def guard_of(graph: GraphRecord) -> str:
     """Return the guard that failed and the line that it is of, without the compile that it belongs to."""
     lines = (graph.recompile_reason or "").strip().splitlines() or [""]
-    guard, *comments = _COMMENT.split(_WHICH.sub("", lines[0]))
+    guard, *comments = _COMMENT.split(_WHICH.sub("", readable(lines[0])))
     return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST)
 
 

@@ -80,8 +80,10 @@ def plan_parts(plan: Plan) -> list[str]:
         most = "at most about" if plan.edited else "about"
         instead = f" instead of {duration(cold)}" if restored < cold else ""
         parts.append(f"{most} {duration(restored)}{instead}")
-    elif cold is not None:
-        parts.append(f"saves about {duration(cold)}" if plan.hits else f"about {duration(cold)} cold")
+    elif plan.hits and (saved := plan.saved_seconds):
+        parts.insert(1, f"saves about {duration(saved)}")
+    elif not plan.hits and cold is not None:
+        parts.append(f"about {duration(cold)} cold")
     return parts
 
 

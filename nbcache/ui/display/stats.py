@@ -56,7 +56,7 @@ class _Part:
 def render_stats(stats: Stats, notebook: str = "", *, now: float | None = None) -> Rendered:
     """Return what restoring came to; `notebook` is the name of its file, `now` Unix seconds."""
     now = time.time() if now is None else now
-    name = f"all of {one_line(notebook, 60)}" if notebook else "all that cannot tell their notebook"
+    name = f"all of {one_line(notebook, 60)}" if notebook else "all kernels that cannot tell their notebook"
     parts = [_session(stats), _lifetime(name, stats.notebook, now)]
     if stats.store != stats.notebook:
         parts.append(replace(_lifetime("all notebooks", stats.store, now), tables=[]))

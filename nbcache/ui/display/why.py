@@ -9,7 +9,7 @@ from nbcache.explain.why import Why
 from nbcache.kernel.reasons import NOT_STORED
 from nbcache.ui.display.html import BADGES, BOX, CODE, FAINT, _head, _tag, _text
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.text import _wrapped
+from nbcache.ui.display.text import _joined, _wrapped
 from nbcache.ui.display.words import explanations, short_location, source, taken
 
 __all__ = ["render_why", "why_lines"]
@@ -32,13 +32,11 @@ def why_lines(why: Why) -> Iterator[tuple[str, str]]:
     yield "next", why.action
 
 
-def render_why(rows: Sequence[Why], notices: Sequence[str] = ()) -> Rendered:
-    """Return what is known of each graph, and the notices on the same functions."""
+def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
+    """Return what is known of each graph, and the notices; `remark` tells which graphs, or why none."""
     title = "nbcache why"
-    if not rows and not notices:
-        said = "no graph has compiled yet, or none of this name"
-        return Rendered(f"{title}{DOT}{said}", _tag("div", BOX, _head(title, [said])))
-    lines, boxes = [title], [_head(title, [])]
+    said = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
+    lines, boxes = _joined(title, said), [_head(title, said)]
     for row in rows:
         graph = row.graph
         names = (f"{graph.function} {short_location(graph)}".strip(), graph.compile_id, graph.direction.value)

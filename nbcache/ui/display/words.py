@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import PHASES, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent
+from nbcache.explain.guards import readable
 from nbcache.explain.stats import tally
 
 __all__ = [
@@ -125,7 +126,7 @@ def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
     why = f"{duration(waited)} for another kernel, {'which compiled it' if came else 'in vain'}"
     known = (
         (label, graph.reason),
-        ("recompile", graph.recompile_reason),
+        ("recompile", readable(graph.recompile_reason or "")),
         ("graph break", graph.graph_break_reason),
         ("waited", why if waited > _ASKING else None),
     )

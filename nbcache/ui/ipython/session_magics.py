@@ -34,6 +34,8 @@ __all__ = ["USAGE", "SessionMagics", "completions", "going_words", "only_json", 
 
 _WAIT_SECONDS = 60.0
 """How long `%nbcache flush` waits."""
+_MOST_NAMED = 8
+"""Functions that are named where the one asked for is none of them."""
 _TRUST_USAGE = (
     "%nbcache trust [--yes] [--name NAME] trusts who signed what came along; %nbcache trust list; "
     "%nbcache trust add SIGNER [--name NAME]; %nbcache trust remove SIGNER; %nbcache trust show SIGNER. "
@@ -91,11 +93,22 @@ class SessionMagics:
         names = [word for word in arguments if word != "--json"]
         if unknown := [word for word in names if word.startswith("-")] or names[1:]:
             raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
-        rows, last = self._session.why(*names), self._session.reports[-1:]
+        rows = self._session.why(*names)
+        last = [report for report in self._session.reports if report.graphs or report.notices][-1:]
         said = [text for report in last for text in report.notices]
+        remark = ""
         if names:  # a notice on a function begins with its name
             said = [text for text in self._session.notices if text.startswith(f"{names[0]} ")]
-        show(render_why(rows, said), "--json" in arguments)
+            if not rows and (known := dict.fromkeys(graph.function for graph in self._session.graphs)):
+                shown = ", ".join(one_line(name, 40) for name in list(known)[-_MOST_NAMED:])
+                remark = f"no graph is called `{one_line(names[0], 40)}`: this kernel has compiled {shown}"
+        elif rows and said and not any(report.graphs for report in last):
+            cell = rows[0].graph.cell
+            of = cell.label if cell else "an earlier one"
+            cell_now = last[0].cell
+            which = cell_now.label if cell_now else "the last cell"
+            remark = f"{which} compiled no graph; what follows is of {of}"
+        show(render_why(rows, said, remark), "--json" in arguments)
 
     def config(self, arguments: list[str]) -> None:
         """Show each setting, or change some."""
