@@ -85,8 +85,8 @@ _COLUMNS = (
     ("function", "flex:2 1 96px"),
     ("graph", "flex:0 0 100px"),
     ("outcome", "flex:0 0 58px"),
-    ("time", "flex:0 0 54px;text-align:right"),
-    ("saved", "flex:0 0 54px;text-align:right"),
+    ("time", "flex:0 0 66px;text-align:right;white-space:nowrap"),
+    ("saved", "flex:0 0 66px;text-align:right;white-space:nowrap"),
     ("from", "flex:1 1 110px"),
     ("why", "flex:4 1 220px"),
 )
@@ -353,7 +353,7 @@ def space_html(facts: Facts, now: float | None = None) -> str:
 
 def _space(space: Space, facts: Facts, now: float) -> list[str]:
     name = one_line(space.notebook.replace("\\", "/").rsplit("/", 1)[-1], 60)
-    here = " (this notebook)" if name and name == facts.notebook else ""
+    here = " (this notebook)" if name and space.notebook == facts.identity else ""
     whose = f"{name}{here}" if name else "kernels that cannot tell their notebook"
     when = ago(max(0.0, now - space.used)) if space.used else NOTHING
     return [_text(whose), str(space.graphs), str(space.artifacts), size(space.bytes), when]

@@ -86,6 +86,8 @@ class Facts:
 
     notebook: str = ""
     """Name of its file; empty where this kernel cannot tell."""
+    identity: str = ""
+    """What tells it from others of the same name."""
     machine: Sequence[str] = ()
     plan: Plan = field(default_factory=lambda: Plan((), 0))
     plan_notes: Sequence[str] = ()
