@@ -162,6 +162,18 @@ def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None
         assert said in saved.html and said in saved.text
 
 
+def test_what_is_not_read_yet_is_not_said_to_be_missing() -> None:
+    text = render_panel(Now(), Facts(is_read=False)).text
+    assert text.count("being read") == 4
+    for wrong in ("cannot", "none is beside", "as by default", "nothing that this notebook"):
+        assert wrong not in text
+
+
+def test_what_a_narrow_column_cuts_is_in_its_tooltip() -> None:
+    long = graph("f" * 30, location="/models/a_long_name.py:12")
+    assert f'title="{"f" * 30} a_long_name.py:12"' in pages.graph_html(long)
+
+
 def test_a_part_of_the_panel_has_no_other_part() -> None:
     saved = render_panel(Now([graph()]), Facts(), ("people", "snapshot"))
     assert "snapshot" in saved.html and "SPACE" not in saved.text and "graphs" not in saved.html
@@ -533,7 +545,7 @@ value += [graphs._place.value, graphs._filter.label]
 
 
 def test_what_cannot_be_read_is_told_and_what_was_read_stays(in_shell: Any) -> None:
-    problem, notebook = in_shell(
+    problem, notebook, unread = in_shell(
         """
 notebook()
 opened = panel()
@@ -543,8 +555,13 @@ opened._verbs.facts = fail
 opened._gather()
 opened._draw_live()
 value = [opened._next._line.value, opened._head.value]
+opened._facts = type(opened._facts)(is_read=False)
+opened._gather()
+opened._draw_live()
+value.append(opened._space._line.value)
 """
     )
+    assert "could not be read" in unread and "being read" not in unread
     assert "could not be read (ValueError" in problem and "hunter2" not in problem
     assert "torch" in notebook
 

@@ -71,7 +71,7 @@ class Panel:
         self._publish = publish
         self._names = sections
         self._ident = uuid.uuid4().hex[:12]
-        self._facts = Facts(plan_problem="being read", time=time.time())
+        self._facts = Facts(time=time.time(), is_read=False)
         self._lock = threading.RLock()
         self._message = ""
         self._question: _Question | None = None

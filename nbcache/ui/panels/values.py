@@ -106,6 +106,8 @@ class Facts:
     """Largest first."""
     time: float = 0.0
     """Unix seconds at which all this was so."""
+    is_read: bool = True
+    """False as long as nothing of it is known."""
 
 
 @dataclass(frozen=True, slots=True)
