@@ -108,6 +108,7 @@ def test_the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab: lab.
     in_lab.run(COMPILING, wait=False)
     says(in_lab, re.compile(r"In\[4\] runs, .*compiling scaled"))
     says(in_lab, "a button that is pressed now acts at its end")
+    assert panel_of(in_lab).get_by_placeholder("redis://host", exact=False).is_disabled()
     press(in_lab, "stats")
     says(in_lab, re.compile("tracing|generating code|building kernels"))
     assert "nbcache stats" not in panel_of(in_lab).inner_text()
@@ -308,7 +309,13 @@ def test_in_notebook_it_is_live_as_well_and_a_restart_leaves_the_last_state(open
 @NOTEBOOK
 def test_two_thousand_graphs_open_in_a_second_and_are_paged(open_page: OpenPage) -> None:
     page = open_page(
-        "lab", "many.ipynb", "%load_ext nbcache", "%nbcache panel space", MANY, "%nbcache graphs"
+        "lab",
+        "many.ipynb",
+        "%load_ext nbcache",
+        "%nbcache panel space",
+        MANY,
+        "%nbcache graphs",
+        "many.append(many[0])",
     )
     for index in (0, 1, 2):
         page.run(index)
@@ -323,3 +330,10 @@ def test_two_thousand_graphs_open_in_a_second_and_are_paged(open_page: OpenPage)
     says(page, "1 to 10 of 2000", index=3)
     chosen.nth(1).select_option("by function")
     says(page, "f1000", index=3)
+    panel_of(page, 3).get_by_title("older graphs").click()
+    says(page, "11 to 20 of 2000", index=3)
+    page.run(4)
+    says(page, "11 to 20 of 2001", index=3)
+    assert chosen.nth(0).evaluate("(each) => each.selectedOptions[0].text") == "miss (2001)".replace(
+        " ", "\N{NO-BREAK SPACE}"
+    )

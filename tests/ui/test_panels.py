@@ -123,8 +123,11 @@ def test_space_is_told_by_notebook_largest_first_and_each_content_once() -> None
         ("/a/large.ipynb", 510, 2),
         ("/a/small.ipynb", 10, 1),
     ]
-    html = pages.space_html(Facts(notebook="small.ipynb", spaces=found), now=61.0)
+    found.append(Space("/b/small.ipynb", 1, 1, 1, 1.0))
+    facts = Facts(notebook="small.ipynb", identity="/a/small.ipynb", spaces=found)
+    html = pages.space_html(facts, now=61.0)
     assert html.index("large.ipynb") < html.index("small.ipynb (this notebook)") and "60 s ago" in html
+    assert html.count("(this notebook)") == 1
 
 
 def test_the_machine_is_told_in_short() -> None:
@@ -157,6 +160,18 @@ def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None
     assert "display:flex" not in saved.html and "<details" in saved.html
     for said in ("m.ipynb", "other", "12 kB", "as of", "run this cell again", "not connected"):
         assert said in saved.html and said in saved.text
+
+
+def test_what_is_not_read_yet_is_not_said_to_be_missing() -> None:
+    text = render_panel(Now(), Facts(is_read=False)).text
+    assert text.count("being read") == 4
+    for wrong in ("cannot", "none is beside", "as by default", "nothing that this notebook"):
+        assert wrong not in text
+
+
+def test_what_a_narrow_column_cuts_is_in_its_tooltip() -> None:
+    long = graph("f" * 30, location="/models/a_long_name.py:12")
+    assert f'title="{"f" * 30} a_long_name.py:12"' in pages.graph_html(long)
 
 
 def test_a_part_of_the_panel_has_no_other_part() -> None:
@@ -295,12 +310,16 @@ def extension():
     return extension._extension
 
 def every(kind, name="panel"):
+    from nbcache.ui.panels.controls import every
+    return [each for each in every(panel(name).root) if isinstance(each, kind)]
+
+def buttons(label, name="panel"):
     import ipywidgets
-    return [each for each in panel(name)._every(panel(name).root) if isinstance(each, kind)]
+    panel(name)._draw_live()
+    return [each for each in every(ipywidgets.Button, name) if each.description == label]
 
 def press(label, name="panel"):
-    import ipywidgets
-    (button,) = [each for each in every(ipywidgets.Button, name) if each.description == label]
+    (button,) = buttons(label, name)
     button.click()
 
 def state():
@@ -392,18 +411,23 @@ value.append([panel()._message, session.shared_client is None])
     assert "disconnected" in left[0] and left[1]
 
 
-def test_removing_shows_first_what_would_go_and_does_it_once_that_is_said(in_shell: Any) -> None:
-    asked, kept, gone, after = in_shell(
-        """
+STORE = """
 from nbcache.core.model import Artifact, ArtifactRef, Direction, Environment, GraphSummary, Manifest, Outcome
 from nbcache.core.key import components
 here = Environment(components({'device': 'cpu'}))
 store = session.artifacts
-def fill():
-    ref = store.put(here.digest, Artifact('inductor', 'k', b'content'))
-    graph = GraphSummary('c', 'f', Direction.FORWARD, Outcome.MISS, 'k', 1.0)
-    store.save_manifest(Manifest(here, '', (ref,), (graph,)))
-fill()
+def fill(*keys):
+    refs = [store.put(here.digest, Artifact('inductor', key, key.encode())) for key in keys]
+    graphs = [GraphSummary('c', 'f', Direction.FORWARD, Outcome.MISS, key, 1.0) for key in keys]
+    store.save_manifest(Manifest(here, '', tuple(refs), tuple(graphs)))
+"""
+
+
+def test_removing_shows_first_what_would_go_and_does_it_once_that_is_said(in_shell: Any) -> None:
+    asked, kept, gone, answers, nothing = in_shell(
+        STORE
+        + """
+fill('k')
 notebook()
 press('this notebook…')
 value = [[panel()._message, len(store.manifests())]]
@@ -412,13 +436,134 @@ value.append(len(store.manifests()))
 press('all…')
 press('yes')
 value.append([panel()._message, len(store.manifests())])
-press('yes')
-value.append(panel()._message)
+value.append(len(buttons('yes')))
+press('this notebook…')
+value.append([panel()._message, len(buttons('yes'))])
 """
     )
     assert "1 graph, 1 artifact" in asked[0] and asked[1] == kept == 1
     assert "removed" in gone[0] and gone[1] == 0
-    assert "Nothing was done" in after
+    assert answers == 0
+    assert "nothing is stored of" in nothing[0] and nothing[1] == 0
+
+
+def test_what_was_shown_is_removed_or_nothing(in_shell: Any) -> None:
+    changed, kept, asked, gone = in_shell(
+        STORE
+        + """
+fill('k')
+notebook()
+press('this notebook…')
+fill('k', 'l')
+press('yes')
+value = [panel()._message, len(store.manifests())]
+press('this notebook…')
+value.append(panel()._message)
+press('yes')
+value.append([panel()._message, len(store.manifests())])
+"""
+    )
+    assert "has changed since it was shown" in changed and "next:" in changed and kept == 1
+    assert "2 graphs, 2 artifacts" in asked
+    assert "removed 2 artifacts" in gone[0] and gone[1] == 0
+
+
+def test_an_answer_is_to_the_question_beside_it_and_counts_once(
+    in_shell: Any, ada: Person, tmp_path: Path
+) -> None:
+    ada.make("one")
+    bob = Person(tmp_path / "bob")
+    bob.make("two")
+    late, asked, trusted, said = in_shell(
+        f"""
+from nbcache.core.trust import Keyring, spelled
+for each in ({str(ada.snapshot)!r}, {str(bob.snapshot)!r}):
+    extension()._snapshots.sharing.receive(each)
+notebook('panel sharing')
+shared = panel('sharing')
+shared._facts = shared._verbs.facts()
+def trusted():
+    return [spelled(each.fingerprint) for each in Keyring(session.settings.trust_dir).trusted()]
+one, other = buttons('trust…', 'sharing')
+names = [each._fingerprint for each in shared._people._strangers]
+one.click()
+(first,) = buttons('yes', 'sharing')
+other.click()
+first.click()  # by somebody whose page shows the first question still
+value = [trusted()]
+(second,) = buttons('yes', 'sharing')
+value.append([names[1] in shared._message, first is second])
+second.click()
+second.click()
+value += [trusted() == names[1:], shared._message]
+"""
+    )
+    assert late == [] and asked == [True, False]
+    assert trusted and "trusted from now on" in said
+
+
+def test_that_anybodys_code_may_run_is_asked_first(in_shell: Any) -> None:
+    asked, before, after, strict = in_shell(
+        """
+notebook()
+form = panel()._settings
+def set(value):
+    form._name.value, form._choice.value = 'trust', value
+    press('set')
+set('off')
+value = [panel()._message, str(session.settings.trust)]
+press('yes')
+value.append(str(session.settings.trust))
+set('strict')
+value.append(str(session.settings.trust))
+"""
+    )
+    assert "with all your rights" in asked and before == "strict" and after == "off" and strict == "strict"
+
+
+def test_the_page_that_is_looked_at_stays_while_graphs_come(in_shell: Any) -> None:
+    before, after, label = in_shell(
+        """
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import GraphRecord
+many = [GraphRecord(f"f{i}", f"{i}/0", Direction.FORWARD, Outcome.MISS) for i in range(50)]
+type(session).graphs = property(lambda self: many)
+notebook('graphs')
+graphs, opened = panel('graphs')._graphs, panel('graphs')
+graphs._filter.value = 'miss'
+graphs._turn(1)
+opened._draw_live()
+value = [graphs._place.value]
+many = [*many, many[0]]
+opened._draw_live()
+opened._draw_live()
+value += [graphs._place.value, graphs._filter.label]
+"""
+    )
+    assert before == "11 to 20 of 50"
+    assert after == "11 to 20 of 51" and label == "miss (51)"
+
+
+def test_what_cannot_be_read_is_told_and_what_was_read_stays(in_shell: Any) -> None:
+    problem, notebook, unread = in_shell(
+        """
+notebook()
+opened = panel()
+opened._facts = opened._verbs.facts()
+def fail(): raise ValueError('hunter2')
+opened._verbs.facts = fail
+opened._gather()
+opened._draw_live()
+value = [opened._next._line.value, opened._head.value]
+opened._facts = type(opened._facts)(is_read=False)
+opened._gather()
+opened._draw_live()
+value.append(opened._space._line.value)
+"""
+    )
+    assert "could not be read" in unread and "being read" not in unread
+    assert "could not be read (ValueError" in problem and "hunter2" not in problem
+    assert "torch" in notebook
 
 
 def test_a_stranger_is_shown_with_the_whole_fingerprint_and_trusted_once_that_is_confirmed(

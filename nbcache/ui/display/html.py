@@ -132,13 +132,18 @@ def _settings_html(rows: Sequence[SettingRow]) -> str:
     table = [
         [
             _text(row.name, style=CODE),
-            _text(row.value or NOTHING, style=CODE + ";word-wrap:break-word"),
+            _text(row.value or NOTHING, style=CODE + ";word-break:break-all"),
             _text(row.origin, style=FAINT if row.origin == "default" else ""),
             _text(row.help) + _notices_html([row.note] if row.note else []),
         ]
         for row in rows
     ]
-    headers = [("setting", CELL), ("value", WRAPPED), ("origin", CELL), ("description", LAST)]
+    headers = [
+        ("setting", CELL),
+        ("value", WRAPPED + ";min-width:150px"),
+        ("origin", CELL),
+        ("description", LAST),
+    ]
     return _rows(headers, table)
 
 

@@ -6,7 +6,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from nbcache.core.text import DOT, ago, counted, one_line, size
 from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.why import Why, explain
+from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
 from nbcache.shared.client import SharedClient
 from nbcache.snapshots.sources import beside
@@ -192,6 +192,7 @@ class PanelVerbs:
         store, found = self._stored()
         return Facts(
             notebook=os.path.basename(notebook),
+            identity=notebook,
             machine=machine_parts(session.environment or self._foreseen(), session.graphs),
             plan=plan,
             plan_notes=notes,
@@ -294,12 +295,28 @@ class PanelVerbs:
         """Do what `%nbcache config` does."""
         return [f"{name} is {value or 'empty'} for this kernel", *self._own.change([f"{name}={value}"])]
 
-    def going(self, *, everything: bool) -> tuple[str, Callable[[], Sequence[str]]]:
+    def going(self, *, everything: bool) -> tuple[str, Callable[[], Sequence[str]] | None]:
         """Return in words what `%nbcache clear` or `clear --all` would remove, and what removes just that."""
         if everything:
             return f"This would be removed: {self._own.everything_words()}", self._own.remove
-        only = self._session.clearing()
-        words = going_words(only)
-        return (f"This would be removed: {words}" if only.manifests else words), partial(
-            self._own.remove, only
-        )
+        shown = self._session.clearing()
+        words = going_words(shown)
+        if not shown.manifests:
+            return words, None
+
+        def remove() -> Sequence[str]:
+            only = self._session.clearing()
+            if _what_goes(only) != _what_goes(shown):
+                raise NbcacheError(
+                    "nothing was removed: what is stored of this notebook has changed since it was shown",
+                    next_step="press the button again, and look at what would go now",
+                )
+            return self._own.remove(only)
+
+        return f"This would be removed: {words}", remove
+
+
+def _what_goes(only: Clearing) -> tuple[object, ...]:
+    """Return what tells one removal from another; that something was used meanwhile does not."""
+    refs = {(digest, *ref.identity) for digest, ref in only.refs}
+    return only.notebook, only.graphs, only.kept, set(only.manifests), refs

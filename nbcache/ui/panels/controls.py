@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ipywidgets as widgets
 
 from nbcache.ui.panels import pages
 
-__all__ = ["INDENT", "Section", "button", "caret", "html", "row", "show", "with_magic"]
+__all__ = ["INDENT", "Section", "button", "caret", "close_all", "every", "html", "row", "show", "with_magic"]
 
 INDENT = "28px"
 """How far what opens stands to the right of what it belongs to."""
@@ -55,6 +56,20 @@ def row(children: Iterable[Any]) -> Any:
 def show(widget: Any, wanted: bool) -> None:
     """Show a widget or take it away."""
     widget.layout.display = None if wanted else "none"
+
+
+def every(root: Any) -> list[Any]:
+    """Return a widget and all that it is made of."""
+    return [root, *(each for child in getattr(root, "children", ()) for each in every(child))]
+
+
+def close_all(root: Any) -> None:
+    """Take a widget and all that it is made of away from the front end for good."""
+    parts = every(root)
+    looks = [getattr(each, name, None) for each in parts for name in ("layout", "style")]
+    for each in filter(None, [*reversed(parts), *looks]):
+        with suppress(Exception):  # a front end or a kernel that is gone
+            each.close()
 
 
 class Section:

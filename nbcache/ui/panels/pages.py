@@ -70,6 +70,7 @@ __all__ = [
     "stranger_html",
 ]
 
+_BEING_READ = "being read"
 _MOST_SPACES = 12
 _PLACES = ("notebook", "dir", "trust_dir", "TORCHINDUCTOR_CACHE_DIR")
 """Settings that are long, and whose table has them."""
@@ -82,13 +83,13 @@ _NAMES = {
 _BARS = {True: "rgba(46,160,67,0.7)", False: "rgba(219,148,0,0.7)"}
 """Colours of what was hit, and of what was compiled."""
 _COLUMNS = (
-    ("function", "flex:2 1 96px"),
+    ("function", "flex:3 1 130px"),
     ("graph", "flex:0 0 100px"),
     ("outcome", "flex:0 0 58px"),
-    ("time", "flex:0 0 54px;text-align:right"),
-    ("saved", "flex:0 0 54px;text-align:right"),
+    ("time", "flex:0 0 66px;text-align:right;white-space:nowrap"),
+    ("saved", "flex:0 0 66px;text-align:right;white-space:nowrap"),
     ("from", "flex:1 1 110px"),
-    ("why", "flex:4 1 220px"),
+    ("why", "flex:3 1 200px"),
 )
 _ROW = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline;font-size:13px;line-height:1.6"
 _CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
@@ -99,7 +100,8 @@ _CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 
 def head_html(facts: Facts) -> str:
     """Return what the panel is of: the notebook and the machine."""
-    whose = one_line(facts.notebook, 60) or "a kernel that cannot tell its notebook"
+    unknown = "a kernel that cannot tell its notebook" if facts.is_read else _BEING_READ
+    whose = one_line(facts.notebook, 60) or unknown
     return _tag("div", BOX, _head("nbcache", [whose, *facts.machine]))
 
 
@@ -120,6 +122,11 @@ def live_html(now: Now) -> str:
     mark = _tag("b", "", "\N{BLACK RIGHT-POINTING TRIANGLE} ")
     edge = "border-left:3px solid rgba(46,160,67,0.8);padding-left:8px"
     return _tag("div", f"{BOX};{edge}", mark, _text(DOT.join(parts)), waits)
+
+
+def _unread(facts: Facts) -> str:
+    """Return why something is not there yet."""
+    return facts.plan_problem or _BEING_READ
 
 
 def section_html(title: str, words: Iterable[str]) -> str:
@@ -158,7 +165,9 @@ def problem_html(what: str, next_step: str | None) -> str:
 
 def plan_words(facts: Facts) -> list[str]:
     """Return in short what the next kernel will find."""
-    return [facts.plan_problem] if facts.plan_problem else plan_parts(facts.plan)
+    if facts.plan_problem or not facts.is_read:
+        return [_unread(facts)]
+    return plan_parts(facts.plan)
 
 
 def plan_html(facts: Facts) -> str:
@@ -196,11 +205,23 @@ def graph_html(graph: GraphRecord) -> str:
         _text(source(graph), 40),
         _text(why, 90),
     )
+    cut = {
+        "function": f"{graph.function} {short_location(graph)}",
+        "graph": f"{graph.compile_id} {graph.direction.value}",
+        "from": source(graph),
+    }
     spans = (
-        _tag("span", f"{style};{_CUT if title in ('function', 'graph', 'from') else 'min-width:0'}", content)
+        _tag("span", f"{style};{_CUT}", content, attributes=_title(cut[title]))
+        if title in cut
+        else _tag("span", f"{style};min-width:0", content)
         for (title, style), content in zip(_COLUMNS, inner, strict=True)
     )
     return _tag("div", _ROW, *spans)
+
+
+def _title(text: str) -> str:
+    """Return the attribute that says in a tooltip what may be cut."""
+    return f' title="{escape(one_line(text))}"'
 
 
 def cell_html(page: GraphPage, index: int, graphs: Sequence[GraphRecord]) -> str:
@@ -310,6 +331,8 @@ def offered_name(stranger: Stranger) -> str:
 
 def snapshot_words(facts: Facts) -> list[str]:
     """Return the first snapshot in short."""
+    if not facts.is_read:
+        return [_unread(facts)]
     return [facts.snapshots[0]] if facts.snapshots else ["none is beside this notebook yet"]
 
 
@@ -323,6 +346,8 @@ def snapshots_html(facts: Facts) -> str:
 
 def settings_words(facts: Facts) -> list[str]:
     """Return in short which settings are not the default ones."""
+    if not facts.is_read:
+        return [_unread(facts)]
     rows = [*facts.settings, *facts.torch_settings]
     changed = [row for row in rows if row.origin != "default" and row.name not in _PLACES]
     return [f"{row.name}={one_line(row.value, 40) or NOTHING}" for row in changed] or ["all as by default"]
@@ -335,6 +360,8 @@ def settings_table_html(facts: Facts) -> str:
 
 def space_words(facts: Facts) -> list[str]:
     """Return in short what the local store holds."""
+    if not facts.is_read:
+        return [_unread(facts)]
     return store_parts(facts.store)[1:] if facts.store else ["the local store cannot be read"]
 
 
@@ -343,7 +370,7 @@ def space_html(facts: Facts, now: float | None = None) -> str:
     at = time.time() if now is None else now
     rows = [_space(each, facts, at) for each in facts.spaces[:_MOST_SPACES]]
     if not rows:
-        return _tag("div", BOX, _text("Nothing is stored yet."))
+        return _tag("div", BOX, _text("Nothing is stored yet." if facts.store else ""))
     headers = [("notebook", LAST), ("graphs", NUMBER), ("artifacts", NUMBER)]
     headers += [("unpacked", NUMBER), ("last used", CELL)]
     more = len(facts.spaces) - len(rows)
@@ -353,7 +380,7 @@ def space_html(facts: Facts, now: float | None = None) -> str:
 
 def _space(space: Space, facts: Facts, now: float) -> list[str]:
     name = one_line(space.notebook.replace("\\", "/").rsplit("/", 1)[-1], 60)
-    here = " (this notebook)" if name and name == facts.notebook else ""
+    here = " (this notebook)" if name and space.notebook == facts.identity else ""
     whose = f"{name}{here}" if name else "kernels that cannot tell their notebook"
     when = ago(max(0.0, now - space.used)) if space.used else NOTHING
     return [_text(whose), str(space.graphs), str(space.artifacts), size(space.bytes), when]

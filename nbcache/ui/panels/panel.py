@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.log import logger
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import Section, button, html, row, show, with_magic
+from nbcache.ui.panels.controls import Section, button, close_all, html, row, show, with_magic
 from nbcache.ui.panels.refresh import Refresher
 from nbcache.ui.panels.saved import SECTIONS, render_panel
 from nbcache.ui.panels.sections import Graphs, People, SettingsForm
@@ -33,6 +33,23 @@ _SAVED_INTERVAL = 5.0
 _OPEN = ("graphs", "people", "snapshot")
 """Sections that are open from the start, where a panel has all."""
 _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
+
+
+class _Question:
+    """What is asked before `verb` is done, and the buttons that answer it and no other."""
+
+    def __init__(
+        self,
+        lines: Sequence[str],
+        verb: Callable[[], Sequence[str]],
+        answer: Callable[[_Question, bool], None],
+    ) -> None:
+        self.lines = lines
+        self.verb = verb
+        self.answers = (
+            button("yes", "", "do what is shown", partial(answer, self, True), style="danger"),
+            button("no", "", "do nothing", partial(answer, self, False)),
+        )
 
 
 class Panel:
@@ -54,10 +71,11 @@ class Panel:
         self._publish = publish
         self._names = sections
         self._ident = uuid.uuid4().hex[:12]
-        self._facts = Facts(plan_problem="being read", time=time.time())
+        self._facts = Facts(time=time.time(), is_read=False)
         self._lock = threading.RLock()
         self._message = ""
-        self._confirmed: Callable[[], Sequence[str]] | None = None
+        self._question: _Question | None = None
+        """What `_message` asks."""
         self._saved_at = 0.0
         self._is_closed = False
         self._drawn: tuple[int, Facts | None] = (-1, None)
@@ -91,16 +109,18 @@ class Panel:
         with self._lock:
             self._is_closed = True
             self._save(update=True)
-            parts = [each for box in (self.root, *self._unseen) for each in self._every(box)]
-            looks = [getattr(each, name, None) for each in parts for name in ("layout", "style")]
-            for each in filter(None, [*reversed(parts), *looks]):
-                with suppress(Exception):  # a front end or a kernel that is gone
-                    each.close()
+            for box in (self.root, *self._unseen):
+                close_all(box)
 
     # --- drawing --------------------------------------------------------------------------------
 
     def _gather(self) -> bool:
-        facts = self._verbs.facts()
+        try:
+            facts = self._verbs.facts()
+        except Exception as error:  # a bug; what it says may quote what is secret
+            logger.info("what a panel shows could not be read", exc_info=error)
+            problem = f"it could not be read ({type(error).__name__}; %nbcache config log=debug says more)"
+            facts = replace(self._facts, plan_problem=problem)
         with self._lock:
             self._facts = facts
         self._refresher.ask()
@@ -123,7 +143,7 @@ class Panel:
             facts = self._facts
             self._live.value = pages.live_html(now)
             self._said.value = pages.fitting(self._message)
-            show(self._answers, self._confirmed is not None)
+            self._draw_answers()
             show(self._said_row, bool(self._message))
             self._people.draw(facts, now)
             self._graphs.draw(now, anew=facts is not self._drawn[1])
@@ -135,6 +155,19 @@ class Panel:
                 self._draw_facts(facts)
             self._drawn = (len(now.graphs), facts)
         return bool(now.running)
+
+    def _draw_answers(self) -> None:
+        """Show the answers to the question that is asked now.
+
+        Each question has buttons of its own: one that is pressed late answers what stood beside it.
+        """
+        wanted = () if self._question is None else self._question.answers
+        before = self._answers.children
+        if before != wanted:
+            self._answers.children = wanted
+            for each in before:
+                close_all(each)
+        show(self._answers, bool(wanted))
 
     def _draw_facts(self, facts: Facts) -> None:
         self._head.value = pages.head_html(facts)
@@ -163,43 +196,56 @@ class Panel:
 
     # --- acting ---------------------------------------------------------------------------------
 
-    def _act(self, verb: Callable[[], Sequence[str] | Rendered]) -> None:
+    def _act(self, verb: Callable[[], Sequence[str] | Rendered | _Question]) -> None:
         """Do what a button says, now or when the running cell has ended, and show what came of it."""
 
         def act() -> None:
-            self._confirmed = None
+            question = None
             try:
                 said = verb()
-                self._message = said.html if isinstance(said, Rendered) else pages.said_html(said)
+                if isinstance(said, _Question):
+                    question, said = said, said.lines
+                message = said.html if isinstance(said, Rendered) else pages.said_html(said)
             except NbcacheError as error:
-                self._message = pages.problem_html(str(error), error.next_step)
+                message = pages.problem_html(str(error), error.next_step)
             except UsageError as error:
-                self._message = pages.problem_html(str(error), None)
+                message = pages.problem_html(str(error), None)
             except Exception as error:  # a bug; what it says may quote what is secret
                 logger.info("what a button does failed", exc_info=error)
                 what = f"it failed unexpectedly ({type(error).__name__})"
-                self._message = pages.problem_html(what, "report it; %nbcache config log=debug says more")
+                message = pages.problem_html(what, "report it; %nbcache config log=debug says more")
+            self._say(message, question)
             self.ask(facts=True)
 
         if waits_for := self._verbs.later(act):
-            self._message = pages.said_html([f"waits for {waits_for} to end"])
+            self._say(pages.said_html([f"waits for {waits_for} to end"]))
             self.ask()
 
-    def _ask_first(self, what: Callable[[], tuple[str, Callable[[], Sequence[str]]]], question: str) -> None:
-        """Show what would be done, and do it once that is confirmed."""
+    def _say(self, message: str, question: _Question | None = None) -> None:
+        """Show a message, and what it asks, in the place of the last."""
+        with self._lock:
+            self._message, self._question = message, question
 
-        def asked() -> Sequence[str]:
-            said, self._confirmed = what()
-            return [said, question]
+    def _ask_first(
+        self, what: Callable[[], tuple[str, Callable[[], Sequence[str]] | None]], question: str
+    ) -> None:
+        """Show what would be done, and do it once that is confirmed; without a verb, only say it."""
+
+        def asked() -> Sequence[str] | _Question:
+            said, verb = what()
+            return [said] if verb is None else _Question([said, question], verb, self._answer)
 
         self._act(asked)
 
-    def _answer(self, *, yes: bool) -> None:
-        verb, self._confirmed = self._confirmed, None
-        if yes and verb is not None:
-            self._act(verb)
+    def _answer(self, question: _Question, yes: bool) -> None:
+        with self._lock:
+            if self._question is not question:  # it is answered already, or another one is asked by now
+                return
+            self._question = None
+        if yes:
+            self._act(question.verb)
         else:
-            self._message = pages.said_html(["Nothing was done."])
+            self._say(pages.said_html(["Nothing was done."]))
             self.ask()
 
     def _remove(self, *, everything: bool) -> None:
@@ -212,7 +258,7 @@ class Panel:
         self._ask_first(lambda: what, f"{means} Trust this signer?")
 
     def _clear_message(self) -> None:
-        self._message, self._confirmed = "", None
+        self._say("")
         self.ask()
 
     # --- layout ---------------------------------------------------------------------------------
@@ -230,11 +276,7 @@ class Panel:
             )
         ]
         refresh = button("refresh", "%nbcache panel", "read all of it anew", partial(self.ask, facts=True))
-        answers = (
-            button("yes", "", "do what is shown", partial(self._answer, yes=True), style="danger"),
-            button("no", "", "do nothing", partial(self._answer, yes=False)),
-        )
-        self._answers = row(answers)
+        self._answers = row(())
         close = button("close", "", "close what is shown here", self._clear_message)
         self._said_row = widgets.VBox([self._said, row([self._answers, close])])
         self._plan = html()
@@ -252,7 +294,7 @@ class Panel:
             )
         )
         self._snapshot = Section("SNAPSHOT", [self._snapshots, snapshot], self._is_open("snapshot"))
-        self._settings = SettingsForm(act, verbs, is_open=self._is_open("settings"))
+        self._settings = SettingsForm(act, verbs, self._ask_first, is_open=self._is_open("settings"))
         self._spaces = html()
         here, every = (partial(self._remove, everything=each) for each in (False, True))
         removing = row(
@@ -288,7 +330,3 @@ class Panel:
 
     def _steering(self, label: str, magic: str, what: str, verb: Callable[[], Sequence[str]]) -> Any:
         return with_magic(button(label, magic, what, partial(self._act, verb)), magic)
-
-    def _every(self, root: Any) -> list[Any]:
-        """Return a widget and all that it is made of."""
-        return [root, *(each for child in getattr(root, "children", ()) for each in self._every(child))]

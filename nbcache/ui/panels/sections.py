@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,8 @@ import ipywidgets as widgets
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.core.settings import Settings
+from nbcache.core.text import counted, one_line
+from nbcache.core.trust import Policy
 from nbcache.explain.why import Why
 from nbcache.torch_bridge import cache_settings
 from nbcache.ui.panels import pages
@@ -20,13 +22,18 @@ from nbcache.ui.panels.verbs import Verbs
 
 __all__ = ["Graphs", "People", "SettingsForm"]
 
-_ALL = "all outcomes"
+_EVERY = ("all outcomes", "")
+"""Label and value of the filter that all graphs pass."""
 _SECRET = "shared_url"
 """The setting that may hold a password: it is changed by connecting."""
 _FIXED = ("dir", _SECRET)
 """Settings that are not changed here: the folder is read when the extension loads."""
 _SWITCH = ("on", "off")
 _MOST_STRANGERS = 5
+_TRUST_OFF = (
+    "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
+    "for as long as this kernel runs."
+)
 
 
 class Graphs:
@@ -42,7 +49,8 @@ class Graphs:
         """Places of the graphs that are open, among all of this kernel."""
         self._shown: list[int] = []
         self._drawn: tuple[object, ...] = ()
-        self._filter = widgets.Dropdown(options=[_ALL], layout={"width": "150px"}, tooltip="outcome")
+        self._is_offering = False
+        self._filter = widgets.Dropdown(options=[_EVERY], layout={"width": "150px"}, tooltip="outcome")
         self._order = widgets.Dropdown(
             options=[each.value for each in Order], layout={"width": "170px"}, tooltip="order"
         )
@@ -72,16 +80,11 @@ class Graphs:
         if looked_at == self._drawn and not anew:
             return
         self._drawn = looked_at
-        chosen = str(self._filter.value).partition(" ")[0]
+        chosen = str(self._filter.value)
         outcome = Outcome(chosen) if chosen in {*Outcome} else None
         page = graph_page(now.graphs, outcome, Order(self._order.value), self._page)
         self._page = page.page
-        options = [_ALL, *(f"{each} ({count})" for each, count in page.counts.items() if count)]
-        if list(self._filter.options) != options:
-            kept = next((each for each in options if each.partition(" ")[0] == chosen), _ALL)
-            with self._filter.hold_trait_notifications():
-                self._filter.options = options
-                self._filter.value = kept
+        self._offer(page.counts)
         self.section.tell(pages.graphs_words(now.graphs))
         first = page.page * PAGE
         self._place.value = f"{first + 1} to {first + len(page.rows)} of {page.found}"
@@ -103,9 +106,25 @@ class Graphs:
             why = self._explain(graph) if place in self._opened else None
             each.draw(graph, pages.cell_html(page, i, now.graphs), why)
 
+    def _offer(self, counts: Mapping[Outcome, int]) -> None:
+        """Have the filter say how many graphs there are of each outcome; what is chosen stays chosen."""
+        chosen = self._filter.value
+        offered = [(f"{each} ({n})", each.value) for each, n in counts.items() if n or each.value == chosen]
+        options = (_EVERY, *offered)
+        if self._filter.options == options:
+            return
+        self._is_offering = True  # with new options, the first is chosen
+        try:
+            with self._filter.hold_sync():
+                self._filter.options = options
+                self._filter.value = chosen
+        finally:
+            self._is_offering = False
+
     def _changed(self, change: Any) -> None:
-        self._page = 0
-        self._ask()
+        if not self._is_offering:
+            self._page = 0
+            self._ask()
 
     def _turn(self, by: int) -> None:
         self._page += by
@@ -141,7 +160,8 @@ class _GraphRow:
         show(self._detail, why is not None)
         self._toggle.icon = "caret-right" if why is None else "caret-down"
         does = "open" if why is None else "close"
-        self._toggle.tooltip = f"{does} {graph.function} {graph.compile_id} (%nbcache why {graph.compile_id})"
+        name = one_line(f"{graph.function} {graph.compile_id}", 60)
+        self._toggle.tooltip = f"{does} {name} (%nbcache why {graph.compile_id})"
         show(self.box, True)
 
 
@@ -156,7 +176,9 @@ class People:
         self._trust = trust
         self._lines = html()
         self._url = widgets.Text(
-            placeholder="redis://host, s3://bucket/folder, a folder", layout={"width": "280px"}
+            placeholder="redis://host, s3://bucket/folder, a folder",
+            continuous_update=False,  # a page that saves the state of widgets has what is typed no sooner
+            layout={"width": "280px"},
         )
         connect = button("connect", "%nbcache connect URL", "share live with all there", self._connect)
         self._connecting = row([self._url, with_magic(connect, "%nbcache connect URL")])
@@ -165,13 +187,15 @@ class People:
         self._connected = with_magic(disconnect, "%nbcache disconnect")
         self._strangers: list[_StrangerRow] = []
         self._list = widgets.VBox([])
-        body = [self._lines, self._connecting, self._connected, self._list]
+        self._more = html()
+        body = [self._lines, self._connecting, self._connected, self._list, self._more]
         self.section = Section("PEOPLE", body, is_open)
 
     def draw(self, facts: Facts, now: Now) -> None:
         """Show who is there."""
         self.section.tell(pages.people_words(facts, now))
         self._lines.value = pages.people_html(facts, now)
+        self._url.disabled = bool(now.running)  # or a password would stand in it until the cell ends
         show(self._connecting, not now.shared)
         show(self._connected, bool(now.shared))
         shown = facts.strangers[:_MOST_STRANGERS]
@@ -180,6 +204,10 @@ class People:
             self._list.children = [each.box for each in self._strangers]
         for i, each in enumerate(self._strangers):
             each.draw(shown[i] if i < len(shown) else None)
+        more = len(facts.strangers) - len(shown)
+        said = f"and {counted(more, 'more signer')} (%nbcache trust asks about each)"
+        self._more.value = pages.said_html([said]) if more else ""
+        show(self._more, bool(more))
 
     def _connect(self) -> None:
         url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
@@ -212,12 +240,22 @@ class _StrangerRow:
 class SettingsForm:
     """Every setting, and a line to change one."""
 
-    def __init__(self, act: Callable[[Any], None], verbs: Verbs, *, is_open: bool) -> None:
+    def __init__(
+        self,
+        act: Callable[[Any], None],
+        verbs: Verbs,
+        ask_first: Callable[[Callable[[], tuple[str, Callable[[], Sequence[str]] | None]], str], None],
+        *,
+        is_open: bool,
+    ) -> None:
         self._act = act
         self._verbs = verbs
+        self._ask_first = ask_first
         self._table = html()
         self._values: dict[str, str] = {}
         """What each setting is now."""
+        self._offered: tuple[object, ...] = ()
+        """What stood in the form before anybody changed it."""
         names = [name for name in Settings.names() if name not in _FIXED]
         torchs = [name for name in cache_settings.NAMES if name != cache_settings.FOLDER]
         self._name = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
@@ -236,7 +274,7 @@ class SettingsForm:
         self.section.tell(pages.settings_words(facts))
         is_first = not self._values
         self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
-        if is_first:
+        if is_first and self._offered == (self._choice.value, self._text.value):
             self._tell()
         self._table.value = pages.fitting(pages.settings_table_html(facts))
 
@@ -249,6 +287,7 @@ class SettingsForm:
             self._choice.options = choices
             self._choice.value = now if now in choices else next(iter(choices), None)
             self._text.value = "" if choices else now
+            self._offered = (self._choice.value, self._text.value)
         show(self._choice, bool(choices))
         show(self._text, not choices)
         self._magic.value = pages.magic_html(f"%nbcache config {name}={self._chosen() or '…'}")
@@ -258,4 +297,9 @@ class SettingsForm:
         return str(given or "").strip()
 
     def _change(self) -> None:
-        self._act(partial(self._verbs.change, str(self._name.value), self._chosen()))
+        name, value = str(self._name.value), self._chosen()
+        change = partial(self._verbs.change, name, value)
+        if (name, value) == ("trust", Policy.OFF):
+            self._ask_first(lambda: (_TRUST_OFF, change), "Change it?")
+        else:
+            self._act(change)

@@ -86,6 +86,8 @@ class Facts:
 
     notebook: str = ""
     """Name of its file; empty where this kernel cannot tell."""
+    identity: str = ""
+    """What tells it from others of the same name."""
     machine: Sequence[str] = ()
     plan: Plan = field(default_factory=lambda: Plan((), 0))
     plan_notes: Sequence[str] = ()
@@ -104,6 +106,8 @@ class Facts:
     """Largest first."""
     time: float = 0.0
     """Unix seconds at which all this was so."""
+    is_read: bool = True
+    """False as long as nothing of it is known."""
 
 
 @dataclass(frozen=True, slots=True)

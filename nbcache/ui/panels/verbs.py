@@ -42,5 +42,8 @@ class Verbs(Protocol):
     def trust(self, fingerprint: str, name: str) -> Sequence[str]: ...
     def change(self, name: str, value: str) -> Sequence[str]: ...
 
-    def going(self, *, everything: bool) -> tuple[str, Callable[[], Sequence[str]]]:
-        """Return in words what is stored of this notebook, or altogether, and what removes just that."""
+    def going(self, *, everything: bool) -> tuple[str, Callable[[], Sequence[str]] | None]:
+        """Return in words what is stored of this notebook, or altogether, and what removes just that.
+
+        None where there is nothing to remove. What removes raises NbcacheError where it is not that any more.
+        """
