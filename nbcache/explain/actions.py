@@ -74,6 +74,7 @@ _MISSES = (
 _NUMBER = re.compile(r"-?(\d|inf|nan)")
 _NO_CONSTANT = "not a constant"
 """How the value of a constant reads that is none, or none any more."""
+_GRAD = ", requires grad"
 _EACH_VALUE = "nothing: each value has a graph of its own"
 
 
@@ -135,6 +136,8 @@ def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
 
 def _of_input(before: str, now: str) -> str:
     """Return what to do about an input, such as `f32[2, 64] of strides (1, 2) on cuda:0`."""
+    if before.partition(_GRAD)[0] == now.partition(_GRAD)[0]:
+        return "call x.detach(), or keep both: with and without gradients are stored each"
     if before.partition("[")[0] != now.partition("[")[0]:
         return "cast it before the call, or keep both: each is stored"
     if before.partition(" on ")[2] != now.partition(" on ")[2]:

@@ -45,13 +45,12 @@ def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
 
 
 def _folder(text: str) -> str:
-    """Return the path of a folder that is there, or is written as one: with `/`, `.` or `~` first.
+    """Return the path of a folder that is there, or is written as one: with one `/`, `.` or `~` first.
 
     ConfigError else: a host without its scheme would become a folder, password and all.
     """
-    if not (
-        text.startswith(("/", ".", "~")) or os.path.isdir(text)
-    ):  # others may hang, and are not asked here
+    is_path = text.startswith(("/", ".", "~")) and not text.startswith("//")  # which lacks a scheme
+    if not is_path and not os.path.isdir(text):  # others may hang, and are not asked here
         raise ConfigError(
             "this is no URL, and no folder that is there",  # not quoted: it may hold a password
             next_step="write a host as redis://host, and a folder that is to be made as ./folder",

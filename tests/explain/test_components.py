@@ -266,6 +266,7 @@ def test_a_miss_has_the_action_for_what_differs_first() -> None:
         ("input 0", "f32[2, 4] on cuda:0", "f32[2, 4] on cuda:1", "on one device"),
         ("input 0", "f32[2, 4]", "f32[2, 4] of strides (1, 2)", "contiguous"),
         ("input x", "f32[2, 4]", "f32[3, 4]", "dynamic=True"),
+        ("input x", "f32[2, 4]", "f32[2, 4], requires grad", "x.detach()"),
         ("parameter net.a.weight", "f32[2, 4]", "f32[3, 4]", "if you have changed the model"),
         ("inputs", "4", "6", "what the function closes over"),
         ("inputs: in another order", "", "", NOTHING_TO_DO),

@@ -456,9 +456,10 @@ def test_a_host_without_its_scheme_does_not_become_a_folder(
     assert open_store("there").name == str(tmp_path / "there")
     assert open_store("./new").name == str(tmp_path / "new")
     assert open_store(Path("new")).name == str(tmp_path / "new")
-    with pytest.raises(ConfigError, match="no URL, and no folder") as caught:
-        open_store("ada:hunter2@host/0")
-    assert "hunter2" not in str(caught.value)
+    for url in ("ada:hunter2@host/0", "//ada:hunter2@host/0"):
+        with pytest.raises(ConfigError, match="no URL, and no folder") as caught:
+            open_store(url)
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["", "mongodb://ada:secret@host", "redsi://host"])
