@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import glob
 import importlib
 import json
 import os
@@ -18,8 +19,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 from nbcache.launcher import protocol
 from nbcache.launcher.forked import Ahead, Asked, attend
@@ -45,6 +46,8 @@ _MOST = 2
 _ASK_SECONDS = 2.0
 _BUSY = 0.5
 """It imports while so many processors are idle."""
+_COARSE_NS = 100_000_000
+"""By so much the clock of files may be behind."""
 _MOST_PATIENCE = 120.0
 """After so many seconds of waiting it imports all the same."""
 
@@ -67,6 +70,7 @@ def main(name: str | None = None) -> None:
 
 def _run(name: str, patience: float) -> Asked | None:
     """Import, and fork kernels; return what to be in one of them, None in the nursery, in the end."""
+    began = time.time_ns() - _COARSE_NS
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder that it was started in
     os.chdir("/")
@@ -75,10 +79,22 @@ def _run(name: str, patience: float) -> Asked | None:
     if threading.active_count() > 1:
         return None
     files = _files()
+    if any(status.changed > began for status in files.values()):
+        return None  # something was edited, or installed, while it was imported
     listener = protocol.listen(name)
     gc.collect()
     gc.freeze()  # forks share what nobody writes to
     return _Nursery(name, listener, ahead, files).serve()
+
+
+def _modules_in(folder: str, names: Collection[str] | None = None) -> frozenset[str]:
+    """Return what can be imported from a folder, under one of these names where there are some."""
+    try:
+        entries = os.listdir(folder)
+    except OSError:
+        return frozenset()
+    found = (each for each in entries if names is None or each.partition(".")[0] in names)
+    return frozenset(each for each in found if _is_module(os.path.join(folder, each)))
 
 
 class _Nursery:
@@ -87,13 +103,15 @@ class _Nursery:
         name: str,
         listener: socket.socket,
         ahead: Ahead,
-        files: dict[str, tuple[int, int, int]],
+        files: dict[str, _Status],
     ) -> None:
         self._name = name
         self._listener = listener
         self._ahead = ahead
         self._files = files
         self._tops = {each.partition(".")[0] for each in sys.modules}
+        self._found = {folder: _modules_in(folder) for folder in sys.path}
+        """What can be imported: another one might be imported instead, or where there was none."""
         self._since = self._used = time.time()
         self._forks = 0
 
@@ -151,6 +169,10 @@ class _Nursery:
         if changed := next((path for path, was in self._files.items() if _status_of(path) != was), None):
             protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
             return _END  # the launcher starts another one
+        for folder, found in self._found.items():
+            if more := _modules_in(folder) ^ found:
+                protocol.send(connection, {"forked": False, "why": f"{min(more)} in {folder}"})
+                return _END
         why = _why_not() or self._shadowed(value["folder"])
         if why or len(files) != 3:
             protocol.send(connection, {"forked": False, "why": why or "no standard streams"})
@@ -168,9 +190,8 @@ class _Nursery:
 
     def _shadowed(self, folder: str) -> str | None:
         """Return what in the notebook's folder would have been imported in place of what was."""
-        for each in os.listdir(folder):
-            if each.partition(".")[0] in self._tops and _is_module(os.path.join(folder, each)):
-                return f"{each} in the notebook's folder has the name of a module that is imported ahead"
+        if found := _modules_in(folder, self._tops):
+            return f"{min(found)} in the notebook's folder has the name of a module that is imported ahead"
         return None
 
 
@@ -241,22 +262,32 @@ def _idle_ticks() -> int:
         return sum(map(int, stream.readline().split()[4:6]))
 
 
-def _files() -> dict[str, tuple[int, int, int]]:
-    """Return what lies on disk of all that is imported, and the folders that modules are looked for in."""
+class _Status(NamedTuple):
+    """What a file is known by."""
+
+    changed: int
+    """Nanoseconds since 1970 at which it, or what is known of it, was changed last."""
+    modified: int
+    size: int
+    number: int
+
+
+def _files() -> dict[str, _Status]:
+    """Return what lies on disk of all that is imported, and what says where modules are looked for."""
     paths = {getattr(module, "__file__", None) for module in sys.modules.values()}
     with open("/proc/self/maps") as stream:
         paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
-    paths |= {*sys.path}
+    paths |= {path for folder in sys.path for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
     found = {path: _status_of(path) for path in paths if path and os.path.isabs(path)}
     return {path: status for path, status in found.items() if status is not None}
 
 
-def _status_of(path: str) -> tuple[int, int, int] | None:
+def _status_of(path: str) -> _Status | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return _Status(status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _why_not() -> str | None:

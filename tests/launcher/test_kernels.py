@@ -276,20 +276,31 @@ def test_a_kernel_is_forked_only_where_all_that_was_imported_would_be_the_same(
                 (place.cwd / file).parent.rmdir()
 
 
-def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["sitecustomize.py", "installed_later.py", "sympy.py"])
+def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path, file: str) -> None:
     place, library = Place(tmp_path), tmp_path / "library"
     library.mkdir()
-    place.environ["PYTHONPATH"] += f":{library}"
+    (library / "sitecustomize.py").write_text("")  # every Python imports it
+    (library / "own.py").write_text("")
+    place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
     place.nbcache("start")
-    (library / "installed_later.py").write_text("")
+    kernels = []
 
-    kernel = place.start()
+    def is_forked() -> bool:
+        kernels.append(place.start())
+        return bool(nursery_of(kernels[-1]))
 
-    assert nursery_of(kernel) == 0
-    assert kernel.ask("__import__('installed_later').__name__") == "installed_later"
+    (library / "own.py").write_text("edited = True")  # which is not imported ahead
+    (library / "saved.ipynb").write_text("")
+    assert is_forked()
+    assert kernels[-1].ask("__import__('own').edited")
+    (library / file).write_text("edited = True")
+    assert not is_forked()
+
     place.nbcache("stop")
-    kernel.client.stop_channels()
-    kernel.manager.shutdown_kernel(now=True)
+    for kernel in kernels:
+        kernel.client.stop_channels()
+        kernel.manager.shutdown_kernel(now=True)
 
 
 def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
