@@ -199,8 +199,9 @@ _END = object()
 
 
 def _is_module(path: str) -> bool:
-    return path.endswith((".py", ".pyc", ".so")) or (
-        os.path.isdir(path) and "." not in os.path.basename(path)
+    name = os.path.basename(path)
+    return name.endswith((".py", ".pyc", ".so")) or (
+        "." not in name and name != "__pycache__" and os.path.isdir(path)
     )
 
 

@@ -181,15 +181,14 @@ def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, s
         assert forked.ask(each) != again.ask(each)
 
 
-def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start) -> None:
-    kernel = start()
-    child = (
-        "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
-    )
+def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start, tmp_path: Path) -> None:
+    kernel, runs = start(), tmp_path / "runs"
+    child = f"import time; open({str(runs)!r}, 'w').close(); time.sleep(99)"
     process = process_of(kernel)
-    sent = kernel.client.execute(child)
-    while not (children := process.children()):
+    sent = kernel.client.execute(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])")
+    while not runs.exists():  # before, Python itself may lose the interrupt
         time.sleep(0.05)
+    children = process.children()
     kernel.manager.interrupt_kernel()
     assert ends(children[0])
     while (reply := kernel.client.get_shell_msg(timeout=20))["parent_header"].get("msg_id") != sent:
@@ -206,7 +205,7 @@ def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start) 
     assert ends(process) and ends(launcher)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)])
 def test_one_does_not_outlive_the_other(start: Start, number: signal.Signals) -> None:
     kernel = start()
     process, launcher = process_of(kernel), launcher_of(kernel)
@@ -235,6 +234,7 @@ def test_its_exit_status_is_that_of_the_kernel(start: Start) -> None:
     assert kernel.manager.provisioner.process.wait(20) == 3  # type: ignore[union-attr]
 
 
+@pytest.mark.proof
 def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.nbcache("start")
@@ -276,7 +276,13 @@ def test_a_kernel_is_forked_only_where_all_that_was_imported_would_be_the_same(
                 (place.cwd / file).parent.rmdir()
 
 
-@pytest.mark.parametrize("file", ["sitecustomize.py", "installed_later.py", "sympy.py"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "sitecustomize.py",
+        *(pytest.param(each, marks=pytest.mark.proof) for each in ("own_too.py", "sympy.py")),
+    ],
+)
 def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path, file: str) -> None:
     place, library = Place(tmp_path), tmp_path / "library"
     library.mkdir()

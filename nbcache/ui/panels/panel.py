@@ -27,7 +27,7 @@ from nbcache.ui.panels.verbs import Verbs
 __all__ = ["Panel"]
 
 _INTERVAL = 0.2
-"""Seconds between two updates: a page that is sent more sticks and loses the last one (FACTS 3)."""
+"""Seconds between two updates: a page that is sent more sticks, and loses the last one."""
 _SAVED_INTERVAL = 5.0
 """Seconds between two updates of what a saved notebook keeps, while a cell runs."""
 _OPEN = ("graphs", "people", "snapshot")
