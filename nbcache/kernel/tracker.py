@@ -316,8 +316,8 @@ class Tracker:
             graphs[0].outcome = Outcome.BYPASS
             empty = bool(compile.graphs) or "inductor" in compile.phases
             graphs[0].reason = "nothing in it is to be compiled" if empty else _NO_CACHES
-        if not graphs and frame is not None and frame.graph_break_reason:
-            self._broken[_base(frame.function)] = frame.graph_break_reason
+        if not graphs and (broke := graph_break_of(compile)):
+            self._broken[_base(frame.function if frame else compile.function)] = broke
         if graphs:
             for phase, seconds in compile.phases.items():
                 graphs[0].phases[phase] = graphs[0].phases.get(phase, 0.0) + seconds
