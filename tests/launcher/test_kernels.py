@@ -187,12 +187,12 @@ def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, s
         assert forked.ask(each) != again.ask(each)
 
 
-@pytest.mark.proof
 def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start, tmp_path: Path) -> None:
     kernel, runs = start(), tmp_path / "runs"
     child = f"import time; open({str(runs)!r}, 'w').close(); time.sleep(99)"
     process = process_of(kernel)
-    sent = kernel.client.execute(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])")
+    cell = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
+    sent = kernel.client.execute(cell, stop_on_error=False)  # or what is asked next may be given up as well
     while not runs.exists():  # before, Python itself may lose the interrupt
         time.sleep(0.05)
     children = process.children()
