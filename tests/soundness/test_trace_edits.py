@@ -13,17 +13,12 @@ from soundness.restarts import Restarts
 from soundness.test_edits import difference, edited
 from soundness.traced import PARTLY, TRACED, UNTRACED
 
-pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("traces")]  # for its fixtures
+# Traces are off by default, and each row takes many restarts: these are proofs.
+pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("traces")]  # for its fixtures
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
 ATTACKED = {"held": HELD, "mended": MENDED}
-COMMON = ("closures", "sets")
-
-
-def proof_unless_common(name: str) -> Any:
-    """Return a subject's name; most are proofs, as each takes many restarts and traces are off by default."""
-    return pytest.param(name, marks=() if name in COMMON else pytest.mark.proof)
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:
@@ -32,7 +27,7 @@ def reasons(answer: dict[str, Any]) -> list[str]:
     return [reason for _, direction, reason in answer["graphs"] if direction != "backward"]
 
 
-@pytest.mark.parametrize("name", [proof_unless_common(name) for name in TRACED])
+@pytest.mark.parametrize("name", [*TRACED])
 def test_a_function_is_not_traced_again_unless_its_answer_may_be_another(
     name: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
@@ -57,7 +52,7 @@ def test_a_function_is_not_traced_again_unless_its_answer_may_be_another(
     assert not problems
 
 
-@pytest.mark.parametrize("name", [proof_unless_common(name) for name in TRACED])
+@pytest.mark.parametrize("name", [*TRACED])
 def test_what_is_stored_is_what_another_process_traces(
     name: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
@@ -223,7 +218,7 @@ def results(compile):
     assert reason == f"not stored: {told}"
 
 
-@pytest.mark.parametrize("name", [proof_unless_common(name) for name in (*PARTLY, *UNTRACED, *ATTACKS)])
+@pytest.mark.parametrize("name", [*PARTLY, *UNTRACED, *ATTACKS])
 def test_a_function_that_reads_what_no_fact_tells_is_traced_again(
     name: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
