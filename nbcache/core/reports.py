@@ -20,6 +20,7 @@ __all__ = [
     "Difference",
     "Explanation",
     "GraphRecord",
+    "bare_name",
     "has_own_name",
 ]
 
@@ -32,6 +33,11 @@ another kernel that compiles the same graph; `load` is reading from caches and l
 
 RESUMED = " (resumed)"
 """What follows the name of a function that goes on after a graph break."""
+
+
+def bare_name(function: str) -> str:
+    """Return what the parts of a function share: after a break, torch names them without their class."""
+    return function.removesuffix(RESUMED).rpartition(".")[2]
 
 
 def has_own_name(function: str) -> bool:

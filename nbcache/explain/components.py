@@ -257,13 +257,11 @@ def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Diff
 
 def _part(name: str, before: str, now: str) -> Difference | None:
     """Return what differs of a component that has several parts; None where it has not."""
-    pairs = zip(_items(before), _items(now), strict=False)
-    changed = [index for index, (old, new) in enumerate(pairs) if old != new]
-    if name not in _PARTS or not changed:
-        return None
     words = {"True": "on", "False": "off"}
-    old, new = (_items(each)[changed[0]] for each in (before, now))
-    return Difference(_PARTS[name][changed[0]], words.get(old, old), words.get(new, new))
+    for what, old, new in zip(_PARTS.get(name, ()), _items(before), _items(now), strict=False):
+        if old != new:
+            return Difference(what, words.get(old, old), words.get(new, new))
+    return None
 
 
 def _items(text: str) -> list[str]:

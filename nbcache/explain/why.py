@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbcache.core.model import Direction
-from nbcache.core.reports import RESUMED, Explanation, GraphRecord
+from nbcache.core.reports import RESUMED, Explanation, GraphRecord, bare_name
 from nbcache.explain.actions import next_action
 
 __all__ = ["Why", "explain"]
@@ -80,6 +80,5 @@ def _fell_into(graph: GraphRecord, known: Sequence[GraphRecord]) -> int:
 
 
 def _whose(graph: GraphRecord) -> tuple[object, ...]:
-    """Return what the parts of one function share: after a break, torch names them without their class."""
-    name = graph.function.removesuffix(RESUMED).rpartition(".")[2]
-    return (name, graph.location.rpartition(":")[0], graph.cell)
+    """Return what the parts of one function share, in one run of a cell."""
+    return (bare_name(graph.function), graph.location.rpartition(":")[0], graph.cell)

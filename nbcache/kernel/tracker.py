@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nbcache.core.model import Direction, Outcome
-from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord
+from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord, bare_name
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (
@@ -62,11 +62,6 @@ _PHASES = {
 _LOOKUP = "nbcache.lookup"
 _MOST_NAMED = 3
 """Kernels that are named where they are tuned again."""
-
-
-def _base(function: str) -> str:
-    """Return what the parts of a function share: after a break, torch names them without their class."""
-    return function.removesuffix(RESUMED).rpartition(".")[2]
 
 
 @dataclass(slots=True)
@@ -317,7 +312,7 @@ class Tracker:
             empty = bool(compile.graphs) or "inductor" in compile.phases
             graphs[0].reason = "nothing in it is to be compiled" if empty else _NO_CACHES
         if not graphs and (broke := graph_break_of(compile)):
-            self._broken[_base(frame.function if frame else compile.function)] = broke
+            self._broken[bare_name(frame.function if frame else compile.function)] = broke
         if graphs:
             for phase, seconds in compile.phases.items():
                 graphs[0].phases[phase] = graphs[0].phases.get(phase, 0.0) + seconds
@@ -363,7 +358,7 @@ class Tracker:
         forward = None if graph.backward else frame
         broke = graph_break_of(compile) if forward else None
         if forward and forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
-            earlier = self._broken.pop(_base(forward.function), None)
+            earlier = self._broken.pop(bare_name(forward.function), None)
             broke = broke or earlier
         return GraphRecord(
             function=frame.function if frame else compile.function,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import runpy
 import select
 import signal
@@ -127,10 +126,8 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         arguments = [*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
     sys.argv[:] = ["ipykernel_launcher", *arguments]
-    for number in (signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tempfile.tempdir = None
-    random.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:

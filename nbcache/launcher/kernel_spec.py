@@ -24,7 +24,6 @@ NAME = "nbcache"
 _TITLE = f"Python {sys.version_info.major} (nbcache)"
 PYTHON_OPTIONS = ["-Xfrozen_modules=off"]
 """What ipykernel starts Python with, for its debugger."""
-_SECONDS = 2.0
 _START_SECONDS = 300.0
 
 
@@ -85,7 +84,7 @@ def installed() -> Path | None:
 
 def nurseries() -> list[dict[str, Any]]:
     """Return what each of the user's nurseries says of itself."""
-    return [said for name in _names() if (said := _asked(name, "status")) is not None]
+    return [said for name in _names() if (said := protocol.request(name, "status")) is not None]
 
 
 def start() -> dict[str, Any]:
@@ -119,7 +118,7 @@ def start() -> dict[str, Any]:
 
 def stop() -> list[int]:
     """End the user's nurseries, and return their processes; kernels that they have forked go on."""
-    ended = [said["stopped"] for name in _names() if (said := _asked(name, "stop")) is not None]
+    ended = [said["stopped"] for name in _names() if (said := protocol.request(name, "stop")) is not None]
     for process in protocol.starting():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGTERM)
@@ -137,20 +136,6 @@ def _names() -> list[str]:
             where="nbcache kernel",
             next_step="see that it is yours, and that nobody else can use it",
         ) from error
-
-
-def _asked(name: str, what: str) -> dict[str, Any] | None:
-    """Return a nursery's answer; None where it has ended, and its socket is removed."""
-    try:
-        with protocol.ask(name, _SECONDS) as connection:
-            protocol.send(connection, {"ask": what})
-            answer: dict[str, Any] = protocol.receive(connection)[0]
-            return answer
-    except ConnectionRefusedError:
-        protocol.forget(name)
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def _given() -> dict[str, Any]:

@@ -11,7 +11,6 @@ import ctypes
 import gc
 import glob
 import importlib
-import json
 import os
 import select
 import signal
@@ -43,7 +42,6 @@ _LEAST_FREE = 0.05
 """Where less of the machine's memory is available, it ends."""
 _MOST = 2
 """So many nurseries a user has: those that were used last."""
-_ASK_SECONDS = 2.0
 _BUSY = 0.5
 """It imports while so many processors are idle."""
 _COARSE_NS = 100_000_000
@@ -123,7 +121,7 @@ class _Nursery:
                 continue
             connection, _ = self._listener.accept()
             with connection:
-                connection.settimeout(_ASK_SECONDS)
+                connection.settimeout(protocol.REQUEST_SECONDS)
                 try:
                     asked = self._answer(connection)
                 except (OSError, ValueError, KeyError, TypeError):  # who asks has gone, or is nobody of ours
@@ -321,12 +319,7 @@ def _make_room(name: str) -> None:
     """End those of this user's nurseries that are longest unused, where there are too many."""
     others = [each for each in protocol.names() if each != name]
     for each in others[: max(0, len(others) - _MOST + 1)]:
-        try:
-            with protocol.ask(each, _ASK_SECONDS) as connection:
-                protocol.send(connection, {"ask": "stop"})
-                protocol.receive(connection)
-        except (OSError, json.JSONDecodeError):
-            protocol.forget(each)
+        protocol.request(each, "stop")
 
 
 if __name__ == "__main__":

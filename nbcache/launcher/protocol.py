@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
+    "REQUEST_SECONDS",
     "alone",
     "ask",
     "check_peer",
@@ -25,11 +26,14 @@ __all__ = [
     "listen",
     "names",
     "receive",
+    "request",
     "send",
     "starting",
     "used",
 ]
 
+REQUEST_SECONDS = 2.0
+"""How long either end waits for the other to go on with a request."""
 _MOST_BYTES = 8 << 20
 _LENGTH = struct.Struct("!I")
 _SUFFIX = ".nursery"
@@ -135,6 +139,20 @@ def used(name: str) -> None:
     """Note that a nursery has just been of use."""
     with _address(name) as address:
         os.utime(address)
+
+
+def request(name: str, what: str) -> dict[str, Any] | None:
+    """Return what a nursery answers; None where it does not. The socket of one that has ended is removed."""
+    try:
+        with ask(name, REQUEST_SECONDS) as connection:
+            send(connection, {"ask": what})
+            answer: dict[str, Any] = receive(connection)[0]
+            return answer
+    except ConnectionRefusedError:
+        forget(name)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def forget(name: str) -> None:

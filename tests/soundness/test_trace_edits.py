@@ -64,7 +64,6 @@ def test_what_is_stored_is_what_another_process_traces(
     assert [*map(str, reasons(audited))] == [AGREES] * len(reasons(before))
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     "name", [*(f"held: {name}" for name in HELD), *(f"mended: {name}" for name in MENDED)]
 )
@@ -274,7 +273,7 @@ STEPS = [
 
 @pytest.mark.parametrize(
     "where",
-    [pytest.param(step, marks=pytest.mark.proof if step not in STEPS[1:8:3] else ()) for step in STEPS],
+    STEPS,
 )
 def test_a_fault_at_any_step_means_that_torch_traces(
     where: str, both: tuple[Restarts, Restarts], tmp_path: Path
@@ -293,7 +292,6 @@ def test_a_fault_at_any_step_means_that_torch_traces(
     assert reasons(again)[0].startswith(ADOPTED)
 
 
-@pytest.mark.proof
 def test_an_interrupt_leaves_nothing_behind_and_passes(
     both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
