@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import runpy
@@ -71,8 +72,7 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     ready, told = os.pipe()
     if kernel := os.fork():
         try:
-            for each in (*files, told):
-                os.close(each)
+            _close_all_but(connection.fileno(), ready)  # the nursery's lock as well, which would outlive it
             os.read(ready, 1)  # until it has a session of its own, which signals are for
             _watch(connection, kernel)
         finally:
@@ -82,6 +82,14 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     os.setsid()
     os.close(told)
     return Asked(value, (copies[0], copies[1], copies[2]), ahead)
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close all files but the standard streams and those that are `kept`."""
+    for each in map(int, os.listdir("/proc/self/fd")):
+        if each > 2 and each not in kept:
+            with contextlib.suppress(OSError):  # the one by which they were listed
+                os.close(each)
 
 
 def _watch(connection: socket.socket, kernel: int) -> None:

@@ -251,7 +251,10 @@ def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_
     assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
     following = place.start()
     assert nursery_of(following) == 0
-    for each in (kernel, following):
+    place.nbcache("start")  # or the one that the ordinary kernel has started
+    last = place.start()
+    assert nursery_of(last)
+    for each in (kernel, following, last):
         each.client.stop_channels()
         each.manager.shutdown_kernel(now=True)
     place.nbcache("stop")
