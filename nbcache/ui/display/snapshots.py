@@ -31,6 +31,8 @@ __all__ = [
     "arrival_line",
     "held",
     "left_out",
+    "pending_words",
+    "restored_words",
     "snapshot_json",
     "snapshot_lines",
     "taken_parts",
@@ -149,6 +151,16 @@ def arrival(
             next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
             hindrances.append(("this kernel compiles for this CPU only", next_step))
     return DOT.join(parts), hindrances
+
+
+def restored_words(graphs: int, artifacts: int, where: str) -> str:
+    """Return what was restored, in a sentence."""
+    return f"restored {counted(graphs, 'graph')}, {counted(artifacts, 'artifact')}, of {one_line(where)}"
+
+
+def pending_words(where: str) -> str:
+    """Return when a snapshot is restored that came before torch was imported."""
+    return f"{one_line(where)} is restored as soon as torch is imported"
 
 
 def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from nbcache.shared.client import SharedClient
 from nbcache.snapshots.sources import beside
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.rows import StoreFigures, shared_parts
-from nbcache.ui.display.why import render_why
+from nbcache.ui.display.snapshots import pending_words, restored_words
 from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.connect_magics import ConnectMagics, publication_lines
@@ -213,10 +213,9 @@ class PanelVerbs:
 
     def shown(self, verb: str) -> Rendered:
         """Return what `%nbcache doctor`, `why`, `stats` or `timeline` shows."""
-        if verb == "why":
-            return render_why(self._session.why())
         shows = {
             "doctor": self._own.checked,
+            "why": self._own.explained,
             "stats": self._history.figures,
             "timeline": self._history.bars,
         }
@@ -266,10 +265,9 @@ class PanelVerbs:
     def restore(self) -> Sequence[str]:
         """Do what `%nbcache restore` does."""
         return [
-            f"{one_line(each.where)} is restored as soon as torch is imported"
+            pending_words(each.where)
             if each.pending
-            else f"restored {counted(each.graphs, 'graph')}, {counted(each.artifacts, 'artifact')}, "
-            f"of {one_line(each.where)}"
+            else restored_words(each.graphs, each.artifacts, each.where)
             for each in self._session.restore()
         ]
 

@@ -93,6 +93,10 @@ class SessionMagics:
         names = [word for word in arguments if word != "--json"]
         if unknown := [word for word in names if word.startswith("-")] or names[1:]:
             raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
+        show(self.explained(*names), "--json" in arguments)
+
+    def explained(self, *names: str) -> Rendered:
+        """Return what `why` shows, of the last cell's graphs or of those of one name."""
         rows = self._session.why(*names)
         last = [report for report in self._session.reports if report.graphs or report.notices][-1:]
         said = [text for report in last for text in report.notices]
@@ -108,7 +112,7 @@ class SessionMagics:
             cell_now = last[0].cell
             which = cell_now.label if cell_now else "the last cell"
             remark = f"{which} compiled no graph; what follows is of {of}"
-        show(render_why(rows, said, remark), "--json" in arguments)
+        return render_why(rows, said, remark)
 
     def config(self, arguments: list[str]) -> None:
         """Show each setting, or change some."""

@@ -27,7 +27,15 @@ from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, Taken, beside, destina
 from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.snapshots.versions import attributed
 from nbcache.ui.display.cell_titles import cell_titles
-from nbcache.ui.display.snapshots import arrival_line, held, left_out, snapshot_lines, taken_parts
+from nbcache.ui.display.snapshots import (
+    arrival_line,
+    held,
+    left_out,
+    pending_words,
+    restored_words,
+    snapshot_lines,
+    taken_parts,
+)
 
 __all__ = ["ShareMagics", "confirmed"]
 
@@ -195,11 +203,10 @@ class ShareMagics:
             restored = self._sharing.restore(taken_in)
         for received, manifest in restored:
             if manifest is None:
-                print(f"nbcache: {one_line(received.where)} is restored as soon as torch is imported")
+                print(f"nbcache: {pending_words(received.where)}")
             else:
-                artifacts = counted(len(manifest.digests), "artifact")
-                graphs = counted(len(manifest.graphs), "graph")
-                print(f"nbcache: restored {graphs}, {artifacts}, of {one_line(received.where)}")
+                graphs, artifacts = len(manifest.graphs), len(manifest.digests)
+                print(f"nbcache: {restored_words(graphs, artifacts, received.where)}")
             for why, next_step in left_out(received, self._session.settings.trust, self._session.judge):
                 print(f"  {why} ({next_step})")
         used = {received.version for received, _ in restored}
