@@ -44,12 +44,14 @@ Rule = Callable[["Objects", Any], str | None]
 _MOST_OBJECTS = 300_000
 _LONGEST_TEXT = 200
 """Characters that a digest shows of a plain value; of a longer one it shows a hash."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran."""
 _IMMUTABLE = 1 << 8
 """Of `__flags__`: a class whose attributes cannot be set."""
-_VALUES = (frozenset, range, slice, tuple, types.CodeType, types.MethodType, types.MethodWrapperType)
+_VALUES = frozenset(
+    {frozenset, range, slice, tuple, types.CodeType, types.MethodType, types.MethodWrapperType}
+)
 """Types of which it does not matter whether two are the very same object."""
 _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
@@ -122,13 +124,30 @@ def _constant(value: Any) -> str:
 
 
 def _hash(parts: Iterable[str]) -> str:
-    encoded = (part.encode("utf-8", "surrogatepass") for part in parts)
-    told = b"".join([b"%d:%b" % (len(each), each) for each in encoded])
+    told = "".join([f"{len(part)}:{part}" for part in parts]).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(told, digest_size=16).hexdigest()
 
 
-_EMPTY = {kind: f"{kind.__name__} 0 {_hash(())}" for kind in (OrderedDict, dict)}
+_EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {_hash(())}" for kind in (OrderedDict, dict)}
 """The digests of empty dictionaries."""
+
+
+class _Kind:
+    """What all values of a type have in common."""
+
+    __slots__ = ("empty", "has_identity", "is_apart", "is_code", "make")
+
+    def __init__(self, kind: type, values: tuple[type, ...], make: Callable[[Any], str]) -> None:
+        self.make = make
+        """Makes the digest of a value."""
+        self.has_identity = kind not in _VALUES
+        """Whether it matters which of two that are equal it is."""
+        self.is_code = issubclass(kind, _CODE)
+        """Whether a value counts whole, whoever holds it."""
+        self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
+        """Whether a value counts by its type alone where an instance holds it."""
+        self.empty = _EMPTY.get(kind)
+        """The digest of one that holds nothing; None where that depends on more."""
 
 
 class Objects:
@@ -160,19 +179,20 @@ class Objects:
         self._ignored = ignored
         self._held_by_instance = False
         """Whether what is looked at now is held by an instance, a closure or a function's defaults."""
-        self._begun: list[tuple[int, bool]] = []
-        """Ids of the objects within which the one is that is looked at now, and whether they were held so."""
+        self._begun: dict[tuple[int, bool], int] = {}
+        """Ids of the objects within which the one is that is looked at now, whether they were held so, and
+        how deep they are.
+        """
         self._found: dict[tuple[int, bool], str] = {}
         self._alive: list[Any] = []
         self._opaque: set[int] = set()
         self._numbers: dict[int, int] = {}
         """By id, objects that were come to: the how manieth each was."""
-        self._met = hashlib.blake2b(digest_size=16)
-        """Grows by the number of each object that is come to, however often."""
-        self._makers: dict[type, Callable[[Any], str]] = {}
-        """What makes the digest of a value, by its type."""
-        self._apart: dict[type, bool] = {}
-        """Whether values of a type count by their type alone where an instance holds them."""
+        self._met: list[int] = []
+        """The number of each object that was come to, as often as it was."""
+        self._kinds: dict[type, _Kind] = {}
+        self._ones: dict[str, str] = {}
+        """By the digest of a type: that of a value of which the type counts alone."""
         self.unordered: set[int] = set()
         """Ids of sets whose order differs between processes."""
 
@@ -189,7 +209,7 @@ class Objects:
     @property
     def identity(self) -> str:
         """The digest of which of the objects so far were the very same."""
-        return self._met.hexdigest()
+        return hashlib.blake2b(b"".join([b"%d " % each for each in self._met]), digest_size=16).hexdigest()
 
     @property
     def registrations(self) -> str:
@@ -212,54 +232,56 @@ class Objects:
 
     def _meet(self, value: Any) -> None:
         """Note that an object is come to: where it is met again, it is the same."""
-        if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._numbers)
+        number = self._numbers.get(id(value))
+        if number is None:
+            self._numbers[id(value)] = number = len(self._numbers)
             self._alive.append(value)
-        self._met.update(b"%d " % self._numbers[id(value)])
+        self._met.append(number)
 
     def digest(self, value: Any) -> str:
         """Return the digest of a value, a text of one line; Unknown of a NaN, and where there is too much."""
-        kind = type(value)
-        if kind in _PLAIN:
-            if value != value:
-                raise Unknown("it holds a NaN, which lists find by its identity")
-            text = f"{kind.__name__} {value!r}"
-            return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
-        if kind not in _VALUES:
+        type_ = type(value)
+        if type_ in _PLAIN:
+            return _plain(type_, value)
+        kind = self._kinds.get(type_) or self._kind(type_)
+        if kind.has_identity:
             self._meet(value)
         before = self._held_by_instance
-        if kind in _EMPTY and not value:  # most of what modules hold
-            return self._found.setdefault((id(value), before), _EMPTY[kind])
-        if issubclass(kind, _CODE):
+        if kind.empty is not None and not value:  # most of what modules hold
+            return self._found.setdefault((id(value), before), kind.empty)
+        if kind.is_code:
             self._held_by_instance = False
-        elif before and not self._deeply and self._is_apart(kind):
-            return self._join("one", self.digest(kind))
+        elif before and kind.is_apart and not self._deeply:
+            of_type = self.digest(type_)
+            found = self._ones.get(of_type)
+            if found is None:
+                found = self._ones[of_type] = self._join("one", of_type)
+            return found
         try:
-            return self._counted(value)
+            return self._counted(value, kind)
         finally:
             self._held_by_instance = before
 
-    def _is_apart(self, kind: type) -> bool:
-        found = self._apart.get(kind)
-        if found is None:
-            found = self._apart[kind] = not issubclass(kind, (*_NO_INSTANCES, *self._values))
+    def _kind(self, type_: type) -> _Kind:
+        found = self._kinds[type_] = _Kind(type_, self._values, self._maker(type_))
         return found
 
-    def _counted(self, value: Any) -> str:
+    def _counted(self, value: Any, kind: _Kind) -> str:
         key = id(value), self._held_by_instance
         found = self._found.get(key)
         if found is not None:
             return found
-        if key in self._begun:
-            return f"within {len(self._begun) - self._begun.index(key)}"
+        depth = self._begun.get(key)
+        if depth is not None:
+            return f"within {len(self._begun) - depth}"
         if len(self._found) >= self._most:
             raise Unknown("more objects than nbcache looks at")
         self._alive.append(value)
-        self._begun.append(key)
+        self._begun[key] = len(self._begun)
         try:
-            found = self._found[key] = self._make(value)
+            found = self._found[key] = self._make(value, kind)
         finally:
-            self._begun.pop()
+            del self._begun[key]
         return found
 
     def opaque(self, value: Any) -> str:
@@ -270,16 +292,12 @@ class Objects:
     def _join(self, kind: str, *parts: str) -> str:
         return f"{kind} {_hash(parts)}"
 
-    def _make(self, value: Any) -> str:
+    def _make(self, value: Any, kind: _Kind) -> str:
         for rule in self._rules:
             found = rule(self, value)
             if found is not None:
                 return found or self.opaque(value)
-        kind = type(value)
-        make = self._makers.get(kind)
-        if make is None:
-            make = self._makers[kind] = self._maker(kind)
-        return make(value)
+        return kind.make(value)
 
     def _maker(self, kind: type) -> Callable[[Any], str]:
         """Return what makes the digests of values of this type."""
@@ -309,9 +327,15 @@ class Objects:
                 lambda value: self._holding(value, "partial", kind, value.func, value.args, value.keywords),
             ),
             (CACHED, lambda value: self._holding(value, "cached", value.__wrapped__)),
-            ((*_LISTS, *_DICTS), self._container),
         )
-        return next((make for kinds, make in makers if issubclass(kind, kinds)), self._instance)
+        make = next((make for kinds, make in makers if issubclass(kind, kinds)), None)
+        if make is not None:
+            return make
+        return (
+            self._container_maker(kind)
+            if issubclass(kind, (*_LISTS, *_DICTS))
+            else self._instance_maker(kind)
+        )
 
     def _parts(self, name: str, *parts: Any) -> str:
         return self._join(name, *map(self.digest, parts))
@@ -367,27 +391,37 @@ class Objects:
             return f"{type(value).__name__} {' '.join(map(str, names))}"
         return self._join(f"bound {value.__qualname__}", self.digest(bound))
 
-    def _container(self, value: Any) -> str:
-        kind = type(value)
+    def _container_maker(self, kind: type) -> Callable[[Any], str]:
         native = native_class(kind)
         base: Any = next((each for each in (*_LISTS, *_DICTS) if native is each), None)
         if base is None:
-            return self.opaque(value)
-        parts = [] if kind is base else [self.digest(kind), *self._held(value)]
-        if issubclass(base, (defaultdict, deque)):
-            parts.append(self.digest(value.default_factory if base is defaultdict else value.maxlen))
-        if issubclass(base, dict):
-            return self._join(f"{base.__name__} {dict.__len__(value)}", *parts, *self._items(value))
+            return self.opaque
+
+        def make(value: Any) -> str:
+            parts = [] if kind is base else [self.digest(kind), *self._held(value)]
+            if issubclass(base, (defaultdict, deque)):
+                parts.append(self.digest(value.default_factory if base is defaultdict else value.maxlen))
+            if issubclass(base, dict):
+                return self._join(f"{base.__name__} {dict.__len__(value)}", *parts, *self._items(value))
+            elements = self._elements(value, base)
+            if elements is None:
+                return self.opaque(value)
+            return self._join(f"{base.__name__} {len(elements)}", *parts, *map(self.digest, elements))
+
+        return make
+
+    def _elements(self, value: Any, base: Any) -> list[Any] | None:
+        """Return what a list or set holds, in an order that all processes find; None where there is none."""
         elements = [*base.__iter__(value)]
         if base in (set, frozenset):
             names = {id(each): _name(each) for each in elements}
             if None in names.values():
-                return self.opaque(value)
+                return None
             if not all(type(each) in (int, bool) for each in elements):  # else the order is told as it is
                 elements.sort(key=lambda each: str(names[id(each)]))
                 if len(elements) > 1:
                     self.unordered.add(id(value))
-        return self._join(f"{base.__name__} {len(elements)}", *parts, *map(self.digest, elements))
+        return elements
 
     def _items(self, value: dict[Any, Any]) -> list[str]:
         items = OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
@@ -398,19 +432,34 @@ class Objects:
         return self._named(held(type(value), value), self._ignored)
 
     def _named(self, values: Mapping[str, Any], ignored: frozenset[str]) -> list[str]:
-        names = sorted((name for name in values if name not in ignored), key=str)
+        names = [name for name in values if name not in ignored]
+        names.sort(key=str)
         return [part for name in names for part in (str(name), self.digest(values[name]))]
 
-    def _instance(self, value: Any) -> str:
-        kind = type(value)
+    def _instance_maker(self, kind: type) -> Callable[[Any], str]:
         native = native_class(kind)
         if native in _PLAIN:
             text: Any = native.__repr__  # not what the class tells
-            return self._join("plain", self.digest(kind), text(value), *self._held(value))
-        of_python = kind is object or has_python(kind) or has_dictionary(value)
-        if native is types.SimpleNamespace or (native is object and of_python):
+            return lambda value: self._join("plain", self.digest(kind), text(value), *self._held(value))
+        if native is types.SimpleNamespace or (native is object and (kind is object or has_python(kind))):
+            return lambda value: self._join("instance", self.digest(kind), *self._held(value))
+        if native is not object:
+            return self.opaque
+
+        def make(value: Any) -> str:
+            if not has_dictionary(value):
+                return self.opaque(value)
             return self._join("instance", self.digest(kind), *self._held(value))
-        return self.opaque(value)
+
+        return make
+
+
+def _plain(kind: type, value: Any) -> str:
+    """Return the digest of a number, a text or a constant of Python's own; Unknown of a NaN."""
+    if value != value:
+        raise Unknown("it holds a NaN, which lists find by its identity")
+    text = f"{kind.__name__} {value!r}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
 
 
 def _full_name(cls: type) -> str:

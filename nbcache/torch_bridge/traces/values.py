@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -111,26 +112,38 @@ def _rule(torch: ModuleType) -> Rule:
     dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
     variables = environment()
 
-    def rule(objects: Objects, value: Any) -> str | None:
-        kind = type(value)
-        if value is variables[0] or value is variables[1]:
-            return "environment"  # each variable that code reads counts by itself
+    operators = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+    namespaces = (torch._ops._OpNamespace, torch._ops._Ops)
+    known: dict[type, Rule | None] = {}
+    """The rules of types that were met."""
+
+    def in_context(objects: Objects, value: Any) -> str:
+        now = value.get(variables)  # what nobody can have set
+        return f"context variable {value.name} {'unset' if now is variables else objects.digest(now)}"
+
+    def of_type(kind: type) -> Rule | None:
         if issubclass(kind, torch.Tensor):
-            return _tensor(torch, objects, value)
+            return partial(_tensor, torch)
         if kind is ContextVar:
-            now = value.get(variables)  # what nobody can have set
-            return f"context variable {value.name} {'unset' if now is variables else objects.digest(now)}"
+            return in_context
         if issubclass(kind, plain):
-            return f"{kind.__name__} {value}"
-        if issubclass(
-            kind, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
-        ):
-            return f"operator {value}"
-        if issubclass(kind, (torch._ops._OpNamespace, torch._ops._Ops)):
-            return f"operators {value.__name__}"
+            return lambda objects, value: f"{kind.__name__} {value}"
+        if issubclass(kind, operators):
+            return lambda objects, value: f"operator {value}"
+        if issubclass(kind, namespaces):
+            return lambda objects, value: f"operators {value.__name__}"
         return None
 
+    def rule(objects: Objects, value: Any) -> str | None:
+        kind = type(value)
+        if kind not in known:
+            known[kind] = of_type(kind)
+        of_value = known[kind]
+        return None if of_value is None else of_value(objects, value)
+
     def treated(objects: Objects, value: Any) -> str | None:
+        if value is variables[0] or value is variables[1]:
+            return "environment"  # each variable that code reads counts by itself
         found = rule(objects, value)
         code = value.__code__ if type(value) is FunctionType else None
         if code is not None and code.co_filename.startswith(dynamo):  # which it marks once it has traced them
