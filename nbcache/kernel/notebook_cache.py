@@ -169,6 +169,10 @@ class NotebookCache:
         logger.debug("looked up %s %s here: %d found", type, key, len(found))
         return found
 
+    def at_hand(self, type: str) -> Sequence[Artifact]:
+        """Return what was read ahead of this type, and nobody has asked for yet."""
+        return self._prefetcher.at_hand(type)
+
     def keys_of(self, type: str, timeout: float) -> list[str]:
         """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
         return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))

@@ -105,6 +105,11 @@ class Prefetcher:
         """Return the graphs that manifests tell of; nothing where that is not known yet."""
         return self._graphs
 
+    def at_hand(self, type: str) -> list[Artifact]:
+        """Return the artifacts of a type that were read ahead and not popped yet."""
+        with self._lock:
+            return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
+
     def pop(self, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under a type and key, from wherever they are; nothing is held any more."""
         with self._lock:

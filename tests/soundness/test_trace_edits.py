@@ -85,12 +85,12 @@ def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
 ) -> None:
     doctored = """
 import dataclasses
-import nbcache.torch_bridge.traces.lane as lane
-original = lane.from_bytes
+import nbcache.torch_bridge.traces.reading as reading
+original = reading.from_bytes
 def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
-lane.from_bytes = with_fewer_guards
+reading.from_bytes = with_fewer_guards
 # %%
 """
     first, second = both
@@ -235,6 +235,7 @@ def test_a_function_that_reads_what_no_fact_tells_is_traced_again(
 FAULTY = """
 import torch
 import nbcache.torch_bridge.traces.lane as lane
+import nbcache.torch_bridge.traces.reading as reading
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.guards as guards
 owner, name = {where}
@@ -259,7 +260,7 @@ def results(compile):
     return [found, torch.tensor(len(installed))]
 """
 STEPS = [
-    "lane, 'from_bytes'",
+    "reading, 'from_bytes'",
     "lane, 'checked'",
     "lane, 'adopted'",
     "guards.CheckFunctionManager, '__init__'",

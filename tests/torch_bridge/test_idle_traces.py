@@ -32,12 +32,12 @@ print([
 """
 FEWER_GUARDS = """\
 import dataclasses
-import nbcache.torch_bridge.traces.lane as lane
-original = lane.from_bytes
+import nbcache.torch_bridge.traces.reading as reading
+original = reading.from_bytes
 def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
-lane.from_bytes = with_fewer_guards
+reading.from_bytes = with_fewer_guards
 """
 OTHER_KEY = """\
 import nbcache.torch_bridge.traces.later as later
@@ -89,6 +89,7 @@ def test_a_trace_is_tried_and_what_was_adopted_is_audited_while_no_cell_runs(
     kernel = start_kernel(tracing)
     run(kernel, LOG, LOAD)
     kernel.idle()
+    assert slices(kernel) == ["record a trace", "adopt a trace", "read a trace", "read a trace"]
     assert run(kernel, *CELLS[:-1]) == expected[1:-1]
     assert len(audits(kernel, 1)) == 1
     result, before = kernel.run(f"{INFER}\n{KNOWN}").splitlines()

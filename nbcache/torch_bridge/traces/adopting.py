@@ -15,7 +15,7 @@ from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
 from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.sources import made_guard
+from nbcache.torch_bridge.traces.reading import ReadTrace
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 __all__ = ["Adopted", "adopted"]
@@ -56,8 +56,9 @@ def adopted(
     import torch._dynamo.guards as guards
     import torch._dynamo.utils as utils
 
-    trace, code = found.trace, code_from(found.trace.code, constant_from)
-    names, sources = found.names, found.sources
+    trace, names, sources = found.read.trace, found.read.names, found.read.sources
+    code = code_from(trace.code, constant_from)
+    values = dict(zip(sources, found.values, strict=True))
     inputs = [found.values[index] for index in trace.inputs]
     _refuse_overlap(torch, inputs)
     added = [name for name in trace.imports if name not in frame.scope]
@@ -72,9 +73,9 @@ def adopted(
             else:
                 value = _value(kind, place, frame, trace, inputs, load)
             cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
-        graph = _output_graph(torch, found, frame)
+        graph = _output_graph(torch, found.read, frame, values)
         graph.cleanups = cleanups
-        with _known_values(guards, dict(zip(sources, found.values, strict=True))):
+        with _known_values(guards, values):
             manager = guards.CheckFunctionManager(
                 frame.code,
                 graph,
@@ -108,8 +109,9 @@ def _note_sizes(torch: ModuleType, found: Checked, frame: Frame) -> None:
         f_code = frame.code
         closure = frame.closure
 
-    for index, (source, value) in enumerate(zip(found.sources, found.values, strict=True)):
-        if type(value) is torch.Tensor and index in found.trace.inputs:
+    inputs = {*found.read.trace.inputs}
+    for index, (source, value) in enumerate(zip(found.read.sources, found.values, strict=True)):
+        if type(value) is torch.Tensor and index in inputs:
             entry = pgo.FrameStateSizeEntry.make_tensor(tuple(value.shape), value.stride())
         elif type(value) is int and type(source).__name__ == "LocalSource":
             entry = pgo.FrameStateSizeEntry.make_scalar(value)
@@ -203,19 +205,13 @@ def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
         builder.__init__ = begin
 
 
-def _output_graph(torch: ModuleType, found: Checked, frame: Frame) -> Any:
+def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapping[Any, Any]) -> Any:
     """Return what stands in for Dynamo's graph: as much of it as is asked for after the tracing."""
-    import torch._dynamo.guards as guards
     import torch._dynamo.output_graph as output_graph
     from torch._guards import GuardsSet, TracingContext
     from torch.utils._ordered_set import OrderedSet
 
-    trace, names, sources = found.trace, found.names, found.sources
-    values = dict(zip(sources, found.values, strict=True))
-
-    def weak(source: Any) -> Any:
-        return guards.TensorWeakRef(values[source])
-
+    trace, names, sources = read.trace, read.names, read.sources
     state = torch._C._dynamo.guards.GlobalStateGuard()
     state.__setstate__(trace.state)
     builtins = next((names[name] for name, kind, _ in trace.installed if kind == "builtins"), None)
@@ -232,9 +228,7 @@ def _output_graph(torch: ModuleType, found: Checked, frame: Frame) -> Any:
         functorch_layers=[],
         current_device=None,
         global_state_guard=state,
-        _guards=GuardsSet(
-            OrderedSet(made_guard(row, sources, guards.GuardBuilder, weak) for row in trace.guards)
-        ),
+        _guards=GuardsSet(OrderedSet(read.guards(values))),
         _aotautograd_guards=[],
         skip_guards_check=True,
         name_of_builtins_dict_key_in_fglobals=builtins,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from nbcache.torch_bridge.traces.facts import (
     scope_of,
 )
 from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.sources import read_sources
+from nbcache.torch_bridge.traces.reading import ReadTrace
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     DEEPLY,
@@ -41,33 +41,26 @@ _SHOWN = ("bool ", "int ", "float ", "str ", "NoneType ")
 class Checked:
     """A trace all of whose facts hold, with what its sources stand for here."""
 
-    def __init__(
-        self, trace: Trace, names: Mapping[str, str], sources: Sequence[Any], values: Sequence[Any]
-    ) -> None:
-        self.trace = trace
-        self.names = names
-        """What globals that Dynamo set are called here: a trace may be adopted for several objects."""
-        self.sources = sources
+    def __init__(self, read: ReadTrace, values: Sequence[Any]) -> None:
+        self.read = read
         self.values = values
 
 
-def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = True) -> Checked:
+def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool = True) -> Checked:
     """Return a trace whose facts hold for this frame; Untold names one that does not.
 
     If `thorough`, that is the one that tells most; else the first, which takes less time. Nothing is
     imported, nothing is set, and no code of the trace runs.
     """
     import torch._dynamo.guards as guards
-    import torch._dynamo.source as source_module
 
+    trace, sources = read.trace, read.sources
     for name, module in trace.imports.items():
         found = sys.modules.get(module)
         if found is None:
             raise Untold(f"the module {module} is not imported yet")
         if frame.scope.get(name, found) is not found:
             raise Untold(f"the global {name} is another thing now")
-    names = {name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed}
-    sources = read_sources([*_renamed(trace, names)], source_module)
     state = torch._C._dynamo.guards.GlobalStateGuard()
     state.__setstate__(trace.state)
     if not state.check():
@@ -75,16 +68,17 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
     facts = dict(trace.facts)
     identity, registrations = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
-    values = []
+    values: list[Any] = []
     changed: list[_Changed] = []
-    here = Values(frame.values, _scope(trace, frame, names), guards._get_closure_vars())
-    for index, source in enumerate(sources):
-        values.append(here.of(source))  # what it is read from is known to be as it was
+    here = Values(frame.values, _scope(read, frame), guards._get_closure_vars())
+    for index, (expression, (_, base, _)) in enumerate(zip(read.expressions, trace.sources, strict=True)):
+        # what it is read from comes before it, and is known to be as it was
+        values.append(here.read(expression, None if base is None else values[base]))
         if (digest := facts.pop(index, None)) is None:
             continue
         now = fact_of(objects, values[-1], frame.scope, whole=is_whole(digest))
         if now != digest:
-            changed.append(_Changed(_words(source), values[-1], digest, now))
+            changed.append(_Changed(_words(sources[index]), values[-1], digest, now))
             if not thorough:
                 break
     if changed:
@@ -109,7 +103,7 @@ def checked(torch: ModuleType, trace: Trace, frame: Frame, *, thorough: bool = T
                 f"{_words(sources[number])} is another object than before, or the same as another one"
             )
     _check_names(objects, trace, frame)
-    return Checked(trace, names, sources, values)
+    return Checked(read, values)
 
 
 def _check_deeply(torch: ModuleType, facts: Mapping[str, str], values: Sequence[Any]) -> None:
@@ -184,18 +178,9 @@ class _Changed:
         return self.then.startswith(_SHOWN) and self.now.startswith(_SHOWN)
 
 
-def _renamed(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
-    """Return the rows of the sources of a trace, with other names for the globals that Dynamo set."""
-    for kind, base, fields in trace.sources:
-        if kind == "GlobalSource" and fields.get("global_name") in names:
-            yield [kind, base, {**fields, "global_name": names[fields["global_name"]]}]
-        else:
-            yield [kind, base, fields]
-
-
-def _scope(trace: Trace, frame: Frame, names: Mapping[str, str]) -> dict[str, Any]:
+def _scope(read: ReadTrace, frame: Frame) -> dict[str, Any]:
     """Return the function's globals with what the code of the trace would find there."""
-    scope = dict(frame.scope)
+    trace, names, scope = read.trace, read.names, dict(frame.scope)
     for name, module in trace.imports.items():
         scope[name] = sys.modules[module]
     for name, kind, place in trace.installed:

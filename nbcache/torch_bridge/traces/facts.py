@@ -15,6 +15,7 @@ from nbcache.torch_bridge.traces.values import Untold
 __all__ = [
     "ABSENT",
     "Values",
+    "expression_of",
     "fact_of",
     "found_at",
     "is_whole",
@@ -33,7 +34,7 @@ _SINGLES = (tuple, frozenset, range, slice)
 
 
 class Values:
-    """What sources stand for here, found one after the other, as what each is read from comes before it."""
+    """What sources stand for here."""
 
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` are the locals, `scope` the globals, `env` what torch's expressions may name besides."""
@@ -43,19 +44,33 @@ class Values:
     def of(self, source: Any) -> Any:
         """Return what a source stands for; ABSENT where nothing is found."""
         if source not in self._known:
-            try:
-                self._known[source] = self._found(source)
-            except Exception:  # whatever the user's own attributes raise
-                self._known[source] = ABSENT
+            base = getattr(source, "base", None)
+            self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
         return self._known[source]
 
-    def _found(self, source: Any) -> Any:
-        """Return what torch's expression of a source gives, as `Source.get_value` does, but faster."""
+    def read(self, expression: types.CodeType | None, base: Any) -> Any:
+        """Return what a source stands for, by its expression, and what it is read from, if from anything.
+
+        ABSENT where nothing is found.
+        """
+        if expression is None or base is ABSENT:
+            return ABSENT
+        try:
+            return eval(expression, self._names, {"_": base})
+        except Exception:  # whatever the user's own attributes raise
+            return ABSENT
+
+
+def expression_of(source: Any) -> types.CodeType | None:
+    """Return torch's expression of a source, in which `_` is what it is read from; None where it has none.
+
+    It gives what `Source.get_value` gives, but faster.
+    """
+    try:
         template = source._name_template
-        if not hasattr(source, "base"):
-            return eval(_compiled(template), self._names)
-        base = self.of(source.base)
-        return ABSENT if base is ABSENT else eval(_compiled(template.format("_")), self._names, {"_": base})
+        return _compiled(template.format("_") if hasattr(source, "base") else template)
+    except Exception:  # such as one that stands for torch's global state
+        return None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,11 +12,10 @@ from functools import partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
+from nbcache.artifacts.traces import Trace, to_bytes
 from nbcache.artifacts.types import DIFFERS, NO_TRACE
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
-from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
@@ -37,6 +36,7 @@ from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.later import Candidate, Later
 from nbcache.torch_bridge.traces.loading import loaded
 from nbcache.torch_bridge.traces.ran import Ran
+from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
 from nbcache.torch_bridge.traces.values import Untold
@@ -101,6 +101,7 @@ class Traces:
         self._off = False
         self._drawn = random.SystemRandom().random()  # not from the user's stream
         """By this number, from 0 to 1, the kernel tries again to record what had no trace."""
+        self._read_ahead = ReadAhead(session)
         self._later = Later(torch, session, self._is_on, self._key, self._fail, self._differs)
 
     # --- hooks ----------------------------------------------------------------------------------
@@ -198,7 +199,9 @@ class Traces:
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
         """Yield what is done while no cell runs; `run_sample` is as `Later.steps` takes it."""
-        return self._later.steps(run_sample)
+        yield from self._later.steps(run_sample)
+        if self._is_on():
+            yield from self._read_ahead.steps()
 
     # --- what they do ---------------------------------------------------------------------------
 
@@ -238,13 +241,14 @@ class Traces:
         reasons = []
         try:
             for number, artifact in enumerate(self._stored(key)):
-                digest = sha256(artifact.content)
+                digest = artifact.digest
                 if self._session.find(DIFFERS, digest):
                     continue  # an audit has found it to be wrong
                 try:
-                    candidate = Candidate(key, digest, from_bytes(artifact.content))
-                    trace = candidate.trace
-                    fitting = checked(self._torch, trace, frame, thorough=number == 0)
+                    read = self._read_ahead.pop(digest, artifact.content)
+                    trace = read.trace
+                    candidate = Candidate(key, digest, trace)
+                    fitting = checked(self._torch, read, frame, thorough=number == 0)
                     if self._session.settings.trace == "audit":
                         call.audited = candidate
                         return None

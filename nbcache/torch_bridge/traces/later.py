@@ -26,6 +26,7 @@ from nbcache.torch_bridge.traces.adopting import Adopted
 from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.ran import Ran
+from nbcache.torch_bridge.traces.reading import ReadTrace
 from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.unnoticed import is_as_usual, unnoticed
 
@@ -187,7 +188,7 @@ class Later:
                 frame = call.frame()
                 if self._key(frame, call.backend, call.one_graph) != call.candidate.key:
                     raise Untold("what is in force around it has changed")
-                checked(self._torch, trace, frame)
+                checked(self._torch, ReadTrace(trace), frame)
                 with unnoticed(self._session), restoring_only():
                     self._here.audit = call
                     call.compile(frame)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,16 @@ from nbcache.artifacts.traces import value_from, value_to
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.values import Untold
 
-__all__ = ["GLOBAL_STATE", "Sources", "guard_row", "guarded", "made_guard", "read_sources", "readable"]
+__all__ = [
+    "GLOBAL_STATE",
+    "Sources",
+    "guard_row",
+    "guarded",
+    "made_guard",
+    "needs_value",
+    "read_sources",
+    "readable",
+]
 
 _ROOTS = frozenset({"GlobalSource", "GlobalStateSource", "LocalSource", "ShapeEnvSource"})
 _CHAINED = frozenset(
@@ -25,6 +35,8 @@ _CHAINED = frozenset(
     }
 )
 """The classes of sources that are known to reach one value, each time the same way."""
+_WEAK = ["weak"]
+"""A row that stands for a weak reference to what the source of a guard stands for."""
 GLOBAL_STATE = frozenset({"GlobalStateSource", "ShapeEnvSource"})
 """Those that stand for no value."""
 _NAMES = frozenset({"global_name", "local_name", "member", "freevar_name"})
@@ -109,7 +121,7 @@ class Sources:
         if name and getattr(builtins, name, None) is value:
             return ["builtin", name]
         if kind.__name__ in ("TensorWeakRef", "ReferenceType"):
-            return ["weak"]
+            return _WEAK
         raise Untold(f"a source or a guard holds a {kind.__qualname__}")
 
 
@@ -165,17 +177,22 @@ def guard_row(guard: Any, sources: Sources) -> list[Any]:
     ]
 
 
-def made_guard(row: Sequence[Any], sources: Sequence[Any], builder: Any, weak: Any) -> Any:
-    """Return the guard that a row stands for; `weak(source)` makes the reference that it needs."""
-    from functools import partial
+def needs_value(row: Sequence[Any]) -> bool:
+    """Tell whether the guard that a row stands for holds what its source stands for."""
+    _, _, args, kwargs = row
+    given = [*args, *kwargs.values()] if isinstance(args, list) and isinstance(kwargs, Mapping) else []
+    return _WEAK in given
 
+
+def made_guard(row: Sequence[Any], sources: Sequence[Any], builder: Any, weak: Any = None) -> Any:
+    """Return the guard that a row stands for; `weak(source)` makes the reference that it may need."""
     index, kind, args, kwargs = row
     if kind not in _GUARDS or not isinstance(args, list) or not isinstance(kwargs, Mapping):
         raise corrupt("a guard of a trace is of no known kind")
     source = sources[index]
 
     def other(each: Any) -> Any:
-        return _read(each, sources, weak(source) if each == ["weak"] else None)
+        return _read(each, sources, weak(source) if each == _WEAK and weak is not None else None)
 
     create = getattr(builder, kind)
     if args or kwargs:
