@@ -22,6 +22,7 @@ from nbcache.torch_bridge import (
     portable,
     prewarm,
     recording,
+    templates,
 )
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
@@ -301,6 +302,7 @@ class TorchBridge:
         self._provide(cpp_kernels.provide_kernels, module)
 
     def _common_module(self, module: ModuleType) -> None:
+        self._hook(templates.compile_when_rendered, module)
         for follow in ("note_tables", "note_generators", "follow_devices"):
             self._depends(follow, module)
 
