@@ -42,8 +42,12 @@ _START_SECONDS = 120.0
 _DISTURBING = (
     *("ATEN_", "CUDA_CACHE_", "NBCACHE_", "PYTORCH_", "TORCH", "TRITON_"),
     *("IPYTHON", "JPY_", "JUPYTER", "VSCODE_", "XDG_"),
+    "PYTHONDONTWRITEBYTECODE",
 )
-"""Beginnings of the caller's environment variables that would leak settings or caches into a kernel."""
+"""Beginnings of the caller's environment variables that would leak settings or caches into a kernel.
+
+Where Python keeps no compiled modules, each kernel compiles nbcache, which pip has compiled for others.
+"""
 _INSTALLED = re.compile(r"TRITON_\w+_PATH")
 """Those that tell where something is installed: a driver's library, an assembler."""
 
