@@ -81,6 +81,8 @@ def _refuse(value: Any) -> Any:
 class Trace:
     """One trace. Tables hold rows of JSON; a number in a row is the index of a source."""
 
+    key: str
+    """The key that it is stored under: under another one it is none."""
     function: str
     """Name of the function."""
     code: Mapping[str, Any]
@@ -149,6 +151,7 @@ def from_bytes(content: bytes) -> Trace:
         if not isinstance(name, str) or not (base is None or _is_index(base, number)):
             raise corrupt("a source of a trace is read from a later one")
     trace = Trace(
+        key=read.text("key"),
         function=read.text("function"),
         code=read.object("code"),
         sources=sources,

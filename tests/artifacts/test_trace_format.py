@@ -32,7 +32,7 @@ def changed(**fields: Any) -> bytes:
 def test_golden_bytes_are_read_and_written_as_ever() -> None:
     trace = from_bytes(GOLDEN)
 
-    assert (trace.function, trace.operators, trace.has_outputs) == ("f", 2, 1)
+    assert (trace.key, trace.function, trace.operators, trace.has_outputs) == ("k00", "f", 2, 1)
     assert trace.sources[2] == ["AttrSource", 0, {"member": "T"}]
     assert trace.imports == {"__import_torch": "torch"}
     assert to_bytes(trace) == GOLDEN
@@ -167,6 +167,7 @@ def test_code_with_a_field_of_another_type_is_corrupt(name: str) -> None:
         {"operators": -1},
         {"state": None},
         {"function": 1},
+        {"key": None},
         {"format": "manifest"},
     ],
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.artifacts.traces import Trace, to_bytes
 from nbcache.artifacts.types import DIFFERS, NO_TRACE
+from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.log import logger
@@ -246,7 +247,8 @@ class Traces:
                     continue  # an audit has found it to be wrong
                 try:
                     read = self._read_ahead.pop(digest, artifact.content)
-                    trace = read.trace
+                    if (trace := read.trace).key != key:
+                        raise corrupt(f"a trace of {trace.function}() lies under the key of another function")
                     candidate = Candidate(key, digest, trace)
                     fitting = checked(self._torch, read, frame, thorough=number == 0)
                     if self._session.settings.trace == "audit":
@@ -315,7 +317,7 @@ class Traces:
         try:
             if not all(call.graphs.values()):
                 raise Untold("its graph depends on more than torch's keys hold")
-            trace = recorded(self._torch, frame, output, seen, call.graphs, call.inputs)
+            trace = recorded(self._torch, key, frame, output, seen, call.graphs, call.inputs)
             if call.audited is not None:
                 self._compare(call.audited, trace)
                 return

@@ -83,6 +83,7 @@ _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSou
 
 def recorded(
     torch: ModuleType,
+    key: str,
     frame: Frame,
     output: Any,
     seen: Seen,
@@ -91,8 +92,9 @@ def recorded(
 ) -> Trace:
     """Return the trace of a frame that was traced and has not run yet; Untold where there can be none.
 
-    `output` is what Dynamo has made; `graphs` are AOTAutograd's keys of the graphs, by the names under which
-    their code was installed, and `inputs` the sources of what the last one is called with.
+    It is to be stored under `key`. `output` is what Dynamo has made; `graphs` are AOTAutograd's keys of the
+    graphs, by the names under which their code was installed, and `inputs` the sources of what the last one
+    is called with.
     """
     import torch._dynamo.guards as guards_module
 
@@ -163,6 +165,7 @@ def recorded(
     facts.append([REGISTRATIONS, objects.registrations])
     asked = _asked(seen)
     return Trace(
+        key=key,
         function=frame.code.co_qualname,
         code=code_to(output.bytecode, constant_to),
         sources=sources.rows,

@@ -1,0 +1,205 @@
+"""What comes after an adoption, beside it, or in the place of a trace: each answer is the one of now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from soundness.restarts import Restarts
+from soundness.test_edits import difference
+from soundness.test_trace_edits import ADOPTED, reasons
+
+# Proofs, as in `test_trace_edits`.
+pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("traces")]
+
+CHANGES = """
+import torch
+K = 2.0
+def helper(x): return x + 1
+class Net(torch.nn.Module):
+    scale = 3.0
+    def __init__(self):
+        super().__init__()
+        self.lin, self.drop = torch.nn.Linear(3, 3), torch.nn.Dropout(0.5)
+    def forward(self, x): return helper(self.drop(self.lin(x))) * K * self.scale
+torch.manual_seed(0)
+net = Net().eval()
+def results(compile):
+    global K, helper
+    g, x, found = compile(net), torch.ones(2, 3), []
+    call = lambda: found.append(g(x).detach())
+    with torch.no_grad():
+        call()
+        K = 5.0
+        call()
+        before, helper = helper, lambda x: x - 1
+        call()
+        helper = before
+        Net.scale = 7.0
+        call()
+        net.scale = 11.0
+        call()
+        del net.scale
+        call()
+        forward, Net.forward = Net.forward, lambda self, x: self.lin(x).sum()
+        found.append(compile(net)(x))
+        Net.forward = forward
+        net.lin.weight.data = net.lin.weight.data * 2
+        call()
+        net.drop = torch.nn.Identity()
+        call()
+        relu, torch.nn.functional.dropout = torch.nn.functional.dropout, lambda x, *more: x * 13
+        call()
+        torch.nn.functional.dropout = relu
+    call()
+    return found
+"""
+RELOADED = """
+import sys, tempfile, torch
+from pathlib import Path
+folder = tempfile.mkdtemp()
+sys.path.insert(0, folder)
+sys.dont_write_bytecode = True
+Path(folder, "edited_module.py").write_text("def f(x): return x * 2\\n")
+import edited_module
+# %%
+HOW
+# %%
+import os
+g = torch.compile(edited_module.f, mode="lite")
+with torch.no_grad():
+    before = g(torch.ones(2))
+Path(folder, "edited_module.py").write_text("def f(x): return x * 3\\n")
+os.utime(Path(folder, "edited_module.py"), (2e9, 2e9))
+# %%
+AGAIN
+def results(compile):
+    with torch.no_grad():
+        return [before, torch.compile(edited_module.f, mode="lite")(torch.ones(2))]
+"""
+THREADS = """
+import torch, threading
+def f(x): return x.sin() * 2
+def h(x): return x.cos() + 1
+def results(compile):
+    compiled, found = [compile(f), compile(h)] * 3, [None] * 6
+    ready = threading.Barrier(6)
+    def run(index):
+        ready.wait()
+        with torch.no_grad():
+            found[index] = compiled[index](torch.full((3,), float(index)))
+    threads = [threading.Thread(target=run, args=(each,)) for each in range(6)]
+    [each.start() for each in threads]
+    [each.join() for each in threads]
+    return found
+"""
+NO_BACKWARD = """
+import torch
+def f(w, x): return (w * x).sin().sum()
+def results(compile):
+    g, w = compile(f), torch.arange(3.0, requires_grad=True)
+    g(w, torch.ones(3))
+    lost = g(w, torch.full((3,), 2.0))
+    del lost
+    loss = g(w, torch.full((3,), 3.0))
+    loss.backward()
+    return [loss.detach(), w.grad]
+"""
+TWO = """
+import torch
+def f(x): return x * 2
+def h(x): return x * 3
+def results(compile):
+    with torch.no_grad():
+        return [compile(f)(torch.ones(3)), compile(h)(torch.ones(3))]
+"""
+SEVERAL = """
+import torch
+K = 2.0
+def f(x): return x * K
+def results(compile):
+    with torch.no_grad():
+        return [compile(f)(torch.ones(3))]
+"""
+DOCTORED = """
+import nbcache.torch_bridge.traces.lane as lane
+from nbcache.core.model import Artifact
+original = lane.Traces._stored
+def others(self):
+    return self._session.cache.keys_of("trace", 5.0)
+def stored(self, key):
+    found = original(self, key)
+    return [Artifact("trace", key, WRONG) for each in found]
+lane.Traces._stored = stored
+# %%
+"""
+WRONG = {
+    "cut": "each.content[: len(each.content) // 2]",
+    "empty": "b''",
+    "of another function": "original(self, next(other for other in others(self) if other != key))[0].content",
+    "with other code": "each.content.replace(b'co_consts', b'co_const')",
+}
+"""What lies under the key of a function in place of its trace."""
+
+
+def adopts(answer: dict[str, Any]) -> list[bool]:
+    return [reason.startswith(ADOPTED) for reason in reasons(answer)]
+
+
+@pytest.mark.parametrize(
+    "program", [CHANGES, THREADS, NO_BACKWARD], ids=["changes", "threads", "no backward"]
+)
+def test_whatever_happens_after_an_adoption_the_answer_is_the_one_of_now(
+    program: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    first.run(program, tmp_path / "kernels")
+    found = second.run(program, tmp_path / "kernels")
+    assert adopts(found)[0]
+    assert not difference(found, second.run(program, tmp_path / "eager", eager=True))
+
+
+@pytest.mark.parametrize(
+    ("how", "again"),
+    [
+        ("pass", "import importlib; importlib.reload(edited_module)"),
+        ("%load_ext autoreload\n%autoreload 2", ""),
+    ],
+    ids=["reload", "autoreload"],
+)
+def test_what_is_reloaded_after_an_adoption_answers_as_it_is_now(
+    how: str, again: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    program = RELOADED.replace("HOW", how).replace("AGAIN", again)
+    first.run(program, tmp_path / "kernels")
+    found = second.run(program, tmp_path / "kernels")
+    assert adopts(found)[0]
+    assert [values for *_, values in found["tensors"]] == [[2.0, 2.0], [3.0, 3.0]]
+
+
+def test_several_traces_under_a_key_are_each_adopted_where_they_fit(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    programs = [SEVERAL.replace("K = 2.0", f"K = {value}") for value in (2.0, 3.0, 5.0)]
+    expected = [first.run(program, tmp_path / "kernels") for program in programs]
+    for program, answer in zip(programs, expected, strict=True):
+        found = second.run(program, tmp_path / "kernels")
+        assert adopts(found) == [True]
+        assert not difference(found, answer)
+    assert len({str(answer["tensors"]) for answer in expected}) == 3
+
+
+@pytest.mark.parametrize("wrong", [*WRONG])
+def test_a_record_that_is_not_the_function_s_own_is_not_adopted(
+    wrong: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    expected = first.run(TWO, tmp_path / "kernels")
+    doctored = DOCTORED.replace("WRONG", WRONG[wrong])
+    found = second.run(doctored + TWO, tmp_path / "kernels")
+    assert "error" not in found, found
+    assert not difference(found, expected)
+    assert not any(reason.startswith(ADOPTED) for *_, reason in found["graphs"])
