@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -134,7 +134,7 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         arguments = [*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
     sys.argv[:] = ["ipykernel_launcher", *arguments]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _set_signals({*value["ignored"]}, value["blocked"])
     tempfile.tempdir = None
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
@@ -146,6 +146,15 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
         stream = _stream(number, f"<{name}>", getattr(sys, f"__{name}__"))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:
+    """Ignore and block what a fresh process would, which has that from its parent."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _stream(number: int, name: str, before: Any) -> Any:

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from nbcache.launcher import protocol
@@ -188,8 +189,9 @@ class _Nursery:
 
     def _shadowed(self, folder: str) -> str | None:
         """Return what in the notebook's folder would have been imported in place of what was."""
-        if found := _modules_in(folder, self._tops):
-            return f"{min(found)} in the notebook's folder has the name of a module that is imported ahead"
+        for each in sorted(_modules_in(folder, self._tops)):
+            if _would_be_found(os.path.join(folder, each), sys.modules.get(each.partition(".")[0])):
+                return f"{each} in the notebook's folder has the name of a module that is imported ahead"
         return None
 
 
@@ -201,6 +203,27 @@ def _is_module(path: str) -> bool:
     return name.endswith((".py", ".pyc", ".so")) or (
         "." not in name and name != "__pycache__" and os.path.isdir(path)
     )
+
+
+def _would_be_found(path: str, imported: ModuleType | None) -> bool:
+    """Tell whether Python would find another module at `path`, before the one that is imported.
+
+    A folder without `__init__` is found last of all. And a package's own folder is no other module.
+    """
+    spec = getattr(imported, "__spec__", None)
+    if not os.path.isdir(path) or spec is None or not spec.has_location:
+        return True
+    if glob.glob(os.path.join(glob.escape(path), "__init__.*")):
+        locations = spec.submodule_search_locations or ()
+        return not any(_is_same(path, location) for location in locations)
+    return False
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

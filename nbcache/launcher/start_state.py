@@ -44,8 +44,11 @@ HARMLESS = frozenset(
 _HARMLESS = ("JPY_", "SSH_", "VSCODE_")
 """Beginnings of such variables."""
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-_OF_STATUS = ("Cap", "NoNewPrivs", "Seccomp", "SigBlk", "SigIgn")
-"""Beginnings of the lines of /proc/self/status that children have from their parent."""
+_OF_STATUS = ("Cap", "NoNewPrivs", "Seccomp")
+"""Beginnings of the lines of /proc/self/status that children have from their parent.
+
+Signals that are ignored or blocked are not among them: a forked kernel gets those of its launcher.
+"""
 
 
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:

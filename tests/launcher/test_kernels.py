@@ -24,6 +24,7 @@ ROOT = Path(nbcache.__file__).parents[1]
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for its fixtures
 
 FORKED = "__import__('nbcache.launcher.forked').launcher.forked.parent()"
+NURSERY = f"{FORKED} if 'nbcache.launcher' in __import__('sys').modules else 0"
 KNOWN = """\
 import os, random, resource, signal, sys, threading
 def known():
@@ -133,7 +134,7 @@ def start(place: Place) -> Iterator[Start]:
 
 def nursery_of(kernel: Kernel) -> int:
     """Return the process that a kernel was forked from; 0 of an ordinary one."""
-    number: int = kernel.ask(f"{FORKED} if 'nbcache.launcher' in __import__('sys').modules else 0")
+    number: int = kernel.ask(NURSERY)
     return number
 
 
@@ -267,6 +268,7 @@ def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_
         ({"PYTHONPATH": f"{ROOT}:/nowhere"}, ""),
         ({}, "torch.py"),
         ({}, "torch/__init__.py"),
+        ({}, "torch/weights.bin"),  # Python finds the package torch, wherever it is, before such a folder
         ({"VSCODE_PID": "1", "TERM": "dumb"}, "my_torch.py"),
     ],
 )
@@ -278,12 +280,60 @@ def test_a_kernel_is_forked_only_where_all_that_was_imported_would_be_the_same(
         (place.cwd / file).write_text("")
     try:
         kernel = start(**variables)
-        assert bool(nursery_of(kernel)) == ("my_torch" in file)
+        assert bool(nursery_of(kernel)) == (file in ("my_torch.py", "torch/weights.bin"))
+        assert kernel.ask("__import__('numpy').ones(2).sum().item()") == 2.0
     finally:
         if file:
             (place.cwd / file).unlink()
             if "/" in file:
                 (place.cwd / file).parent.rmdir()
+
+
+def test_a_notebook_beside_the_package_that_is_imported_ahead_is_forked(place: Place, start: Start) -> None:
+    (place.cwd / "nbcache").symlink_to(ROOT / "nbcache")
+    try:
+        assert nursery_of(start())
+    finally:
+        (place.cwd / "nbcache").unlink()
+
+
+def test_signals_are_ignored_and_blocked_as_the_launcher_has_them(place: Place) -> None:
+    place.nbcache("start")
+    code = (
+        "import json, os, signal, subprocess, sys\n"
+        "for each in (signal.SIGQUIT, signal.SIGHUP): signal.signal(each, signal.SIG_IGN)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
+        "os.execv(sys.executable, [sys.executable, '-c', json.load(open(0))])\n"
+    )
+    start = (
+        "from jupyter_client.manager import KernelManager\n"
+        "manager = KernelManager(kernel_name='nbcache'); manager.start_kernel()\n"
+        "client = manager.blocking_client(); client.start_channels(); client.wait_for_ready(60)\n"
+        f"asked = {{'known': \"open('/proc/self/status').read()\", 'nursery': {NURSERY!r}}}\n"
+        "message = client.execute('', silent=True, user_expressions=asked)\n"
+        "reply = client.get_shell_msg(timeout=60)\n"
+        "found = {each: eval(told['data']['text/plain'])\n"
+        "         for each, told in reply['content']['user_expressions'].items()}\n"
+        "print([line for line in found['known'].splitlines() if line.startswith(('SigB', 'SigI'))],\n"
+        "      bool(found['nursery']), sep='\\n')\n"
+        "client.stop_channels(); manager.shutdown_kernel(now=True)\n"
+    )
+
+    def told(**environ: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            input=json.dumps(start),
+            env={**place.environ, **environ},
+            cwd=place.cwd,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    (forked, is_forked), (ordinary, is_other_forked) = told(), told(OMP_PROC_BIND="false")
+    assert (is_forked, is_other_forked) == ("True", "False")
+    assert forked == ordinary
 
 
 @pytest.mark.parametrize(
@@ -342,9 +392,24 @@ def test_variables_that_come_too_late_for_torch_are_told(start: Start) -> None:
     assert "OMP_NUM_THREADS changed after this kernel was started with torch imported" in said
 
 
+def test_an_ordinary_kernel_says_why_it_was_not_forked(place: Place, start: Start) -> None:
+    (place.cwd / "sympy.py").write_text("")
+    try:
+        kernel = start()
+    finally:
+        (place.cwd / "sympy.py").unlink()
+    assert nursery_of(kernel) == 0
+    kernel.run("%load_ext nbcache")
+    why = "sympy.py in the notebook's folder has the name of a module that is imported ahead"
+    assert why in kernel.run("%nbcache doctor --json")
+    said = place.nbcache("status")
+    assert "last kernel that was not forked:" in said and why in said
+
+
 def test_the_extension_finds_the_imports_done(start: Start) -> None:
     kernel = start()
-    kernel.run("%load_ext nbcache")
+    assert "nbcache: loaded, imports done ahead" in kernel.run("%load_ext nbcache")
+    assert json.loads(kernel.run("%nbcache status --json"))["nursery"] == nursery_of(kernel)
     said = kernel.run(
         "import torch\nf = torch.compile(lambda x: x.sin() + 1, backend='eager')\nprint(f(torch.zeros(2)))"
     )
