@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import glob
 import importlib
 import os
@@ -18,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -75,14 +74,13 @@ def _run(name: str, patience: float) -> Asked | None:
     os.chdir("/")
     _make_room(name)
     ahead = _imported(_Patience(patience))
+    files = _files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
     if threading.active_count() > 1:
         return None
-    files = _files()
     if any(status.changed > began for status in files.values()):
         return None  # something was edited, or installed, while it was imported
     listener = protocol.listen(name)
-    gc.collect()
-    gc.freeze()  # forks share what nobody writes to
+    sys.modules["nbcache.torch_bridge.gc_pause"].keep_frozen()
     return _Nursery(name, listener, ahead, files).serve()
 
 
@@ -294,9 +292,9 @@ class _Status(NamedTuple):
     number: int
 
 
-def _files() -> dict[str, _Status]:
-    """Return what lies on disk of all that is imported, and what says where modules are looked for."""
-    paths = {getattr(module, "__file__", None) for module in sys.modules.values()}
+def _files(read: Iterable[str]) -> dict[str, _Status]:
+    """Return what lies on disk of all that is imported or `read`, and of what says where modules are."""
+    paths = {*read, *(getattr(module, "__file__", None) for module in sys.modules.values())}
     with open("/proc/self/maps") as stream:
         paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
     paths |= {path for folder in sys.path for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}

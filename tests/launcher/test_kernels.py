@@ -18,6 +18,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 import nbcache
+from nbcache.torch_bridge.environment import release, torch_version
 from support.front_door import SESSION, Kernel, environ_below
 
 ROOT = Path(nbcache.__file__).parents[1]
@@ -415,6 +416,20 @@ def test_the_extension_finds_the_imports_done(start: Start) -> None:
     )
     assert "tensor([1., 1.])" in said
     assert kernel.ask(f"[graph.function for graph in {SESSION}.graphs]") == ["<lambda>"]
+
+
+@pytest.mark.skipif(release(torch_version() or "0.0") != (2, 13), reason="the list is of torch 2.13")
+def test_a_compile_that_hits_imports_nothing_more_and_finds_torchs_sources_hashed(start: Start) -> None:
+    cell = "with torch.no_grad(): print(torch.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4)).shape)"
+    for kernel in (start(), start()):
+        kernel.run("import sys, torch; utils = torch._dynamo.utils; had = {*sys.modules}")
+        assert kernel.ask("dict(utils.compilation_time_metrics)") == {}
+        kernel.run(cell)
+    counted = kernel.ask("utils.counters['inductor']['fxgraph_cache_hit']")
+    hashed = kernel.ask("utils.compilation_time_metrics.get('inductor_codecache_torch_key')")
+    more = kernel.ask("sorted(each for each in {*sys.modules} - had if each.startswith('torch.'))")
+    assert (counted, hashed) == (1, None)
+    assert [each for each in more if ".compile_tasks." not in each] == []
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.proof)])
