@@ -159,6 +159,8 @@ class Kernel:
         self._log = log
         self.started = started
         """When its process was started, on the clock of `time.perf_counter`."""
+        self.ready_seconds = 0.0
+        """From then until it answered; 0 until it has."""
 
     def run(self, source: str) -> CellRun:
         """Run a cell; CellFailed with the error that it raises."""
@@ -196,6 +198,16 @@ class Kernel:
     def wait_until_ready(self) -> None:
         """Wait until the kernel answers; CellFailed where it never does."""
         self._reply(self._client.kernel_info(), timeout=_START_SECONDS)
+        self.ready_seconds = time.perf_counter() - self.started
+
+    def private_bytes(self) -> int | None:
+        """Return how much memory is this process's alone, written or not; None where that is not told."""
+        process = self.ask("str(__import__('os').getpid())")
+        try:
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            return None
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
     def _reply(self, message: str, timeout: float = float("inf")) -> dict[str, Any]:
         """Return the content of the reply to `message`; CellFailed where the kernel is dead."""
