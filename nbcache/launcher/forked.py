@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import runpy
 import select
@@ -11,6 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -60,6 +62,9 @@ class Asked:
         _become(self.value, self.files)
         os.environ.update(self.ahead.variables)
         HiddenModules(self.ahead.hidden, _check_variables(dict(os.environ))).hide()
+        if os.environ.get("JPY_PARENT_PID", "1") != "1":
+            os.environ["JPY_PARENT_PID"] = str(os.getppid())
+            _give_parent(os.getppid())
         runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
 
 
@@ -130,9 +135,6 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
     sys.path_importer_cache.clear()
     arguments = value["arguments"]
     sys.orig_argv[:] = [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments]
-    if os.environ.get("JPY_PARENT_PID", "1") != "1":  # ipykernel has read it when it was imported
-        os.environ["JPY_PARENT_PID"] = str(os.getppid())
-        arguments = [*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
     sys.argv[:] = ["ipykernel_launcher", *arguments]
     _set_signals({*value["ignored"]}, value["blocked"])
     tempfile.tempdir = None
@@ -140,12 +142,32 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()  # by the system's own randomness, as when it is made
+    if hasattr(threading, "_counter"):  # of threads without a name
+        threading._counter = itertools.count(1).__next__
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.current_process().authkey = os.urandom(32)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = _stream(number, f"<{name}>", getattr(sys, f"__{name}__"))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def _give_parent(process: int) -> None:
+    """Have ipykernel end with `process`: it has read the number of another one when it was imported.
+
+    Not by `sys.argv`, which is the notebook's to read.
+    """
+    kernelapp: Any = sys.modules["ipykernel.kernelapp"]
+    launch, arguments = (
+        kernelapp.launch_new_instance,
+        [*sys.argv[1:], f"--IPKernelApp.parent_handle={process}"],
+    )
+
+    def launch_once() -> None:
+        kernelapp.launch_new_instance = launch
+        launch(argv=arguments)
+
+    kernelapp.launch_new_instance = launch_once
 
 
 def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:

@@ -8,24 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import KernelManager
 
-import nbcache
 from nbcache.torch_bridge.environment import release, torch_version
-from support.front_door import SESSION, Kernel, environ_below
+from support.front_door import SESSION
+from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
 
-ROOT = Path(nbcache.__file__).parents[1]
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for its fixtures
 
-FORKED = "__import__('nbcache.launcher.forked').launcher.forked.parent()"
-NURSERY = f"{FORKED} if 'nbcache.launcher' in __import__('sys').modules else 0"
 KNOWN = """\
 import os, random, resource, signal, sys, threading
 def known():
@@ -36,6 +29,7 @@ def known():
         "path": sys.path,
         "meta path": [type(each).__name__ for each in sys.meta_path if "Hidden" not in type(each).__name__],
         "flags": str(sys.flags),
+        "arguments": [each for each in sys.argv if not each.endswith(".json")],
         "command": [each for each in sys.orig_argv if not each.endswith(".json")],
         "folder": os.getcwd(),
         "umask": os.umask(0o22),
@@ -64,97 +58,6 @@ told = [torch.__config__.show(), torch.__config__.parallel_info(), torch.get_num
         str(torch.get_default_dtype()), torch.__spec__.name,
         type(torch.__spec__.loader).__name__, torch._C.__spec__.name]
 """
-
-Start = Callable[..., Kernel]
-
-
-class Place:
-    """An environment with the kernel installed in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "package").mkdir()  # the root of the project gets other folders while tests run
-        (folder / "package" / "nbcache").symlink_to(ROOT / "nbcache")
-        self.environ = {
-            **environ_below(folder / "e"),
-            "PYTHONPATH": str(folder / "package"),
-            "XDG_RUNTIME_DIR": str(folder),
-        }
-        self.cwd = folder / "notebooks"
-        self.cwd.mkdir()
-        assert "installed:" in self.nbcache("install", "--user")
-
-    def nbcache(self, *arguments: str) -> str:
-        """Return what `nbcache kernel` prints."""
-        code = "from nbcache.ui.terminal.parser import main; raise SystemExit(main())"
-        command = [sys.executable, "-c", code, "kernel", *arguments]
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def nurseries(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.nbcache("status", "--json"))["nurseries"]
-        return found
-
-    def start(self, **environ: str) -> Kernel:
-        specs = KernelSpecManager(kernel_dirs=[str(Path(self.environ["JUPYTER_DATA_DIR"]) / "kernels")])
-        manager = KernelManager(kernel_name="nbcache", kernel_spec_manager=specs)
-        manager.start_kernel(env={**self.environ, **environ}, cwd=str(self.cwd))
-        client = manager.blocking_client()
-        client.start_channels()
-        client.wait_for_ready(timeout=60)
-        return Kernel(manager, client)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Return an environment with a nursery in it."""
-    made = Place(tmp_path_factory.mktemp("nursery"))
-    assert made.nbcache("start").startswith("ready: nursery")
-    yield made
-    made.nbcache("stop")
-
-
-@pytest.fixture
-def start(place: Place) -> Iterator[Start]:
-    """Return what starts a kernel, which ends with the test; there is a nursery."""
-    place.nbcache("start")
-    kernels = []
-
-    def started(**environ: str) -> Kernel:
-        kernels.append(place.start(**environ))
-        return kernels[-1]
-
-    yield started
-    for each in kernels:
-        each.client.stop_channels()
-        if each.manager.has_kernel:
-            each.manager.shutdown_kernel(now=True)
-        each.manager.cleanup_resources()
-
-
-def nursery_of(kernel: Kernel) -> int:
-    """Return the process that a kernel was forked from; 0 of an ordinary one."""
-    number: int = kernel.ask(NURSERY)
-    return number
-
-
-def process_of(kernel: Kernel) -> psutil.Process:
-    return psutil.Process(kernel.ask("__import__('os').getpid()"))
-
-
-def launcher_of(kernel: Kernel) -> psutil.Process:
-    return psutil.Process(kernel.manager.provisioner.process.pid)  # type: ignore[union-attr]
-
-
-def ends(process: psutil.Process, seconds: float = 20.0) -> bool:
-    """Tell whether a process ends soon; one that nobody has waited for has ended."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, start: Start) -> None:
