@@ -49,6 +49,8 @@ def main() -> NoReturn:
 
 def _forked(name: str, arguments: list[str]) -> tuple[socket.socket | None, str]:
     """Return a connection to what watches the fork; None, and why, where the nursery does not fit."""
+    if any(each > 2 and _is_inherited(each) for each in map(int, os.listdir("/proc/self/fd"))):
+        return None, "a file besides the standard streams was open when it was started"
     connection = protocol.ask(name, _TIMEOUT)
     umask = os.umask(0o077)
     os.umask(umask)
@@ -68,6 +70,13 @@ def _forked(name: str, arguments: list[str]) -> tuple[socket.socket | None, str]
         return connection, ""
     connection.close()
     return None, str(answer.get("why"))
+
+
+def _is_inherited(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # the one by which they were listed
+        return False
 
 
 def _stand_in(connection: socket.socket) -> NoReturn:

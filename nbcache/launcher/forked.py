@@ -21,6 +21,7 @@ from typing import Any
 
 from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules
+from nbcache.launcher.on_disk import Status, status_of
 from nbcache.launcher.start_state import python_options
 
 __all__ = ["Ahead", "Asked", "attend", "parent"]
@@ -47,6 +48,12 @@ class Ahead:
     """Modules of which an ordinary kernel has none when it starts."""
     variables: Mapping[str, str]
     """Environment variables that the others have set when they were imported."""
+    files: Mapping[str, Status]
+    """What lay on disk of all that was imported, by path."""
+
+    def has_changed(self, path: str) -> bool:
+        """Tell whether a file is not any more what was imported."""
+        return path in self.files and status_of(path) != self.files[path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,8 @@ class Asked:
         """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments asked for."""
         _become(self.value, self.files)
         os.environ.update(self.ahead.variables)
-        HiddenModules(self.ahead.hidden, _check_variables(dict(os.environ))).hide()
+        check = _check_variables(dict(os.environ))
+        HiddenModules(self.ahead.hidden, check, self.ahead.has_changed).hide()
         if os.environ.get("JPY_PARENT_PID", "1") != "1":
             os.environ["JPY_PARENT_PID"] = str(os.getppid())
             _give_parent(os.getppid())

@@ -79,6 +79,7 @@ def start_state() -> dict[str, object]:
         "namespaces": _links("/proc/self/ns"),
         "cgroup": _read("/proc/self/cgroup"),
         "memory": _read("/proc/self/oom_score_adj"),
+        "security": [_read_if_there(f"/proc/self/{name}") for name in ("attr/current", "personality")],
         "status": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_OF_STATUS)],
     }
 
@@ -91,6 +92,13 @@ def name_of(state: Mapping[str, object]) -> str:
 def _read(path: str) -> str:
     with open(path) as stream:
         return stream.read()
+
+
+def _read_if_there(path: str) -> str | None:
+    try:
+        return _read(path)
+    except OSError:  # it may be nobody's to read, or this system has none
+        return None
 
 
 def _links(folder: str) -> dict[str, str]:

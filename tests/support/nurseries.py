@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,13 @@ class Place:
         return found
 
     def start(self, **environ: str) -> Kernel:
+        return self.start_with(environ)
+
+    def start_with(self, environ: Mapping[str, str] | None = None, **options: Any) -> Kernel:
+        """Start a kernel with more environment variables; `options` are those of its process."""
         specs = KernelSpecManager(kernel_dirs=[str(Path(self.environ["JUPYTER_DATA_DIR"]) / "kernels")])
         manager = KernelManager(kernel_name="nbcache", kernel_spec_manager=specs)
-        manager.start_kernel(env={**self.environ, **environ}, cwd=str(self.cwd))
+        manager.start_kernel(env={**self.environ, **(environ or {})}, cwd=str(self.cwd), **options)
         client = manager.blocking_client()
         client.start_channels()
         client.wait_for_ready(timeout=60)
