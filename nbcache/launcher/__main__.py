@@ -37,8 +37,10 @@ def main() -> NoReturn:
         state = start_state()
         name = name_of(state)
         connection, why = _forked(name, arguments)
+    except (FileNotFoundError, ConnectionRefusedError):
+        why = "there was no nursery for its environment"
     except Exception as error:  # whatever it is: never worse than an ordinary kernel
-        why = f"no nursery that fits has answered ({type(error).__name__})"
+        why = f"no nursery has answered: {error!r}"
     if connection is not None:
         _stand_in(connection)
     protocol.note_ordinary(why)

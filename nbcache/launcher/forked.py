@@ -21,7 +21,7 @@ from typing import Any
 
 from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules
-from nbcache.launcher.on_disk import Status, status_of
+from nbcache.launcher.on_disk import Status, first_changed
 from nbcache.launcher.start_state import python_options
 
 __all__ = ["Ahead", "Asked", "attend", "parent"]
@@ -51,9 +51,9 @@ class Ahead:
     files: Mapping[str, Status]
     """What lay on disk of all that was imported, by path."""
 
-    def has_changed(self, path: str) -> bool:
-        """Tell whether a file is not any more what was imported."""
-        return path in self.files and status_of(path) != self.files[path]
+    def first_changed(self, paths: Iterable[str]) -> str | None:
+        """Return the first of these files that is not any more what was imported; None where all are."""
+        return first_changed(self.files, paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Asked:
         _become(self.value, self.files)
         os.environ.update(self.ahead.variables)
         check = _check_variables(dict(os.environ))
-        HiddenModules(self.ahead.hidden, check, self.ahead.has_changed).hide()
+        HiddenModules(self.ahead.hidden, check, self.ahead.first_changed).hide()
         if os.environ.get("JPY_PARENT_PID", "1") != "1":
             os.environ["JPY_PARENT_PID"] = str(os.getppid())
             _give_parent(os.getppid())
@@ -146,8 +146,8 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
     sys.argv[:] = ["ipykernel_launcher", *arguments]
     _set_signals({*value["ignored"]}, value["blocked"])
     tempfile.tempdir = None
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
+    if (random := sys.modules.get("numpy.random")) is not None:  # newer numpy imports it at its first use
+        random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()  # by the system's own randomness, as when it is made
     if hasattr(threading, "_counter"):  # of threads without a name

@@ -35,19 +35,19 @@ def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
 class HiddenModules(MetaPathFinder, Loader):
     """Finds the modules that are hidden, first of all finders; `shown` is called when torch is imported.
 
-    `has_changed` tells whether a file is not any more what was imported, as after `%pip install` in a cell.
+    `first_changed` returns a file that is not any more what was imported, as after `%pip install` in a cell.
     """
 
     def __init__(
         self,
         modules: Mapping[str, ModuleType],
         shown: Callable[[], object],
-        has_changed: Callable[[str], bool] = lambda path: False,
+        first_changed: Callable[[Iterable[str]], str | None] = lambda paths: None,
     ) -> None:
         self._modules = dict(modules)
         self._specs = {name: getattr(module, "__spec__", None) for name, module in modules.items()}
         self._shown = shown
-        self._has_changed = has_changed
+        self._first_changed = first_changed
 
     def hide(self) -> None:
         """Take the modules out of `sys.modules`."""
@@ -111,7 +111,7 @@ class HiddenModules(MetaPathFinder, Loader):
         """Return a file, of all that comes with a module, that is not any more what was imported."""
         shown = self._modules if name == _WHOLE else self._family(name)
         paths = (getattr(self._modules[each], "__file__", None) for each in shown)
-        return next((path for path in paths if path and self._has_changed(path)), None)
+        return self._first_changed(path for path in paths if path)
 
     def _is_compiled(self, name: str) -> bool:
         """Tell whether a package has parts that a process can load but once."""

@@ -23,7 +23,7 @@ from typing import Any
 from nbcache.launcher import on_disk, protocol
 from nbcache.launcher.forked import Ahead, Asked, attend
 from nbcache.launcher.hidden import hidable
-from nbcache.launcher.on_disk import modules_in, shadowing, status_of
+from nbcache.launcher.on_disk import modules_in, shadowing
 from nbcache.launcher.start_state import name_of, start_state
 
 __all__ = ["main"]
@@ -151,7 +151,7 @@ class _Nursery:
         }
 
     def _fork(self, connection: socket.socket, value: dict[str, Any], files: list[int]) -> object:
-        if changed := next((path for path, was in self._ahead.files.items() if status_of(path) != was), None):
+        if changed := self._ahead.first_changed(self._ahead.files):
             protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
             return _END  # the launcher starts another one
         for folder, found in self._found.items():

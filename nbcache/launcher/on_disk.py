@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
-__all__ = ["Status", "files", "modules_in", "shadowing", "status_of"]
+__all__ = ["Status", "files", "first_changed", "modules_in", "shadowing", "status_of"]
 
 _OF_MODULES = (".py", ".pyc", ".so")
 _OF_SITES = ("site-packages", "dist-packages")
@@ -22,9 +22,8 @@ class Status(NamedTuple):
 
     changed: int
     """Nanoseconds since 1970 at which it, or what is known of it, was changed last."""
-    modified: int
-    size: int
     number: int
+    """Of the file itself, whatever it is called."""
 
 
 def files(read: Iterable[str]) -> dict[str, Status]:
@@ -46,7 +45,24 @@ def status_of(path: str) -> Status | None:
         status = os.stat(path)
     except OSError:
         return None
-    return Status(status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino)
+    return Status(status.st_ctime_ns, status.st_ino)
+
+
+def first_changed(files: Mapping[str, Status], paths: Iterable[str]) -> str | None:
+    """Return the first of these files that is not any more what it was; None where all are, or are not known.
+
+    There are thousands: nothing is made for each.
+    """
+    for path in paths:
+        if (was := files.get(path)) is None:
+            continue
+        try:
+            now = os.stat(path)
+        except OSError:
+            return path
+        if now.st_ctime_ns != was.changed or now.st_ino != was.number:
+            return path
+    return None
 
 
 def modules_in(folder: str) -> frozenset[str]:

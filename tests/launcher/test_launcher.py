@@ -141,7 +141,9 @@ def test_what_was_installed_anew_is_imported_anew_or_asks_for_a_restart(
     if compiled:
         sys.modules["ahead.part"].__file__ = str(package / "part.so")
     hidden = {name: sys.modules[name] for name in ("ahead", "ahead.part")}
-    HiddenModules(hidden, lambda: None, lambda path: path == before.__file__).hide()
+    HiddenModules(
+        hidden, lambda: None, lambda paths: next((path for path in paths if path == before.__file__), None)
+    ).hide()
     (package / "__init__.py").write_text("version = 2  # and longer")
     importlib.invalidate_caches()
     if compiled:
@@ -155,7 +157,9 @@ def test_what_was_installed_anew_is_imported_anew_or_asks_for_a_restart(
 
 def test_torch_that_was_installed_anew_asks_for_a_restart(ahead: dict[str, types.ModuleType]) -> None:
     ahead["torch"].__file__ = "/there/torch/__init__.py"
-    HiddenModules(hidable(ahead), lambda: None, lambda path: "torch" in path).hide()
+    HiddenModules(
+        hidable(ahead), lambda: None, lambda paths: next((path for path in paths if "torch" in path), None)
+    ).hide()
     with pytest.raises(ImportError, match=r"started with torch imported, and /there/torch/__init__\.py has"):
         importlib.import_module("torch")
     assert importlib.import_module("ahead") is ahead["ahead"]
