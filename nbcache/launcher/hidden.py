@@ -48,6 +48,8 @@ class HiddenModules(MetaPathFinder, Loader):
         self._specs = {name: getattr(module, "__spec__", None) for name, module in modules.items()}
         self._shown = shown
         self._first_changed = first_changed
+        self._replaced: str | None = None
+        """A changed file of what was imported anew since, and torch has as it was."""
 
     def hide(self) -> None:
         """Take the modules out of `sys.modules`."""
@@ -67,7 +69,8 @@ class HiddenModules(MetaPathFinder, Loader):
             if found is None or found.origin != known.origin:
                 self._refuse(fullname, None if found is None else found.origin)
                 return None
-            if fullname != _WHOLE and self._changed(fullname) and not self._is_compiled(fullname):
+            if fullname != _WHOLE and not self._is_compiled(fullname) and (path := self._changed(fullname)):
+                self._replaced = path
                 self._refuse(fullname, known.origin)
                 return None
         spec = ModuleSpec(
@@ -109,6 +112,8 @@ class HiddenModules(MetaPathFinder, Loader):
 
     def _changed(self, name: str) -> str | None:
         """Return a file, of all that comes with a module, that is not any more what was imported."""
+        if name == _WHOLE and self._replaced is not None:
+            return self._replaced
         shown = self._modules if name == _WHOLE else self._family(name)
         paths = (getattr(self._modules[each], "__file__", None) for each in shown)
         return self._first_changed(path for path in paths if path)

@@ -293,6 +293,30 @@ def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path, file: str) ->
         kernel.manager.shutdown_kernel(now=True)
 
 
+def test_a_package_that_a_cell_installs_is_imported_anew_and_torch_asks_for_a_restart(tmp_path: Path) -> None:
+    place, library = Place(tmp_path), tmp_path / "library"
+    library.mkdir()
+    package = library / "networkx.py"  # which is imported ahead
+    package.write_text("edited = False")
+    place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
+    place.nbcache("start")
+    kernel = place.start()
+    try:
+        assert nursery_of(kernel)
+        kernel.run(f"open({str(package)!r}, 'w').write('edited = True  # and longer')")
+        assert kernel.ask("__import__('networkx').edited")
+        kernel.run("try: import torch\nexcept ImportError as error: said = str(error)")
+        assert "restart the kernel to use what is installed now" in kernel.ask("said")
+        kernel.manager.restart_kernel(now=True)
+        kernel.client.wait_for_ready(timeout=60)
+        assert nursery_of(kernel) == 0
+        assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
+    finally:
+        kernel.client.stop_channels()
+        kernel.manager.shutdown_kernel(now=True)
+        place.nbcache("stop")
+
+
 def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.nbcache("status")

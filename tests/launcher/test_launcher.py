@@ -140,7 +140,9 @@ def test_what_was_installed_anew_is_imported_anew_or_asks_for_a_restart(
     before, _ = importlib.import_module("ahead"), importlib.import_module("ahead.part")
     if compiled:
         sys.modules["ahead.part"].__file__ = str(package / "part.so")
-    hidden = {name: sys.modules[name] for name in ("ahead", "ahead.part")}
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    sys.modules["torch"].__spec__ = ModuleSpec("torch", None)
+    hidden = {name: sys.modules[name] for name in ("ahead", "ahead.part", "torch")}
     HiddenModules(
         hidden, lambda: None, lambda paths: next((path for path in paths if path == before.__file__), None)
     ).hide()
@@ -151,7 +153,9 @@ def test_what_was_installed_anew_is_imported_anew_or_asks_for_a_restart(
             importlib.import_module("ahead")
     else:
         assert importlib.import_module("ahead").version == 2
-    for name in hidden:
+        with pytest.raises(ImportError, match="started with torch imported"):  # it has the other one
+            importlib.import_module("torch")
+    for name in ("ahead", "ahead.part"):
         sys.modules.pop(name, None)
 
 
