@@ -71,6 +71,8 @@ def _run(name: str, patience: float) -> Asked | None:
     began = time.time_ns() - _COARSE_NS
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder that it was started in
+    for each in [each for each in os.environ if each.startswith("JPY_")]:
+        del os.environ[each]  # of a kernel in which it was started: ipykernel ends with that one's parent
     os.chdir("/")
     _make_room(name)
     hidden, variables = _imported(_Patience(patience))

@@ -31,7 +31,8 @@ def files(read: Iterable[str]) -> dict[str, Status]:
     paths = {*read, *(getattr(module, "__file__", None) for module in sys.modules.values())}
     with open("/proc/self/maps") as stream:
         paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
-    paths |= {path for folder in sys.path for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
+    sites = [folder for folder in sys.path if os.path.basename(folder) in _OF_SITES]
+    paths |= {path for folder in sites for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
     paths |= {*sys.path}  # some are archives, whose modules are no files
     found = {
         path: status_of(path) for path in paths if path and os.path.isabs(path) and not os.path.isdir(path)

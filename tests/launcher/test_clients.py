@@ -122,7 +122,7 @@ def test_an_editor_starts_the_command_itself_and_interrupts_it_by_a_signal(
     process = subprocess.Popen(
         command,
         cwd=place.cwd,
-        env={**place.environ, "VSCODE_PID": "1"},
+        env={name: value for name, value in place.environ.items() if name != "JPY_PARENT_PID"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -138,6 +138,7 @@ def test_an_editor_starts_the_command_itself_and_interrupts_it_by_a_signal(
         message = client.execute("import time\nprint('begun', flush=True)\ntime.sleep(99)")
         while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
             pass
+        time.sleep(1.5)  # ipykernel looks after its parent each second
         process.send_signal(2)  # to the launcher alone
         while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != message:
             pass

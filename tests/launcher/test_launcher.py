@@ -187,8 +187,17 @@ def test_what_is_installed_counts_as_what_can_be_imported(tmp_path: Path) -> Non
     assert shadowing(str(notebooks), {"torch"}) is None
 
 
-def test_a_changed_archive_on_the_path_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = tmp_path / "packages.zip"
-    archive.write_bytes(b"")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(archive)])
-    assert files([])[str(archive)] == status_of(str(archive))
+def test_archives_on_the_path_and_what_python_runs_are_watched_and_weights_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, run, weights = (
+        tmp_path / name for name in ("packages.zip", "site-packages/run.pth", "weights.pth")
+    )
+    run.parent.mkdir()
+    for each in (archive, run, weights):
+        each.touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(archive), str(run.parent), str(tmp_path)])
+    found = files([])
+    for each in (archive, run):
+        assert found[str(each)] == status_of(str(each))
+    assert str(weights) not in found

@@ -35,6 +35,7 @@ class Place:
             "PYTHONPATH": str(folder / "package"),
             "XDG_RUNTIME_DIR": str(folder),
         }
+        self.environ["JPY_PARENT_PID"] = "99999"  # as in a terminal of Jupyter's; a kernel gets its own
         self.environ.pop("PYTEST_CURRENT_TEST", None)  # with it ipykernel does not show what children print
         self.cwd = folder / "notebooks"
         self.cwd.mkdir()
