@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,6 +163,8 @@ class Kernel:
         self._log = log
         self.started = started
         """When its process was started, on the clock of `time.perf_counter`."""
+        self.ready_seconds = 0.0
+        """From then until it answered; 0 until it has."""
 
     def run(self, source: str) -> CellRun:
         """Run a cell; CellFailed with the error that it raises."""
@@ -200,6 +202,16 @@ class Kernel:
     def wait_until_ready(self) -> None:
         """Wait until the kernel answers; CellFailed where it never does."""
         self._reply(self._client.kernel_info(), timeout=_START_SECONDS)
+        self.ready_seconds = time.perf_counter() - self.started
+
+    def private_bytes(self) -> int | None:
+        """Return how much memory is this process's alone, written or not; None where that is not told."""
+        process = self.ask("str(__import__('os').getpid())")
+        try:
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            return None
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
     def _reply(self, message: str, timeout: float = float("inf")) -> dict[str, Any]:
         """Return the content of the reply to `message`; CellFailed where the kernel is dead."""
@@ -258,8 +270,8 @@ def kernel(
     )
     with log.open("wb") as output, contextlib.ExitStack() as ending:
         if forked:
-            ending.callback(_nursery, python, "stop", variables, cwd)
-            _nursery(python, "start", variables, cwd)
+            ending.callback(_nursery, python, ["stop"], variables, cwd)
+            _nursery(python, ["start"], variables, cwd)
         started = time.perf_counter()
         ending.callback(_end, manager)
         manager.start_kernel(env=dict(variables), cwd=str(cwd), stdout=output, stderr=output)
@@ -270,17 +282,20 @@ def kernel(
         running = Kernel(manager, client, log, started)
         running.wait_until_ready()
         if forked and not running.ask("__import__('sys').modules['nbcache.launcher'].__name__"):
-            raise BenchError("the kernel was not forked from the nursery", where=python)
+            status = json.loads(_nursery(python, ["status", "--json"], variables, cwd))
+            why = status["ordinary"]["why"] if status["ordinary"] else "it does not say why"
+            raise BenchError(f"the kernel was not forked from the nursery: {why}", where=python)
         yield running
 
 
-def _nursery(python: str, verb: str, variables: Mapping[str, str], cwd: Path) -> None:
-    """Start or stop the nursery of kernels with these environment variables."""
-    command = [python, "-m", "nbcache", "kernel", verb]
+def _nursery(python: str, words: Sequence[str], variables: Mapping[str, str], cwd: Path) -> str:
+    """Do `nbcache kernel` for kernels with these environment variables, and return what it prints."""
+    command = [python, "-m", "nbcache", "kernel", *words]
     done = subprocess.run(command, env=dict(variables), cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()
         raise BenchError(said[0] if said else f"`{' '.join(command)}` failed", where=python)
+    return done.stdout
 
 
 def _end(manager: KernelManager) -> None:

@@ -119,6 +119,15 @@ class Variant(enum.StrEnum):
 
 USUAL = tuple(each for each in Variant if not (each.needs_server or each.keeps_traces or each.is_forked))
 """The variants that are measured unless others are asked for."""
+NURSERY = "nursery"
+_BESIDE_FORKED = (
+    Variant.TORCH_WARM,
+    Variant.RESTART,
+    Variant.TRACED,
+    Variant.FORKED,
+    Variant.FORKED_TRACED,
+)
+"""The variants of `--kernel nursery`: forked kernels, the same in ordinary ones, and torch warm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +216,9 @@ and only where --variants names them, in kernels that are forked from a nursery 
   forked      restart
   forked-traced  traced
 
+--kernel nursery measures Restart and Run All: these two, restart, traced and torch-warm, without
+idle time, 5 runs of each; --idle and --runs say otherwise.
+
 --mode takes those of torch.compile, and measures each by itself:
   {", ".join(COMPILE_MODES)}
 
@@ -251,8 +263,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--runs",
         metavar="N",
-        default="3",
-        help="runs of each variant, of which the median counts; default: 3",
+        help="runs of each variant, of which the median counts; default: 3, of forked kernels 5",
     )
     add(
         "--idle",
@@ -262,6 +273,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "may be given several times; default: 0 and full",
     )
     add("--variants", metavar="NAME,…", help="only these variants")
+    add(
+        "--kernel",
+        choices=(NURSERY,),
+        help="measure kernels that are forked from a nursery, beside ordinary ones: see above",
+    )
     add("--python", metavar="PATH", help="interpreter of another virtual environment, for `fresh`")
     add(
         "--json",
@@ -302,6 +318,12 @@ def from_arguments(given: argparse.Namespace) -> Options:
             "--stores draws no chart, has no variants and keeps nothing",
             "leave out --plot, --variants and --keep",
         )
+    forked = given.kernel == NURSERY
+    if forked and (given.stores or given.variants):
+        raise _error(
+            "--kernel nursery chooses the variants",
+            "leave out --stores and --variants, or give --variants alone",
+        )
     if given.parts is not None and not given.stores:
         raise _error("--parts are those of --stores", "give --stores as well")
     for name in given.models:
@@ -326,9 +348,9 @@ def from_arguments(given: argparse.Namespace) -> Options:
         precision=Precision(given.precision) if given.precision else None,
         dynamic=given.dynamic,
         device=given.device,
-        runs=_number("--runs", given.runs, 1),
-        idle=tuple(dict.fromkeys(map(_idle, given.idle or ("0", FULL)))),
-        variants=_variants(given.variants),
+        runs=_number("--runs", given.runs or ("5" if forked else "3"), 1),
+        idle=tuple(dict.fromkeys(map(_idle, given.idle or (("0",) if forked else ("0", FULL))))),
+        variants=_BESIDE_FORKED if forked else _variants(given.variants),
         python=_python(given.python),
         json=given.json,
         plot=given.plot,

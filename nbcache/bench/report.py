@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -175,7 +176,8 @@ def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
     for row in rows:
         idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
         lines += [f"! {row.variant.label}{idle}: a hit, but {one_line(reason)}" for reason in row.reasons]
-    return ["", *lines, *_held_lines(result.held), *_asked_lines(rows), *_phases_lines(rows)]
+    tables = (_held_lines(result.held), _asked_lines(rows), _kernels_lines(rows), _phases_lines(rows))
+    return ["", *lines, *itertools.chain.from_iterable(tables)]
 
 
 def _explaining_lines(rows: Sequence[Row], sizes: Sizes | None) -> Iterator[str]:
@@ -237,6 +239,23 @@ def _asked_lines(rows: Sequence[Row]) -> list[str]:
         trips = [str(before.round_trips), str(within.round_trips)]
         table.append([row.variant.label, idle_text(row.idle), *trips, commands])
     return ["", *aligned(table, right=range(1, 4))]
+
+
+def _kernels_lines(rows: Sequence[Row]) -> list[str]:
+    """Return what it takes to start each kind of kernel, where forked ones are among them."""
+    if not any(row.variant.is_forked for row in rows):
+        return []
+    table = [["kernel", "idle", "ready", "import torch", "private memory", "start", "of torch warm"]]
+    for row in rows:
+        seconds = [
+            NOTHING if each is None else call_text(each) for each in (row.ready_seconds, row.import_seconds)
+        ]
+        memory = NOTHING if row.private_bytes is None else size(int(row.private_bytes))
+        faster = row.start_times_torch_warm
+        part = f"{1 / faster:.2f}" if faster else NOTHING
+        start = NOTHING if row.idle else duration(row.start_seconds)
+        table.append([row.variant.label, idle_text(row.idle), *seconds, memory, start, part])
+    return ["", *aligned(table, right=range(1, len(table[0])))]
 
 
 def _phases_lines(rows: Sequence[Row]) -> list[str]:

@@ -42,7 +42,7 @@ class Run:
     start_seconds: float
     """From the start of the process to that result, idle time included."""
     setup_seconds: float
-    """The cell that imports torch and makes the model."""
+    """The cells that import torch and make the model."""
     load_seconds: float | None
     """`%load_ext nbcache`; None where it is not loaded."""
     hot_seconds: float
@@ -75,6 +75,12 @@ class Run:
     """What the Redis was asked until the measured cell began; None for variants without one."""
     asked: Traffic | None = None
     """What it was asked during that cell."""
+    ready_seconds: float | None = None
+    """From the start of the process until it answers; None in what earlier versions have kept, like these."""
+    import_seconds: float | None = None
+    """The cell that imports torch."""
+    private_bytes: int | None = None
+    """Memory that is this process's alone, when the measured cell has its result."""
 
     @property
     def graphs(self) -> Sequence[Mapping[str, Any]]:
@@ -264,6 +270,9 @@ class Row:
     asked_before: Traffic | None
     """Of the run whose cell asked the Redis most often, like `asked`."""
     asked: Traffic | None
+    ready_seconds: float | None
+    import_seconds: float | None
+    private_bytes: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
@@ -361,6 +370,9 @@ def _row(
         explaining_seconds=median(run.explaining_seconds for run in group),
         asked_before=busiest.asked_before,
         asked=busiest.asked,
+        ready_seconds=median(run.ready_seconds for run in group),
+        import_seconds=median(run.import_seconds for run in group),
+        private_bytes=median(run.private_bytes for run in group),
     )
 
 

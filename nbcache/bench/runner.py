@@ -31,6 +31,7 @@ from nbcache.bench.options import FULL, Idle, Options, Variant
 from nbcache.bench.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.results import Result, Run, Sizes
 from nbcache.bench.variants import (
+    IMPORT,
     LOAD,
     Planned,
     Subject,
@@ -223,11 +224,12 @@ class Runner:
         with self._kernel(python, home, more, forked=variant.is_forked) as running:
             loaded = running.run(LOAD) if loads_nbcache(variant) else None
             state = _idle(running, planned.idle)
+            imported = running.run(IMPORT)
             set_up = running.run(setup_cell(subject))
             state = _idle(running, planned.idle) or state
             at_cell = self._counts(variant)
             measured = running.run(measured_cell(subject, variant, str(places.bundle)))
-            at_end = self._counts(variant)
+            at_end, private = self._counts(variant), running.private_bytes()
             if fills:
                 running.run(f"save_bundle({str(places.bundle)!r})")
             if variant.is_cold or (variant is Variant.SHARED and preparing):
@@ -254,7 +256,7 @@ class Runner:
             idle=planned.idle,
             cell_seconds=measured.seconds,
             start_seconds=measured.ended - running.started,
-            setup_seconds=set_up.seconds,
+            setup_seconds=imported.seconds + set_up.seconds,
             load_seconds=None if loaded is None else loaded.seconds,
             hot_seconds=found["hot_seconds"],
             next_seconds=found["next_seconds"],
@@ -266,6 +268,9 @@ class Runner:
             prewarm=state,
             asked_before=at_cell.since(at_first) if at_first and at_cell else None,
             asked=at_end.since(at_cell) if at_cell and at_end else None,
+            ready_seconds=running.ready_seconds,
+            import_seconds=imported.seconds,
+            private_bytes=private,
             **found["agreement"],
         )
 

@@ -10,6 +10,7 @@ from nbcache.bench.options import COMPILE_MODES, Idle, Mode, Options, Precision,
 from nbcache.core.text import DOT
 
 __all__ = [
+    "IMPORT",
     "LOAD",
     "Planned",
     "Subject",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 LOAD = "%load_ext nbcache"
+IMPORT = "import torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def setup_cell(subject: Subject) -> str:
         f"precision={subject.precision.value!r}",
     ]
     lines = [
-        "import torch",
+        IMPORT,
         "from nbcache.bench.measured import finish, save_bundle, total",
         "from nbcache.bench.models import build",
         f"case = build({', '.join(arguments)})",

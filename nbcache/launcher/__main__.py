@@ -36,18 +36,23 @@ def main() -> NoReturn:
     try:
         state = start_state()
         name = name_of(state)
-        connection = _forked(name, arguments)
-    except Exception:  # whatever it is: never worse than an ordinary kernel
-        pass
+        connection, why = _forked(name, arguments)
+    except (FileNotFoundError, ConnectionRefusedError):
+        why = "there was no nursery for its environment"
+    except Exception as error:  # whatever it is: never worse than an ordinary kernel
+        why = f"no nursery has answered: {error!r}"
     if connection is not None:
         _stand_in(connection)
+    protocol.note_ordinary(why)
     if name is not None:
         _start_nursery(name)
     os.execv(sys.executable, [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments])
 
 
-def _forked(name: str, arguments: list[str]) -> socket.socket | None:
-    """Return a connection to what watches the fork; None where the nursery does not fit."""
+def _forked(name: str, arguments: list[str]) -> tuple[socket.socket | None, str]:
+    """Return a connection to what watches the fork; None, and why, where the nursery does not fit."""
+    if any(each > 2 and _is_inherited(each) for each in map(int, os.listdir("/proc/self/fd"))):
+        return None, "a file besides the standard streams was open when it was started"
     connection = protocol.ask(name, _TIMEOUT)
     umask = os.umask(0o077)
     os.umask(umask)
@@ -58,13 +63,22 @@ def _forked(name: str, arguments: list[str]) -> socket.socket | None:
         "environ": dict(os.environ),
         "folder": os.getcwd(),
         "umask": umask,
+        "ignored": [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN],
+        "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
     }
     protocol.send(connection, asked, [0, 1, 2])
     answer, _ = protocol.receive(connection)
     if answer.get("forked"):
-        return connection
+        return connection, ""
     connection.close()
-    return None
+    return None, str(answer.get("why"))
+
+
+def _is_inherited(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # the one by which they were listed
+        return False
 
 
 def _stand_in(connection: socket.socket) -> NoReturn:

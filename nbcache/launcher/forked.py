@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import runpy
 import select
@@ -11,14 +12,16 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules
+from nbcache.launcher.on_disk import Status, first_changed
 from nbcache.launcher.start_state import python_options
 
 __all__ = ["Ahead", "Asked", "attend", "parent"]
@@ -45,6 +48,12 @@ class Ahead:
     """Modules of which an ordinary kernel has none when it starts."""
     variables: Mapping[str, str]
     """Environment variables that the others have set when they were imported."""
+    files: Mapping[str, Status]
+    """What lay on disk of all that was imported, by path."""
+
+    def first_changed(self, paths: Iterable[str]) -> str | None:
+        """Return the first of these files that is not any more what was imported; None where all are."""
+        return first_changed(self.files, paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,11 @@ class Asked:
         """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments asked for."""
         _become(self.value, self.files)
         os.environ.update(self.ahead.variables)
-        HiddenModules(self.ahead.hidden, _check_variables(dict(os.environ))).hide()
+        check = _check_variables(dict(os.environ))
+        HiddenModules(self.ahead.hidden, check, self.ahead.first_changed).hide()
+        if os.environ.get("JPY_PARENT_PID", "1") != "1":
+            os.environ["JPY_PARENT_PID"] = str(os.getppid())
+            _give_parent(os.getppid())
         runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
 
 
@@ -130,22 +143,48 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
     sys.path_importer_cache.clear()
     arguments = value["arguments"]
     sys.orig_argv[:] = [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments]
-    if os.environ.get("JPY_PARENT_PID", "1") != "1":  # ipykernel has read it when it was imported
-        os.environ["JPY_PARENT_PID"] = str(os.getppid())
-        arguments = [*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
     sys.argv[:] = ["ipykernel_launcher", *arguments]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _set_signals({*value["ignored"]}, value["blocked"])
     tempfile.tempdir = None
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
+    if (random := sys.modules.get("numpy.random")) is not None:  # newer numpy imports it at its first use
+        random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()  # by the system's own randomness, as when it is made
+    if hasattr(threading, "_counter"):  # of threads without a name
+        threading._counter = itertools.count(1).__next__
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.current_process().authkey = os.urandom(32)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = _stream(number, f"<{name}>", getattr(sys, f"__{name}__"))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def _give_parent(process: int) -> None:
+    """Have ipykernel end with `process`: it has read the number of another one when it was imported.
+
+    Not by `sys.argv`, which is the notebook's to read.
+    """
+    kernelapp: Any = sys.modules["ipykernel.kernelapp"]
+    launch, arguments = (
+        kernelapp.launch_new_instance,
+        [*sys.argv[1:], f"--IPKernelApp.parent_handle={process}"],
+    )
+
+    def launch_once() -> None:
+        kernelapp.launch_new_instance = launch
+        launch(argv=arguments)
+
+    kernelapp.launch_new_instance = launch_once
+
+
+def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:
+    """Ignore and block what a fresh process would, which has that from its parent."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _stream(number: int, name: str, before: Any) -> Any:

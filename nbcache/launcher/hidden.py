@@ -33,12 +33,23 @@ def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
 
 
 class HiddenModules(MetaPathFinder, Loader):
-    """Finds the modules that are hidden, first of all finders; `shown` is called when torch is imported."""
+    """Finds the modules that are hidden, first of all finders; `shown` is called when torch is imported.
 
-    def __init__(self, modules: Mapping[str, ModuleType], shown: Callable[[], object]) -> None:
+    `first_changed` returns a file that is not any more what was imported, as after `%pip install` in a cell.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, ModuleType],
+        shown: Callable[[], object],
+        first_changed: Callable[[Iterable[str]], str | None] = lambda paths: None,
+    ) -> None:
         self._modules = dict(modules)
         self._specs = {name: getattr(module, "__spec__", None) for name, module in modules.items()}
         self._shown = shown
+        self._first_changed = first_changed
+        self._replaced: str | None = None
+        """A changed file of what was imported anew since, and torch has as it was."""
 
     def hide(self) -> None:
         """Take the modules out of `sys.modules`."""
@@ -57,6 +68,10 @@ class HiddenModules(MetaPathFinder, Loader):
             found = PathFinder.find_spec(fullname)
             if found is None or found.origin != known.origin:
                 self._refuse(fullname, None if found is None else found.origin)
+                return None
+            if fullname != _WHOLE and not self._is_compiled(fullname) and (path := self._changed(fullname)):
+                self._replaced = path
+                self._refuse(fullname, known.origin)
                 return None
         spec = ModuleSpec(
             fullname, self, origin=known.origin, is_package=known.submodule_search_locations is not None
@@ -77,7 +92,13 @@ class HiddenModules(MetaPathFinder, Loader):
             self._modules.pop(each, None)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module that is hidden."""
+        """Return the module that is hidden; ImportError where its files are others by now."""
+        if "." not in spec.name and (changed := self._changed(spec.name)):
+            raise ImportError(
+                f"this kernel was started with {spec.name} imported, and {changed} has changed since: "
+                "restart the kernel to use what is installed now",
+                name=spec.name,
+            )
         return self._modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
@@ -88,6 +109,19 @@ class HiddenModules(MetaPathFinder, Loader):
         if name == _WHOLE:
             sys.meta_path.remove(self)
             self._shown()
+
+    def _changed(self, name: str) -> str | None:
+        """Return a file, of all that comes with a module, that is not any more what was imported."""
+        if name == _WHOLE and self._replaced is not None:
+            return self._replaced
+        shown = self._modules if name == _WHOLE else self._family(name)
+        paths = (getattr(self._modules[each], "__file__", None) for each in shown)
+        return self._first_changed(path for path in paths if path)
+
+    def _is_compiled(self, name: str) -> bool:
+        """Tell whether a package has parts that a process can load but once."""
+        paths = (getattr(self._modules[each], "__file__", None) for each in self._family(name))
+        return any(path and path.endswith(".so") for path in paths)
 
     def _family(self, name: str) -> list[str]:
         return [each for each in self._modules if each == name or each.startswith(f"{name}.")]

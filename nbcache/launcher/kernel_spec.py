@@ -17,7 +17,17 @@ from typing import Any
 from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
 
-__all__ = ["NAME", "PYTHON_OPTIONS", "install", "installed", "nurseries", "start", "stop", "uninstall"]
+__all__ = [
+    "NAME",
+    "PYTHON_OPTIONS",
+    "install",
+    "installed",
+    "nurseries",
+    "ordinary",
+    "start",
+    "stop",
+    "uninstall",
+]
 
 NAME = "nbcache"
 """What Jupyter calls the kernel, in `jupyter kernelspec list` and in notebooks."""
@@ -85,6 +95,11 @@ def installed() -> Path | None:
 def nurseries() -> list[dict[str, Any]]:
     """Return what each of the user's nurseries says of itself."""
     return [said for name in _names() if (said := protocol.request(name, "status")) is not None]
+
+
+def ordinary() -> dict[str, Any] | None:
+    """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
+    return protocol.ordinary()
 
 
 def start() -> dict[str, Any]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
-import glob
 import importlib
 import os
 import select
@@ -18,12 +16,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
-from nbcache.launcher import protocol
+from nbcache.launcher import on_disk, protocol
 from nbcache.launcher.forked import Ahead, Asked, attend
 from nbcache.launcher.hidden import hidable
+from nbcache.launcher.on_disk import modules_in, shadowing
 from nbcache.launcher.start_state import name_of, start_state
 
 __all__ = ["main"]
@@ -71,28 +71,19 @@ def _run(name: str, patience: float) -> Asked | None:
     began = time.time_ns() - _COARSE_NS
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder that it was started in
+    for each in [each for each in os.environ if each.startswith("JPY_")]:
+        del os.environ[each]  # of a kernel in which it was started: ipykernel ends with that one's parent
     os.chdir("/")
     _make_room(name)
-    ahead = _imported(_Patience(patience))
+    hidden, variables = _imported(_Patience(patience))
+    files = on_disk.files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
     if threading.active_count() > 1:
         return None
-    files = _files()
     if any(status.changed > began for status in files.values()):
         return None  # something was edited, or installed, while it was imported
     listener = protocol.listen(name)
-    gc.collect()
-    gc.freeze()  # forks share what nobody writes to
-    return _Nursery(name, listener, ahead, files).serve()
-
-
-def _modules_in(folder: str, names: Collection[str] | None = None) -> frozenset[str]:
-    """Return what can be imported from a folder, under one of these names where there are some."""
-    try:
-        entries = os.listdir(folder)
-    except OSError:
-        return frozenset()
-    found = (each for each in entries if names is None or each.partition(".")[0] in names)
-    return frozenset(each for each in found if _is_module(os.path.join(folder, each)))
+    sys.modules["nbcache.torch_bridge.gc_pause"].keep_frozen()
+    return _Nursery(name, listener, Ahead(hidden, variables, files)).serve()
 
 
 class _Nursery:
@@ -101,14 +92,12 @@ class _Nursery:
         name: str,
         listener: socket.socket,
         ahead: Ahead,
-        files: dict[str, _Status],
     ) -> None:
         self._name = name
         self._listener = listener
         self._ahead = ahead
-        self._files = files
         self._tops = {each.partition(".")[0] for each in sys.modules}
-        self._found = {folder: _modules_in(folder) for folder in sys.path}
+        self._found = {folder: modules_in(folder) for folder in sys.path}
         """What can be imported: another one might be imported instead, or where there was none."""
         self._since = self._used = time.time()
         self._forks = 0
@@ -164,11 +153,11 @@ class _Nursery:
         }
 
     def _fork(self, connection: socket.socket, value: dict[str, Any], files: list[int]) -> object:
-        if changed := next((path for path, was in self._files.items() if _status_of(path) != was), None):
+        if changed := self._ahead.first_changed(self._ahead.files):
             protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
             return _END  # the launcher starts another one
         for folder, found in self._found.items():
-            if more := _modules_in(folder) ^ found:
+            if more := modules_in(folder) ^ found:
                 protocol.send(connection, {"forked": False, "why": f"{min(more)} in {folder}"})
                 return _END
         why = _why_not() or self._shadowed(value["folder"])
@@ -188,19 +177,12 @@ class _Nursery:
 
     def _shadowed(self, folder: str) -> str | None:
         """Return what in the notebook's folder would have been imported in place of what was."""
-        if found := _modules_in(folder, self._tops):
-            return f"{min(found)} in the notebook's folder has the name of a module that is imported ahead"
+        if found := shadowing(folder, self._tops):
+            return f"{found} in the notebook's folder has the name of a module that is imported ahead"
         return None
 
 
 _END = object()
-
-
-def _is_module(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.endswith((".py", ".pyc", ".so")) or (
-        "." not in name and name != "__pycache__" and os.path.isdir(path)
-    )
 
 
 @contextlib.contextmanager
@@ -213,8 +195,8 @@ def _closing(files: list[int]) -> Iterator[None]:
                 os.close(each)
 
 
-def _imported(patience: _Patience) -> Ahead:
-    """Import everything."""
+def _imported(patience: _Patience) -> tuple[dict[str, ModuleType], dict[str, str]]:
+    """Import everything; return what is to be hidden, and the environment variables that the rest has set."""
     before = dict(os.environ)
     for name in _KERNEL.split():
         _import(name, patience)
@@ -226,7 +208,7 @@ def _imported(patience: _Patience) -> Ahead:
         _import(name, patience)
     sys.modules.pop("__mp_main__", None)  # this process, which nobody is to know of
     hidden = hidable({name: module for name, module in sys.modules.items() if name not in visible})
-    return Ahead(hidden, variables)
+    return hidden, variables
 
 
 def _import(name: str, patience: _Patience) -> None:
@@ -259,34 +241,6 @@ class _Patience:
 def _idle_ticks() -> int:
     with open("/proc/stat") as stream:
         return sum(map(int, stream.readline().split()[4:6]))
-
-
-class _Status(NamedTuple):
-    """What a file is known by."""
-
-    changed: int
-    """Nanoseconds since 1970 at which it, or what is known of it, was changed last."""
-    modified: int
-    size: int
-    number: int
-
-
-def _files() -> dict[str, _Status]:
-    """Return what lies on disk of all that is imported, and what says where modules are looked for."""
-    paths = {getattr(module, "__file__", None) for module in sys.modules.values()}
-    with open("/proc/self/maps") as stream:
-        paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
-    paths |= {path for folder in sys.path for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
-    found = {path: _status_of(path) for path in paths if path and os.path.isabs(path)}
-    return {path: status for path, status in found.items() if status is not None}
-
-
-def _status_of(path: str) -> _Status | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return _Status(status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _why_not() -> str | None:

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,8 @@ __all__ = [
     "forget",
     "listen",
     "names",
+    "note_ordinary",
+    "ordinary",
     "receive",
     "request",
     "send",
@@ -37,6 +40,8 @@ REQUEST_SECONDS = 2.0
 _MOST_BYTES = 8 << 20
 _LENGTH = struct.Struct("!I")
 _SUFFIX = ".nursery"
+_ORDINARY = "ordinary"
+"""File that says why the last kernel was not forked."""
 
 
 def folder() -> str:
@@ -133,6 +138,28 @@ def starting() -> list[int]:
             except BlockingIOError:
                 found.append(int(stream.readline() or "0"))
     return [each for each in found if each]
+
+
+def note_ordinary(why: str) -> None:
+    """Note why this process is about to be an ordinary kernel, for who asks."""
+    try:
+        path = os.path.join(folder(), _ORDINARY)
+        temporary = f"{path}-{os.getpid()}"
+        with open(temporary, "w") as stream:
+            json.dump({"process": os.getpid(), "time": time.time(), "why": why}, stream)
+        os.replace(temporary, path)
+    except OSError:
+        pass
+
+
+def ordinary() -> dict[str, Any] | None:
+    """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
+    try:
+        with open(os.path.join(folder(), _ORDINARY)) as stream:
+            found: dict[str, Any] = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return found if found.keys() >= {"process", "time", "why"} else None
 
 
 def used(name: str) -> None:

@@ -44,8 +44,11 @@ HARMLESS = frozenset(
 _HARMLESS = ("JPY_", "SSH_", "VSCODE_")
 """Beginnings of such variables."""
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-_OF_STATUS = ("Cap", "NoNewPrivs", "Seccomp", "SigBlk", "SigIgn")
-"""Beginnings of the lines of /proc/self/status that children have from their parent."""
+_OF_STATUS = ("Cap", "NoNewPrivs", "Seccomp")
+"""Beginnings of the lines of /proc/self/status that children have from their parent.
+
+Signals that are ignored or blocked are not among them: a forked kernel gets those of its launcher.
+"""
 
 
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -76,6 +79,7 @@ def start_state() -> dict[str, object]:
         "namespaces": _links("/proc/self/ns"),
         "cgroup": _read("/proc/self/cgroup"),
         "memory": _read("/proc/self/oom_score_adj"),
+        "security": [_read_if_there(f"/proc/self/{name}") for name in ("attr/current", "personality")],
         "status": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_OF_STATUS)],
     }
 
@@ -88,6 +92,13 @@ def name_of(state: Mapping[str, object]) -> str:
 def _read(path: str) -> str:
     with open(path) as stream:
         return stream.read()
+
+
+def _read_if_there(path: str) -> str | None:
+    try:
+        return _read(path)
+    except OSError:  # it may be nobody's to read, or this system has none
+        return None
 
 
 def _links(folder: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.traces.lane import Traces
 
-__all__ = ["MODULES", "compile_steps", "prefetch_keys", "steps"]
+__all__ = ["MODULES", "before_fork", "compile_steps", "prefetch_keys", "steps"]
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
@@ -56,10 +56,27 @@ _LAZY = """
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
 """What is imported only while something is compiled."""
-MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split())
-"""All of it, in order."""
+_AT_FIRST_COMPILE = """
+    torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.onnxrt
+    torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla torch._dynamo.backends.tvm
+    torch._dynamo.dce_extra_outputs torch._dynamo.repro.after_dynamo torch._export.db.logging
+    torch._functorch._aot_autograd.subclass_codegen torch._higher_order_ops.passes.inline_invoke_subgraph
+    torch._inductor.codegen.cpp_wrapper_cpu_array_ref torch._inductor.codegen.cpp_wrapper_gpu
+    torch._inductor.codegen.cpp_wrapper_mps torch._inductor.codegen.cuda_combined_scheduling
+    torch._inductor.codegen.halide torch._inductor.codegen.memory_planning torch._inductor.codegen.mps
+    torch._inductor.codegen.pallas torch._inductor.codegen.python_wrapper_mtia
+    torch._inductor.codegen.wrapper_fxir torch._inductor.codegen.xpu.xpu_combined_scheduling
+    torch._inductor.compiler_bisector torch._inductor.hooks torch._subclasses.schema_check_mode
+    torch.export._trace torch.export._unlift torch.fx.experimental.validator torch.utils._cpp_embed_headers
+    multiprocessing.synchronize
+"""
+"""What the first compile imports besides, of all devices; here the sample has it imported."""
+MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split(), *_AT_FIRST_COMPILE.split())
+"""All of it, in order: what a process imports that is to be forked."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
 """Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
+_HASHED = (".py", ".so", "interface.cpp", "script.ld")
+"""Ends of the names of files that torch and Triton hash for their keys."""
 _FOR_GPU = ("CUDA_", "HIP_", "ROCR_")
 """Beginnings of variables that count until a GPU is used."""
 _NOTICED = (*_FOR_GPU, "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ATEN_", "NPY_")
@@ -112,6 +129,32 @@ def steps(
             if sample_on and (kept := traces()) is not None:
                 yield from kept.steps(partial(run_sample, session, sample_on))
             yield Pause.CELL
+
+
+def before_fork() -> list[str]:
+    """Do what needs no thread and no code of a user's, in a process that is to be forked.
+
+    It hashes the sources of torch and Triton, and has Dynamo read those of torch's layers. Returns the files
+    that were read: where one of them changes, what was found is of no use.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    _source_keys()
+    metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
+    metrics.pop("inductor_codecache_torch_key", None)  # a fresh process has compiled nothing
+    for name in _LAYERS.split():
+        with contextlib.suppress(Exception):  # the first compile tells what is wrong
+            _read_layers(name)
+    packages = [each for each in (torch, sys.modules.get("triton")) if each is not None]
+    roots = [Path(each.__file__).parent for each in packages if each.__file__]
+    return [
+        os.path.join(folder, file)
+        for root in roots
+        for folder, _, files in os.walk(root)
+        for file in files
+        if file.endswith(_HASHED)
+    ]
 
 
 def prefetch_keys(codecache: Any, session: Session) -> None:

@@ -289,6 +289,34 @@ def test_runs_alternate_between_variants() -> None:
     assert [each.number for each in planned] == [1] * 8 + [2] * 8
 
 
+def test_kernel_nursery_measures_forked_kernels_beside_ordinary_ones_without_idle_time() -> None:
+    found = parsed("nanogpt", "--kernel", "nursery")
+    assert [each.value for each in found.variants] == [
+        "torch-warm",
+        "restart",
+        "traced",
+        "forked",
+        "forked-traced",
+    ]
+    assert (found.runs, found.idle) == (5, (0.0,))
+    assert parsed("--kernel", "nursery", "--runs", "2", "--idle", "1").runs == 2
+    assert (parsed().runs, parsed().idle) == (3, (0.0, FULL))
+    for other in (["--variants", "forked"], ["--stores"]):
+        with pytest.raises(ConfigError, match="--kernel nursery chooses the variants"):
+            parsed("--kernel", "nursery", *other)
+
+
+def test_what_it_takes_to_start_is_told_where_kernels_are_forked(result: Result) -> None:
+    assert "import torch" not in report_text([result], MACHINE, Options())
+    figures = {"ready_seconds": 0.21, "import_seconds": 0.04, "private_bytes": 130_000_000}
+    forked = a_run(Variant.FORKED, 0.4, 1, 0.0, report=hit(), **{**figures, "start_seconds": 1.5})
+    result.runs.append(forked)
+    told = [" ".join(line.split()) for line in report_text([result], MACHINE, Options()).splitlines()]
+    assert "kernel idle ready import torch private memory start of torch warm" in told
+    assert "nbcache forked 0 s 210.0 ms 40.0 ms 130 MB 1.5 s 0.25" in told
+    assert Run.from_json(json.loads(json.dumps(forked.to_json()))) == forked
+
+
 def test_traces_have_a_cold_kernel_and_a_store_of_their_own() -> None:
     traced = (Variant.COLD_TRACED, Variant.TRACED)
 

@@ -8,24 +8,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import KernelManager
 
-import nbcache
-from support.front_door import SESSION, Kernel, environ_below
+from nbcache.torch_bridge.environment import release, torch_version
+from support.front_door import SESSION
+from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
 
-ROOT = Path(nbcache.__file__).parents[1]
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for its fixtures
 
-FORKED = "__import__('nbcache.launcher.forked').launcher.forked.parent()"
 KNOWN = """\
 import os, random, resource, signal, sys, threading
+def files():  # but the history's, which a thread writes now and then
+    paths = ["/proc/self/fd/" + each for each in os.listdir("/proc/self/fd")]
+    kinds = [os.readlink(path).partition(":")[0] for path in paths if os.path.islink(path)]
+    return sorted(each for each in kinds if "history.sqlite" not in each and not each.startswith("/proc"))
 def known():
     import asyncio, atexit, gc, locale, logging, multiprocessing, tempfile, warnings
     return {
@@ -34,6 +33,7 @@ def known():
         "path": sys.path,
         "meta path": [type(each).__name__ for each in sys.meta_path if "Hidden" not in type(each).__name__],
         "flags": str(sys.flags),
+        "arguments": [each for each in sys.argv if not each.endswith(".json")],
         "command": [each for each in sys.orig_argv if not each.endswith(".json")],
         "folder": os.getcwd(),
         "umask": os.umask(0o22),
@@ -42,7 +42,7 @@ def known():
                     if isinstance(each, signal.Signals)},
         "threads": sorted(each.name.rstrip("0123456789-") for each in threading.enumerate()),
         "main": threading.main_thread().ident == threading.get_ident(),
-        "files": len(os.listdir("/proc/self/fd")),
+        "files": files(),
         "streams": [(each.name, each.mode, each.encoding, each.errors, each.line_buffering)
                     for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__)],
         "folder for files": tempfile.gettempdir(),
@@ -62,97 +62,6 @@ told = [torch.__config__.show(), torch.__config__.parallel_info(), torch.get_num
         str(torch.get_default_dtype()), torch.__spec__.name,
         type(torch.__spec__.loader).__name__, torch._C.__spec__.name]
 """
-
-Start = Callable[..., Kernel]
-
-
-class Place:
-    """An environment with the kernel installed in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "package").mkdir()  # the root of the project gets other folders while tests run
-        (folder / "package" / "nbcache").symlink_to(ROOT / "nbcache")
-        self.environ = {
-            **environ_below(folder / "e"),
-            "PYTHONPATH": str(folder / "package"),
-            "XDG_RUNTIME_DIR": str(folder),
-        }
-        self.cwd = folder / "notebooks"
-        self.cwd.mkdir()
-        assert "installed:" in self.nbcache("install", "--user")
-
-    def nbcache(self, *arguments: str) -> str:
-        """Return what `nbcache kernel` prints."""
-        code = "from nbcache.ui.terminal.parser import main; raise SystemExit(main())"
-        command = [sys.executable, "-c", code, "kernel", *arguments]
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def nurseries(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.nbcache("status", "--json"))["nurseries"]
-        return found
-
-    def start(self, **environ: str) -> Kernel:
-        specs = KernelSpecManager(kernel_dirs=[str(Path(self.environ["JUPYTER_DATA_DIR"]) / "kernels")])
-        manager = KernelManager(kernel_name="nbcache", kernel_spec_manager=specs)
-        manager.start_kernel(env={**self.environ, **environ}, cwd=str(self.cwd))
-        client = manager.blocking_client()
-        client.start_channels()
-        client.wait_for_ready(timeout=60)
-        return Kernel(manager, client)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Return an environment with a nursery in it."""
-    made = Place(tmp_path_factory.mktemp("nursery"))
-    assert made.nbcache("start").startswith("ready: nursery")
-    yield made
-    made.nbcache("stop")
-
-
-@pytest.fixture
-def start(place: Place) -> Iterator[Start]:
-    """Return what starts a kernel, which ends with the test; there is a nursery."""
-    place.nbcache("start")
-    kernels = []
-
-    def started(**environ: str) -> Kernel:
-        kernels.append(place.start(**environ))
-        return kernels[-1]
-
-    yield started
-    for each in kernels:
-        each.client.stop_channels()
-        if each.manager.has_kernel:
-            each.manager.shutdown_kernel(now=True)
-        each.manager.cleanup_resources()
-
-
-def nursery_of(kernel: Kernel) -> int:
-    """Return the process that a kernel was forked from; 0 of an ordinary one."""
-    number: int = kernel.ask(f"{FORKED} if 'nbcache.launcher' in __import__('sys').modules else 0")
-    return number
-
-
-def process_of(kernel: Kernel) -> psutil.Process:
-    return psutil.Process(kernel.ask("__import__('os').getpid()"))
-
-
-def launcher_of(kernel: Kernel) -> psutil.Process:
-    return psutil.Process(kernel.manager.provisioner.process.pid)  # type: ignore[union-attr]
-
-
-def ends(process: psutil.Process, seconds: float = 20.0) -> bool:
-    """Tell whether a process ends soon; one that nobody has waited for has ended."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, start: Start) -> None:
@@ -235,6 +144,22 @@ def test_one_does_not_outlive_the_other(start: Start, number: signal.Signals) ->
     assert ends(process) and ends(launcher)
 
 
+def test_a_file_that_the_launcher_was_given_besides_the_standard_streams_is_the_kernels(
+    place: Place, start: Start
+) -> None:
+    read, write = os.pipe()
+    try:
+        kernel = place.start_with(pass_fds=(write,))
+        assert nursery_of(kernel) == 0
+        kernel.run(f"import os; os.write({write}, b'here')")
+        assert os.read(read, 4) == b"here"
+        kernel.client.stop_channels()
+        kernel.manager.shutdown_kernel(now=True)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_its_exit_status_is_that_of_the_kernel(start: Start) -> None:
     kernel = start()
     kernel.begin("import os; os._exit(3)")
@@ -267,6 +192,7 @@ def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_
         ({"PYTHONPATH": f"{ROOT}:/nowhere"}, ""),
         ({}, "torch.py"),
         ({}, "torch/__init__.py"),
+        ({}, "torch/weights.bin"),  # Python finds the package torch, wherever it is, before such a folder
         ({"VSCODE_PID": "1", "TERM": "dumb"}, "my_torch.py"),
     ],
 )
@@ -278,12 +204,60 @@ def test_a_kernel_is_forked_only_where_all_that_was_imported_would_be_the_same(
         (place.cwd / file).write_text("")
     try:
         kernel = start(**variables)
-        assert bool(nursery_of(kernel)) == ("my_torch" in file)
+        assert bool(nursery_of(kernel)) == (file in ("my_torch.py", "torch/weights.bin"))
+        assert kernel.ask("__import__('numpy').ones(2).sum().item()") == 2.0
     finally:
         if file:
             (place.cwd / file).unlink()
             if "/" in file:
                 (place.cwd / file).parent.rmdir()
+
+
+def test_a_notebook_beside_the_package_that_is_imported_ahead_is_forked(place: Place, start: Start) -> None:
+    (place.cwd / "nbcache").symlink_to(ROOT / "nbcache")
+    try:
+        assert nursery_of(start())
+    finally:
+        (place.cwd / "nbcache").unlink()
+
+
+def test_signals_are_ignored_and_blocked_as_the_launcher_has_them(place: Place) -> None:
+    place.nbcache("start")
+    code = (
+        "import json, os, signal, subprocess, sys\n"
+        "for each in (signal.SIGQUIT, signal.SIGHUP): signal.signal(each, signal.SIG_IGN)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
+        "os.execv(sys.executable, [sys.executable, '-c', json.load(open(0))])\n"
+    )
+    start = (
+        "from jupyter_client.manager import KernelManager\n"
+        "manager = KernelManager(kernel_name='nbcache'); manager.start_kernel()\n"
+        "client = manager.blocking_client(); client.start_channels(); client.wait_for_ready(60)\n"
+        f"asked = {{'known': \"open('/proc/self/status').read()\", 'nursery': {NURSERY!r}}}\n"
+        "reply = client.execute('', silent=True, user_expressions=asked, reply=True)\n"
+        "found = {each: eval(told['data']['text/plain'])\n"
+        "         for each, told in reply['content']['user_expressions'].items()}\n"
+        "print([line for line in found['known'].splitlines() if line.startswith(('SigB', 'SigI'))],\n"
+        "      bool(found['nursery']), sep='\\n')\n"
+        "client.stop_channels(); manager.shutdown_kernel(now=True)\n"
+    )
+
+    def told(**environ: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            input=json.dumps(start),
+            env={**place.environ, **environ},
+            cwd=place.cwd,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    (forked, is_forked), (ordinary, is_other_forked) = told(), told(OMP_PROC_BIND="false")
+    assert (is_forked, is_other_forked) == ("True", "False")
+    assert forked == ordinary
 
 
 @pytest.mark.parametrize(
@@ -319,6 +293,30 @@ def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path, file: str) ->
         kernel.manager.shutdown_kernel(now=True)
 
 
+def test_a_package_that_a_cell_installs_is_imported_anew_and_torch_asks_for_a_restart(tmp_path: Path) -> None:
+    place, library = Place(tmp_path), tmp_path / "library"
+    library.mkdir()
+    package = library / "networkx.py"  # which is imported ahead
+    package.write_text("edited = False")
+    place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
+    place.nbcache("start")
+    kernel = place.start()
+    try:
+        assert nursery_of(kernel)
+        kernel.run(f"open({str(package)!r}, 'w').write('edited = True  # and longer')")
+        assert kernel.ask("__import__('networkx').edited")
+        kernel.run("try: import torch\nexcept ImportError as error: said = str(error)")
+        assert "restart the kernel to use what is installed now" in kernel.ask("said")
+        kernel.manager.restart_kernel(now=True)
+        kernel.client.wait_for_ready(timeout=60)
+        assert nursery_of(kernel) == 0
+        assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
+    finally:
+        kernel.client.stop_channels()
+        kernel.manager.shutdown_kernel(now=True)
+        place.nbcache("stop")
+
+
 def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.nbcache("status")
@@ -342,14 +340,43 @@ def test_variables_that_come_too_late_for_torch_are_told(start: Start) -> None:
     assert "OMP_NUM_THREADS changed after this kernel was started with torch imported" in said
 
 
+def test_an_ordinary_kernel_says_why_it_was_not_forked(place: Place, start: Start) -> None:
+    (place.cwd / "sympy.py").write_text("")
+    try:
+        kernel = start()
+    finally:
+        (place.cwd / "sympy.py").unlink()
+    assert nursery_of(kernel) == 0
+    kernel.run("%load_ext nbcache")
+    why = "sympy.py in the notebook's folder has the name of a module that is imported ahead"
+    assert why in kernel.run("%nbcache doctor --json")
+    said = place.nbcache("status")
+    assert "last kernel that was not forked:" in said and why in said
+
+
 def test_the_extension_finds_the_imports_done(start: Start) -> None:
     kernel = start()
-    kernel.run("%load_ext nbcache")
+    assert "nbcache: loaded, imports done ahead" in kernel.run("%load_ext nbcache")
+    assert json.loads(kernel.run("%nbcache status --json"))["nursery"] == nursery_of(kernel)
     said = kernel.run(
         "import torch\nf = torch.compile(lambda x: x.sin() + 1, backend='eager')\nprint(f(torch.zeros(2)))"
     )
     assert "tensor([1., 1.])" in said
     assert kernel.ask(f"[graph.function for graph in {SESSION}.graphs]") == ["<lambda>"]
+
+
+@pytest.mark.skipif(release(torch_version() or "0.0") != (2, 13), reason="the list is of torch 2.13")
+def test_a_compile_that_hits_imports_nothing_more_and_finds_torchs_sources_hashed(start: Start) -> None:
+    cell = "with torch.no_grad(): print(torch.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4)).shape)"
+    for kernel in (start(), start()):
+        kernel.run("import sys, torch; utils = torch._dynamo.utils; had = {*sys.modules}")
+        assert kernel.ask("dict(utils.compilation_time_metrics)") == {}
+        kernel.run(cell)
+    counted = kernel.ask("utils.counters['inductor']['fxgraph_cache_hit']")
+    hashed = kernel.ask("utils.compilation_time_metrics.get('inductor_codecache_torch_key')")
+    more = kernel.ask("sorted(each for each in {*sys.modules} - had if each.startswith('torch.'))")
+    assert (counted, hashed) == (1, None)
+    assert [each for each in more if ".compile_tasks." not in each] == []
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.proof)])

@@ -14,6 +14,7 @@ import pytest
 
 from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules, hidable
+from nbcache.launcher.on_disk import files, modules_in, shadowing, status_of
 from nbcache.launcher.start_state import kept_variables, name_of, start_state
 from support.front_door import RunPython
 
@@ -124,3 +125,79 @@ def test_hidden_modules_are_shown_when_they_are_imported(ahead: dict[str, types.
     assert sys.modules["ahead"].__spec__ is spec and "torch" not in sys.modules and told == []
     __import__("torch")
     assert told == ["torch"] and not any(isinstance(each, HiddenModules) for each in sys.meta_path)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_was_installed_anew_is_imported_anew_or_asks_for_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    package = tmp_path / "ahead"
+    package.mkdir()
+    (package / "__init__.py").write_text("version = 1")
+    (package / "part.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before, _ = importlib.import_module("ahead"), importlib.import_module("ahead.part")
+    if compiled:
+        sys.modules["ahead.part"].__file__ = str(package / "part.so")
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    sys.modules["torch"].__spec__ = ModuleSpec("torch", None)
+    hidden = {name: sys.modules[name] for name in ("ahead", "ahead.part", "torch")}
+    HiddenModules(
+        hidden, lambda: None, lambda paths: next((path for path in paths if path == before.__file__), None)
+    ).hide()
+    (package / "__init__.py").write_text("version = 2  # and longer")
+    importlib.invalidate_caches()
+    if compiled:
+        with pytest.raises(ImportError, match="has changed since: restart the kernel"):
+            importlib.import_module("ahead")
+    else:
+        assert importlib.import_module("ahead").version == 2
+        with pytest.raises(ImportError, match="started with torch imported"):  # it has the other one
+            importlib.import_module("torch")
+    for name in ("ahead", "ahead.part"):
+        sys.modules.pop(name, None)
+
+
+def test_torch_that_was_installed_anew_asks_for_a_restart(ahead: dict[str, types.ModuleType]) -> None:
+    ahead["torch"].__file__ = "/there/torch/__init__.py"
+    HiddenModules(
+        hidable(ahead), lambda: None, lambda paths: next((path for path in paths if "torch" in path), None)
+    ).hide()
+    with pytest.raises(ImportError, match=r"started with torch imported, and /there/torch/__init__\.py has"):
+        importlib.import_module("torch")
+    assert importlib.import_module("ahead") is ahead["ahead"]
+
+
+def test_what_is_installed_counts_as_what_can_be_imported(tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    before = modules_in(str(site))
+    for name in ("new.pth", "new-2.0.dist-info"):
+        (site / name).mkdir()
+        found = modules_in(str(site))
+        assert found != before
+        before = found
+    (site / "notes.txt").touch()
+    assert modules_in(str(site)) == before
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir()
+    (notebooks / "torch.pth").touch()  # as people call what they have trained
+    assert modules_in(str(notebooks)) == frozenset()
+    assert shadowing(str(notebooks), {"torch"}) is None
+
+
+def test_archives_on_the_path_and_what_python_runs_are_watched_and_weights_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, run, weights = (
+        tmp_path / name for name in ("packages.zip", "site-packages/run.pth", "weights.pth")
+    )
+    run.parent.mkdir()
+    for each in (archive, run, weights):
+        each.touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(archive), str(run.parent), str(tmp_path)])
+    found = files([])
+    for each in (archive, run):
+        assert found[str(each)] == status_of(str(each))
+    assert str(weights) not in found

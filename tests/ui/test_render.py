@@ -433,6 +433,15 @@ def test_status_says_how_far_prewarming_is():
     assert status.data["prewarm"]["slices"][0] == {"name": "import torch", "seconds": pytest.approx(0.4)}
 
 
+def test_status_says_that_the_kernel_was_forked_with_imports_done():
+    forked = render_status([], (), warm(steps=()), nursery=4711)
+    assert "forked from nursery 4711 · imports were done ahead" in forked.text
+    assert "forked from nursery 4711" in Page(forked.html).text
+    assert forked.data["nursery"] == 4711
+    ordinary = render_status([], (), warm(steps=()))
+    assert "forked" not in ordinary.text and ordinary.data["nursery"] is None
+
+
 def test_status_says_what_is_shared_and_why_not():
     shared = SharedFigures("redis://host/0", 12, 3, 4_500, None)
     status = render_status([], (), warm(), shared)

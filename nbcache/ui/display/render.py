@@ -32,6 +32,7 @@ from nbcache.ui.display.rows import (
     Check,
     SettingRow,
     StoreFigures,
+    kernel_parts,
     prewarming_parts,
     shared_parts,
     store_parts,
@@ -99,15 +100,21 @@ def render_status(
     stores: Sequence[StoreFigures],
     prewarming: Prewarming,
     shared: SharedFigures | None = None,
+    nursery: int = 0,
 ) -> Rendered:
-    """Return the session by cell and graph; `shared` is the store that it is connected to, if it is."""
+    """Return the session by cell and graph; `shared` is the store that it is connected to, if it is.
+
+    `nursery` is the process that this kernel was forked from, 0 for an ordinary kernel.
+    """
     data = {
         "cells": [report.to_json() for report in reports],
         "stores": [asdict(store) for store in stores],
         "prewarm": prewarming.to_json(),
         "shared": None if shared is None else asdict(shared),
+        "nursery": nursery or None,
     }
-    facts = [*map(store_parts, stores), shared_parts(shared), prewarming_parts(prewarming)]
+    facts = [*map(store_parts, stores), shared_parts(shared), kernel_parts(nursery)]
+    facts.append(prewarming_parts(prewarming))
     text, html = status_text(reports, facts), status_html(reports, facts)
     return Rendered(text, html, data, "application/vnd.nbcache.status+json")
 

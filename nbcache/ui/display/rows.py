@@ -28,6 +28,7 @@ __all__ = [
     "activity_parts",
     "check_totals",
     "graph_label",
+    "kernel_parts",
     "notices_of",
     "prewarming_parts",
     "report_title",
@@ -144,6 +145,11 @@ def shared_parts(shared: SharedFigures | None) -> list[str]:
     if shared.waiting:
         parts.append(f"{size(shared.waiting)} to be written")
     return parts + ([f"off for now: {one_line(shared.off)}"] if shared.off else [])
+
+
+def kernel_parts(nursery: int) -> list[str]:
+    """Return in words which process this kernel was forked from; nothing for an ordinary one."""
+    return [f"forked from nursery {nursery}", "imports were done ahead"] if nursery else []
 
 
 def prewarming_parts(prewarming: Prewarming) -> list[str]:

@@ -17,6 +17,7 @@ from nbcache.core.version import __version__
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.snapshots import Sharing
 from nbcache.launcher.forked import parent
+from nbcache.launcher.protocol import ordinary
 from nbcache.shared.client import SharedClient
 from nbcache.snapshots.verify import Received
 from nbcache.stores.open import open_shared
@@ -41,7 +42,12 @@ def kernel() -> Checks:
     if nursery := parent():
         yield ok("kernel", f"forked from the nursery {nursery}, with torch imported")
     else:
-        yield ok("kernel", "an ordinary one (`nbcache kernel install` adds one that has torch imported)")
+        last = ordinary()
+        if last is not None and last["process"] == os.getpid():
+            next_step = "restart the kernel: a nursery is started for the next one"
+            yield note("kernel", f"not forked from a nursery: {last['why']}", next_step)
+        else:
+            yield ok("kernel", "an ordinary one (`nbcache kernel install` adds one that has torch imported)")
 
 
 def file(location: Location) -> Checks:

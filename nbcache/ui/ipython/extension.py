@@ -24,6 +24,7 @@ from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Pause
 from nbcache.kernel.session import Session
+from nbcache.launcher.forked import parent
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
@@ -136,7 +137,7 @@ class Extension:
         self._cells.join()
         self._live.start()
         self.session.start()
-        greeting = Greeting(self.session, self._bridge.foreseen)
+        greeting = Greeting(self.session, self._bridge.foreseen, forked=bool(parent()))
         greeting.look()
         self._snapshots.start(lambda: self._greet(greeting))
         self._use_idle_time()

@@ -26,11 +26,17 @@ _NAME = 60
 class Greeting:
     """Reads what is stored of the notebook, on a thread of its own: loading waits for nothing long."""
 
-    def __init__(self, session: Session, foreseen: Callable[[], Environment | None]) -> None:
-        """`foreseen` tells what is known of the environment before torch is imported."""
+    def __init__(
+        self, session: Session, foreseen: Callable[[], Environment | None], *, forked: bool = False
+    ) -> None:
+        """`foreseen` tells what is known of the environment before torch is imported.
+
+        `forked` tells whether this kernel was forked from a nursery, which has done the imports.
+        """
         self._session = session
         self._foreseen = foreseen
         self._known = threading.Event()
+        self._loaded = "nbcache: loaded, imports done ahead" if forked else "nbcache: loaded"
         self._parts: list[str] = []
 
     def look(self) -> None:
@@ -40,7 +46,7 @@ class Greeting:
     def line(self, timeout: float) -> str:
         """Return the line: with what is stored, where that is known within `timeout` seconds."""
         self._known.wait(timeout)
-        return DOT.join(["nbcache: loaded", *self._parts])
+        return DOT.join([self._loaded, *self._parts])
 
     def _look(self) -> None:
         try:

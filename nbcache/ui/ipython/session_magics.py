@@ -19,6 +19,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
 from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
+from nbcache.launcher.forked import parent
 from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.ui.display.render import Rendered, render_checks, render_settings, render_status
@@ -86,7 +87,7 @@ class SessionMagics:
             reports.append(CellReport(None, outside, seconds=0.0))
         shared_client = self._session.shared_client
         shared = None if shared_client is None else shared_client.level.figures()
-        show(render_status(reports, figures, self._session.prewarm, shared), as_json)
+        show(render_status(reports, figures, self._session.prewarm, shared, parent()), as_json)
 
     def why(self, arguments: list[str]) -> None:
         """Say of the last cell's graphs, or of those that are named, why they missed and what to do."""

@@ -43,4 +43,6 @@ def _status() -> Shown:
         )
     if not found:
         lines.append("no nursery: the next kernel starts one, and the one after it is forked from it")
-    return Shown(lines, {"folder": folder and str(folder), "nurseries": found})
+    if (last := kernel_spec.ordinary()) is not None:
+        lines.append(f"last kernel that was not forked: {ago(time.time() - last['time'])}, {last['why']}")
+    return Shown(lines, {"folder": folder and str(folder), "nurseries": found, "ordinary": last})
