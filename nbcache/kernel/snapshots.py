@@ -231,9 +231,14 @@ class Sharing:
         """Tell of a signer who is not trusted no more, for as long as this kernel runs."""
         self._ignored.add(fingerprint)
 
-    def is_ignored(self, received: Received) -> bool:
-        """Tell whether a snapshot is of somebody who is ignored."""
-        return received.standing is Standing.UNKNOWN and received.signer in self._ignored
+    def told(self) -> list[Received]:
+        """Return the snapshots that are here, without those that somebody who is ignored has signed."""
+        ignored = self._ignored
+        return [
+            each
+            for each in self.known()
+            if not (each.standing is Standing.UNKNOWN and each.signer in ignored)
+        ]
 
     def trust(self, stranger: Stranger, name: str) -> None:
         """Trust a signer from now on, called `name`, and restore what they have signed."""

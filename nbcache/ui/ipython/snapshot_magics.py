@@ -131,8 +131,7 @@ class ShareMagics:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
         lines = [f"nbcache: {error}" for error in self._sharing.problems()]
         try:
-            known = self._sharing.known()
-            lines += self._lines([each for each in known if not self._sharing.is_ignored(each)])
+            lines += self._lines(self._sharing.told())
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
             lines += [f"nbcache: {line}" for line in error.diagnostics()]
         return lines
@@ -258,9 +257,7 @@ class ShareMagics:
                 next_step="%nbcache trust shows who there is",
             )
         self._sharing.ignore(found[0])
-        said = (
-            f"{spelled(found[0])} is ignored in this kernel: nothing of theirs is used, or told of any more"
-        )
+        said = f"{spelled(found[0])} is ignored in this kernel: nothing of theirs is used, nor shown"
         return [said, "to trust them after all:", f"{_TRUST} add {spelled(found[0])}"]
 
     def verify(self, arguments: list[str]) -> None:
