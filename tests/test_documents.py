@@ -160,7 +160,13 @@ def test_the_notebook_on_panels_runs_and_keeps_them_as_static_html(
     index = cells.index("%nbcache panel")
     assert shown(done, index).startswith("nbcache panel") and "GRAPHS" in shown(done, index)
     assert "2 graphs · 0 of 2 hits" in shown(done, index + 1)
-    assert "3 graphs" in shown(done, -1) and "SPACE" not in shown(done, -1)
+    graphs, timeline = (
+        shown(done, cells.index("%nbcache graphs")),
+        shown(done, cells.index("%nbcache timeline")),
+    )
+    assert "3 graphs" in graphs and "SPACE" not in graphs
+    assert timeline.startswith("nbcache timeline") and "step" in timeline
+    assert "SNAPSHOT" in shown(done, -1) and "GRAPHS" not in shown(done, -1)
     assert "widget-view" not in json.dumps(done) and "widgets" not in done.metadata
 
 

@@ -1,4 +1,7 @@
-"""Make panel-*.png, the pictures of the panel: JupyterLab in both themes, on pages 1400 and 600 pixels wide.
+"""Make the pictures of the panels: JupyterLab in both themes, on pages 1400 and 600 pixels wide.
+
+panel-*.png is the whole panel, timeline-*.png the timeline, graph-*.png a graph that is opened, and
+settings-*.png the settings.
 
     .venv/bin/python docs/images/panel.py
 
@@ -34,15 +37,22 @@ TRAIN = "network(images).square().mean().backward()"
 STEP = "step(images, 1e-3).sum()"
 CHANGED = STEP.replace("1e-3", "3e-4")
 PANEL = "%nbcache panel"
+TIMELINE = "%nbcache timeline"
+GRAPHS = "%nbcache graphs"
+SETTINGS = "%nbcache panel settings"
+CELLS = {"panel": 4, "timeline": 5, "graph": 6, "settings": 7}
+"""Where each picture is taken, by its name."""
 
 
 def run(server: lab.Server, browser: object, step: str) -> lab.Page:
     """Run the notebook in a kernel of its own; return its page."""
-    lab.save_notebook(server.folder / "model.ipynb", LOAD, DEFINE, TRAIN, step, PANEL)
+    lab.save_notebook(
+        server.folder / "model.ipynb", LOAD, DEFINE, TRAIN, step, PANEL, TIMELINE, GRAPHS, SETTINGS
+    )
     context = browser.new_context(viewport={"width": 1400, "height": 1000}, device_scale_factor=2)
     context.set_default_timeout(120_000)
     page = lab.Page(server, context.new_page(), "lab", "model.ipynb")
-    for index in range(5):
+    for index in range(8):
         page.run(index)
     return page
 
@@ -71,28 +81,41 @@ def main() -> None:
             server.stop()
 
 
+def live(page: lab.Page, name: str) -> object:
+    """Return what finds parts of a panel."""
+    return page.cell(CELLS[name]).locator("[class*=nbcache-live-]")
+
+
 def photograph(page: lab.Page) -> None:
     """Open what is worth looking at, and make the pictures."""
     page.save()
-    panel = page.cell(4).locator("[class*=nbcache-live-]")
-    panel.get_by_title("open step", exact=False).first.click()
+    panel, graphs = live(page, "panel"), live(page, "graph")
+    panel.get_by_title("show what differs of step", exact=False).first.click()
     panel.get_by_title("open next run").click()
     panel.get_by_title("open levels").click()
-    refresh = panel.get_by_role("button", name="refresh")
-    refresh.click()
-    page.tab.wait_for_timeout(2500)
-    refresh.blur()
+    graphs.get_by_title("open step", exact=False).first.click()
+    graphs.get_by_text("guards:", exact=False).click()
+    graphs.get_by_text("generated code", exact=True).click()
+    for name in ("panel", "timeline"):
+        refresh = live(page, name).get_by_role("button", name="refresh")
+        refresh.click()
+        page.tab.wait_for_timeout(2500)
+        refresh.blur()
     page.command("application:toggle-left-area")
     for width in (1400, 600):
         for theme in ("Light", "Dark"):
-            page.tab.set_viewport_size({"width": width, "height": 2200})
+            page.tab.set_viewport_size({"width": width, "height": 2600})
             page.theme(f"JupyterLab {theme}")
-            page.tab.mouse.move(0, 0)
-            page.tab.wait_for_timeout(1500)
-            narrow = "-narrow" if width == 600 else ""
-            picture = Path(__file__).with_name(f"panel{narrow}-{theme.lower()}.png")
-            page.cell(4).screenshot(path=picture)
-            print(picture)
+            for name, index in CELLS.items():
+                page.cell(index).scroll_into_view_if_needed()
+                page.tab.mouse.move(0, 0)
+                page.tab.wait_for_timeout(1000)
+                narrow = "-narrow" if width == 600 else ""
+                if name != "panel" and (width == 600) != (theme == "Dark"):
+                    continue  # of parts two pictures show both widths and both themes
+                picture = Path(__file__).with_name(f"{name}{narrow}-{theme.lower()}.png")
+                page.cell(index).screenshot(path=picture)
+                print(picture)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ __all__ = [
     "CellReport",
     "Difference",
     "Explanation",
+    "GraphContents",
     "GraphRecord",
     "bare_name",
     "has_own_name",
@@ -154,6 +155,8 @@ class GraphRecord:
     """What its key is made of, as `nbcache.explain` writes it; empty on a hit."""
     explanation: Explanation | None = field(default=None, repr=False)
     """How it differs from the nearest one that is stored; None on a hit, and where nothing tells."""
+    code_path: str = field(default="", repr=False)
+    """Where the code is that torch has generated for it, in torch's folder; empty where that is not known."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -194,6 +197,29 @@ class GraphRecord:
             "recompile_limit": self.recompile_limit or None,
             "graph_break_reason": self.graph_break_reason,
             "threads": self.threads or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GraphContents:
+    """What is in a graph: read when somebody looks at it, and kept nowhere."""
+
+    guards: tuple[str, ...] = ()
+    """What has to hold for torch to run the graph, a line each."""
+    no_guards: str = ""
+    """Why there are no `guards`; empty where there are."""
+    code: str = ""
+    """What torch has generated for it, as Python."""
+    no_code: str = ""
+    """Why there is no `code`; empty where there is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON values, by the names that docs/json.md documents."""
+        return {
+            "guards": None if self.no_guards else list(self.guards),
+            "no_guards": self.no_guards or None,
+            "code": None if self.no_code else self.code,
+            "no_code": self.no_code or None,
         }
 
 

@@ -56,6 +56,7 @@ __all__ = [
     "Standing",
     "TrustedSigner",
     "admit",
+    "is_called",
     "is_fingerprint",
     "message",
     "short",
@@ -297,10 +298,10 @@ class Keyring:
 
         ConfigError where there is none, or where there are several.
         """
-        trusted, digits = self.trusted(), _digits(signer)
-        found = [
-            each for each in trusted if each.fingerprint.startswith(digits) and len(digits) >= _SHORTEST
-        ] or [each for each in trusted if each.name == signer]
+        trusted = self.trusted()
+        found = [each for each in trusted if is_called(each.fingerprint, signer)] or [
+            each for each in trusted if each.name == signer
+        ]
         if len(found) != 1:
             count = f"{len(found)} are trusted" if found else "nobody of that name or fingerprint is trusted"
             raise ConfigError(
@@ -413,6 +414,12 @@ class Keyring:
 
 def _digits(fingerprint: str) -> str:
     return re.sub(r"[\s:-]", "", fingerprint).lower()
+
+
+def is_called(fingerprint: str, text: str) -> bool:
+    """Tell whether `text` is a fingerprint, grouped or not, or so much of its beginning that it tells it."""
+    digits = _digits(text)
+    return len(digits) >= _SHORTEST and fingerprint.startswith(digits)
 
 
 def is_fingerprint(text: str) -> bool:

@@ -30,6 +30,7 @@ class Graph:
         self.bytes: dict[str, int] = {}
         self.kernels: list[bool | None] = []
         self.names: set[str] = set()
+        self.code_path = ""
 
 
 class Compile:

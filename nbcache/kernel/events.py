@@ -12,6 +12,8 @@ from nbcache.core.reports import Cell, Explanation
 __all__ = [
     "ArtifactSeen",
     "AutogradLookup",
+    "CandidateTimed",
+    "CodeLoaded",
     "Event",
     "FrameCompiled",
     "FrameTraced",
@@ -127,6 +129,13 @@ class ArtifactSeen(Event):
 
     type: str
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLoaded(Event):
+    """torch loaded the code that it has generated for a graph, now or when the graph was stored."""
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True)

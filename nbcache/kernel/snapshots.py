@@ -88,6 +88,8 @@ class Sharing:
         self._received: dict[str, Received] = {}
         """By what tells versions apart."""
         self._problems: list[NbcacheError] = []
+        self._ignored: set[str] = set()
+        """Fingerprints of those whom the user does not want to be asked about in this kernel."""
         session.cache.reading_ahead.append(self._restore_known)
         session.cache.elsewhere.append(self._of_no_use)
         session.snapshots = self
@@ -223,11 +225,25 @@ class Sharing:
                 for fingerprint, made in makers(received.snapshot).items():
                     if fingerprint and self.judge.standing(fingerprint) is Standing.UNKNOWN:
                         found.setdefault(fingerprint, Stranger(fingerprint, made.user, received))
-        return [*found.values()]
+        return [each for each in found.values() if each.fingerprint not in self._ignored]
+
+    def ignore(self, fingerprint: str) -> None:
+        """Tell of a signer who is not trusted no more, for as long as this kernel runs."""
+        self._ignored.add(fingerprint)
+
+    def told(self) -> list[Received]:
+        """Return the snapshots that are here, without those that somebody who is ignored has signed."""
+        ignored = self._ignored
+        return [
+            each
+            for each in self.known()
+            if not (each.standing is Standing.UNKNOWN and each.signer in ignored)
+        ]
 
     def trust(self, stranger: Stranger, name: str) -> None:
         """Trust a signer from now on, called `name`, and restore what they have signed."""
         self.keyring.add(stranger.fingerprint, name)
+        self._ignored.discard(stranger.fingerprint)
         self.judge.forget()
         self.follow([stranger.received])
         if (environment := self._session.environment) is not None:

@@ -22,6 +22,7 @@ from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
     CandidateTimed,
+    CodeLoaded,
     Event,
     FrameCompiled,
     FrameTraced,
@@ -280,6 +281,9 @@ class Tracker:
         elif isinstance(event, ArtifactSeen):
             sizes = (compile.open or compile).bytes
             sizes[event.type] = sizes.get(event.type, 0) + event.size
+        elif isinstance(event, CodeLoaded):
+            if (target := compile.open or (compile.graphs[-1] if compile.graphs else None)) is not None:
+                target.code_path = event.path  # what it loads itself, such as kernels, has come before
         elif isinstance(event, FrameCompiled):
             compile.frame = event
         elif isinstance(event, (TraceAdopted, TraceAudited, FrameTraced)):
@@ -384,6 +388,7 @@ class Tracker:
             trace=None if graph.backward else trace_of(compile),
             components=graph.components,
             explanation=graph.explanation,
+            code_path=graph.code_path,
             versions=forward.versions if forward else 0,
             recompile_limit=forward.recompile_limit if forward else 0,
         )

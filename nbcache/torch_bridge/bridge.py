@@ -13,6 +13,7 @@ from nbcache.core.errors import ConfigError, UnsupportedTorch
 from nbcache.core.model import Environment
 from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge import (
+    contents,
     environment,
     events,
     gc_pause,
@@ -297,6 +298,7 @@ class TorchBridge:
         self._hook(self.folder.default.replace_headers, module)
         self._depends("follow_keys", module)
         self._hook(lookups.follow_lookups, module)
+        self._hook(contents.follow_code, module)
         self._provide(graphs.provide_graphs, module, serving=self._serving_graphs)
         self._provide(gemm_autotune.provide_times, module)
         self._provide(cpp_kernels.provide_kernels, module)

@@ -795,7 +795,7 @@ def test_live_too_who_compiled_it_is_kept_by_whoever_passes_it_on(
         assert reader.run("one", "two") == expected
         shared_client = reader.session.shared_client
         assert shared_client is not None
-        lines = publication_lines(shared_client.publications())
+        lines = publication_lines(shared_client.publications(), reader.session.environment)
         if bob in trusted:
             (line,) = lines
             assert "bob@engine · 1 graph · " in line

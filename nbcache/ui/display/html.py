@@ -129,20 +129,21 @@ def settings_html(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] =
 
 
 def _settings_html(rows: Sequence[SettingRow]) -> str:
+    """Return settings in two columns, which fit a narrow page: name and origin, value and description."""
+    named = CODE + ";word-break:break-all"
     table = [
         [
-            _text(row.name, style=CODE),
-            _text(row.value or NOTHING, style=CODE + ";word-break:break-all"),
-            _text(row.origin, style=FAINT if row.origin == "default" else ""),
-            _text(row.help) + _notices_html([row.note] if row.note else []),
+            _tag("div", "", _text(row.name, style=named))
+            + _tag("div", "", _text(row.origin, style=FAINT if row.origin == "default" else "")),
+            _tag("div", "", _text(row.value or NOTHING, style=named))
+            + _tag("div", "", _text(row.help, style=FAINT))
+            + _notices_html([row.note] if row.note else []),
         ]
         for row in rows
     ]
     headers = [
-        ("setting", CELL),
-        ("value", WRAPPED + ";min-width:150px"),
-        ("origin", CELL),
-        ("description", LAST),
+        ("setting, and where its value is from", WRAPPED + ";min-width:130px"),
+        ("value, and what it is for", WRAPPED + ";min-width:160px"),
     ]
     return _rows(headers, table)
 

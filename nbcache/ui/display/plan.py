@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line
 from nbcache.explain.plan import CellPlan, Plan, Unfit, Verdict
-from nbcache.ui.display.html import BOX, CELL, CODE, FAINT, LAST, NUMBER, _head, _rows, _tag, _text
+from nbcache.ui.display.html import BOX, CODE, FAINT, NUMBER, WRAPPED, _head, _rows, _tag, _text
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _joined, _wrapped
 
 __all__ = ["plan_html", "plan_parts", "render_plan"]
 
 _MIME = "application/vnd.nbcache.plan+json"
+_FOLDED = f"{WRAPPED};min-width:110px;word-break:break-word"
+"""The column of cells, which folds where the page is narrow."""
 _TITLE = 36
 """Characters of a cell's first line that are shown."""
 _EXPECTED = 46
@@ -52,7 +54,7 @@ def plan_html(plan: Plan, notes: Sequence[str] = ()) -> str:
     """Return the plan by cell, and what there is to say of it, as HTML without a title."""
     boxes = []
     if plan.cells:
-        columns = [("cell", CELL), ("next kernel", LAST), ("from", CELL)]
+        columns = [("cell", _FOLDED), ("next kernel", f"{WRAPPED};min-width:80px"), ("from", WRAPPED)]
         columns += [("expected", NUMBER), ("cold", NUMBER)]
         boxes.append(_rows(columns, [_cells_html(_row(each)) for each in plan.cells]))
     boxes += [_tag("div", FAINT, _text(each)) for each in (*notes, *_remarks(plan))]

@@ -13,6 +13,7 @@ from nbcache.artifacts.compatibility import (
     baseline_for,
     differences,
     fit_lines,
+    fitting,
     foreseen_differences,
 )
 from nbcache.artifacts.provenance import Judge, Made, authors
@@ -29,6 +30,7 @@ from nbcache.snapshots.verify import Received
 __all__ = [
     "arrival",
     "arrival_line",
+    "fit_words",
     "held",
     "left_out",
     "pending_words",
@@ -151,6 +153,20 @@ def arrival(
             next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
             hindrances.append(("this kernel compiles for this CPU only", next_step))
     return DOT.join(parts), hindrances
+
+
+def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
+    """Return whether these fit here, and else why not; empty where it is not known what is here."""
+    if here is None or not manifests:
+        return ""
+    manifest, differing = _nearest(manifests, here)
+    if not differing:
+        baseline = None if manifest is None else baseline_for([manifest], here)
+        if baseline is None:
+            return "fits here"
+        return f"fits here once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU"
+    labels = ", ".join(map(_differing, differing[:4]))
+    return f"{'fits in part' if fitting(manifests, here) else 'does not fit here'}: {labels} differ"
 
 
 def restored_words(graphs: int, artifacts: int, where: str) -> str:

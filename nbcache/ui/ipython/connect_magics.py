@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 from IPython.core.error import UsageError
 
 from nbcache.core.errors import ConfigError, NbcacheError, StoreError
+from nbcache.core.model import Environment
 from nbcache.core.settings import Settings, torchs_url
 from nbcache.core.text import DOT, ago, counted, duration, one_line
 from nbcache.core.trust import Keyring, short, spelled
@@ -21,11 +23,12 @@ from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.publications import Publication
 from nbcache.shared.signing import Signer
-from nbcache.snapshots.sources import origin
+from nbcache.snapshots.sources import beside, origin
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_shared
+from nbcache.ui.display.snapshots import fit_words
 
-__all__ = ["ConnectMagics", "publication_lines"]
+__all__ = ["ConnectMagics", "publication_lines", "shared_name"]
 
 _MOST_SHOWN = 5
 _MOST_MAKERS = 3
@@ -41,6 +44,8 @@ class ConnectMagics:
         session.connector = self.connect_to
         self._used: Settings | None = None
         """The settings by which this kernel has connected; those of the session may have changed since."""
+        self._handed_over: list[str] = []
+        """What a colleague pastes to have what was shared last."""
 
     def start(self) -> None:
         """Connect to the shared level that the environment names; what stops that becomes a notice."""
@@ -107,9 +112,11 @@ class ConnectMagics:
 
         In the shared store, under a NAME, by default the notebook's; without one, in the file beside it.
         """
-        if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
-            raise UsageError("%nbcache share takes one NAME, or nothing")
-        print("nbcache: " + "\n\n".join(self.hand_over(arguments[0] if arguments else "")))
+        said = self.hand_over(shared_name(arguments))
+        if "--json" in arguments:
+            print(json.dumps({"said": said[0], "restore": said[1], "trust": said[3]}, indent=2))
+        else:
+            print("nbcache: " + "\n\n".join(said))
 
     def hand_over(self, given: str = "") -> list[str]:
         """Do what `share` does, under the name `given`; return what to say, and what to paste, in turn."""
@@ -136,12 +143,29 @@ class ConnectMagics:
             taken = session.snapshot(f"{url}#{name}")
             source = taken.where
             how = "pastes, with a user and password in the URL where it needs them"
-        signer = Keyring(session.settings.trust_dir).own() or ""
-        user = origin("", session.settings).user
-        named = f" --name {_as_word(user)}" if user else ""
         graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
+        self._handed_over = self._lines_to_paste(f"A colleague {how}:", source)
+        first, *rest = self._handed_over
+        return [f"{one_line(taken.where)} holds {graphs}, {artifacts}. {first}", *rest]
+
+    def to_paste(self) -> list[str]:
+        """Return what a colleague pastes to have what was shared last, else the file beside the notebook."""
+        if self._handed_over:
+            return self._handed_over
+        notebook = self._locate()
+        near = beside(Path(notebook)) if notebook else None
+        if near is None or not near.is_file():
+            return []
+        return self._lines_to_paste(
+            f"A colleague gets the file {one_line(near.name)}, and pastes:", near.name
+        )
+
+    def _lines_to_paste(self, first: str, source: str) -> list[str]:
+        settings = self._session.settings
+        signer, user = Keyring(settings.trust_dir).own() or "", origin("", settings).user
+        named = f" --name {_as_word(user)}" if user else ""
         return [
-            f"{one_line(taken.where)} holds {graphs}, {artifacts}. A colleague {how}:",
+            first,
             f"%nbcache restore {_as_word(source)}",
             "and, once, trusts your key:",
             f"%nbcache trust add {spelled(signer)}{named}",
@@ -156,7 +180,7 @@ class ConnectMagics:
     def who_is_there(self, shared_client: SharedClient) -> list[str]:
         """Return where this kernel is connected to, and a line for each who has published."""
         shared_client.level.ask()
-        lines = publication_lines(shared_client.publications())
+        lines = publication_lines(shared_client.publications(), self._session.environment)
         if (failure := shared_client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
         nobody = ["nobody whom you trust has published anything of this notebook there"]
@@ -187,10 +211,18 @@ def _as_word(source: str) -> str:
     return shlex.quote(source) if re.search(r"[\s'\"\\]", source) else source
 
 
-def publication_lines(publications: list[Publication]) -> list[str]:
+def shared_name(arguments: list[str]) -> str:
+    """Return the name in the arguments of `share`; empty where there is none."""
+    names = [word for word in arguments if word != "--json"]
+    if len(names) > 1 or any(word.startswith("-") for word in names):
+        raise UsageError("%nbcache share takes one NAME, or nothing, and --json")
+    return names[0] if names else ""
+
+
+def publication_lines(publications: list[Publication], here: Environment | None) -> list[str]:
     """Return a line for each of the newest: who has compiled and published what, when, and on what machine.
 
-    What one has that another compiled is said to be that other's.
+    What one has that another compiled is said to be that other's. Each says whether it fits `here`.
     """
     names = {each.found.signer: _name(each.user, each.host, each.found.signer) for each in publications}
     lines = []
@@ -205,7 +237,8 @@ def publication_lines(publications: list[Publication]) -> list[str]:
             f"has {counted(count, 'graph')} of {names.get(maker) or short(maker)}"
             for maker, count in others.most_common(_MOST_MAKERS)
         ]
-        lines.append(DOT.join([*parts, ago(time.time() - each.published)]))
+        parts += [ago(time.time() - each.published), fit_words([each.manifest], here)]
+        lines.append(DOT.join(filter(None, parts)))
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
     return lines

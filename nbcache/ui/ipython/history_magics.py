@@ -13,7 +13,7 @@ from nbcache.core.model import Environment, Outcome
 from nbcache.core.text import counted
 from nbcache.core.trust import short
 from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
-from nbcache.explain.timeline import timeline
+from nbcache.explain.timeline import Timeline, timeline
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
@@ -87,11 +87,14 @@ class HistoryMagics:
 
     def bars(self) -> Rendered:
         """Return what `timeline` shows."""
-        session, notebook = self._session, self._session.notebook(timeout=1.0)
-        session.cache.history.read(notebook)
-        history = session.cache.history
-        found = timeline(session.reports, history.runs(), history.kernel, session.environment)
-        return render_timeline(found, os.path.basename(notebook))
+        notebook = self._session.notebook(timeout=1.0)
+        return render_timeline(self.times(notebook), os.path.basename(notebook))
+
+    def times(self, notebook: str) -> Timeline:
+        """Return where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
+        session, history = self._session, self._session.cache.history
+        history.read(notebook)
+        return timeline(session.reports, history.runs(), history.kernel, session.environment)
 
     def _everything(self) -> tuple[Run, ...]:
         try:

@@ -45,14 +45,16 @@ class Magics:
             "why": own.why,
             "stats": history.stats,
             "plan": history.plan,
-            "timeline": history.timeline,
+            "timeline": panels.timeline,
             "config": own.config,
             "doctor": own.doctor,
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,
+            "verify": snapshots.verify,
+            "attach": snapshots.attach,
             "connect": connecting.connect,
             "disconnect": connecting.disconnect,
-            "share": connecting.share,
+            "share": panels.share,
             "trust": own.trust,
             "flush": own.flush,
             "clear": own.clear,
@@ -76,8 +78,9 @@ class Magics:
         %nbcache, %nbcache status   the session, by cell and graph
         %nbcache status --json      the same as JSON
         %nbcache panel              the session as a panel that stays up to date, with a button for each verb
-        %nbcache panel PART         a part of it: graphs, sharing, settings, space
+        %nbcache panel PART         a part of it: graphs, timeline, sharing, settings, space
         %nbcache graphs             the part on graphs: the next run, graphs by cell, levels
+        %nbcache graphs GRAPH       one graph whole, with its guards and the code that torch has generated
         %nbcache why                why the graphs of the last cell missed, and what to do
         %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
         %nbcache stats              what restoring came to: used, not used, net seconds; now and over time
@@ -93,6 +96,8 @@ class Magics:
         %nbcache snapshot URL#NAME  the same into a store: redis://host/0#team/gpt, s3://bucket/x#team/gpt
         %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
         %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL, URL#NAME in a store
+        %nbcache verify [SOURCE]    check the notebook's snapshots in full, or those of a file or URL
+        %nbcache attach             say how the snapshot gets into the notebook, once that is closed
         %nbcache connect URL        share what is compiled, live, with all who connect there
         %nbcache connect            say who has published what of this notebook
         %nbcache disconnect         share no more
@@ -100,6 +105,7 @@ class Magics:
         %nbcache trust              trust who signed the snapshot that came with this notebook; else show your
                                     own fingerprint and whom you trust, as `trust list` does
         %nbcache trust add SIGNER   trust a fingerprint, or who signed a snapshot; `trust remove` ends it
+        %nbcache trust ignore SIGNER  tell no more, in this kernel, of one who is not trusted
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove what is stored of this notebook alone
         %nbcache clear --all        remove all that is stored here, after asking; --yes does not ask

@@ -1,4 +1,4 @@
-"""`%nbcache panel` and `graphs`: widgets in notebooks; the same as text or HTML where there are none."""
+"""`%nbcache panel`, `graphs`, `timeline` and `share`: widgets in notebooks; elsewhere text or static HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from IPython.display import display as _display
 
 from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.model import Environment
-from nbcache.core.reports import GraphRecord
+from nbcache.core.reports import GraphContents, GraphRecord
 from nbcache.core.text import DOT, ago, counted, one_line, size
 from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
@@ -23,14 +23,16 @@ from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
 from nbcache.shared.client import SharedClient
 from nbcache.snapshots.sources import beside
+from nbcache.torch_bridge.contents import contents_of
+from nbcache.ui.display.graph import render_graph
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.rows import StoreFigures, shared_parts
-from nbcache.ui.display.snapshots import pending_words, restored_words
+from nbcache.ui.display.snapshots import fit_words, pending_words, restored_words
 from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.cells import Cells
-from nbcache.ui.ipython.connect_magics import ConnectMagics, publication_lines
+from nbcache.ui.ipython.connect_magics import ConnectMagics, publication_lines, shared_name
 from nbcache.ui.ipython.history_magics import HistoryMagics
-from nbcache.ui.ipython.session_magics import SessionMagics, going_words
+from nbcache.ui.ipython.session_magics import SessionMagics, going_words, show
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
 from nbcache.ui.panels.saved import SECTIONS, render_panel
 from nbcache.ui.panels.values import Facts, Now, Space, Stranger, machine_parts, spaces
@@ -43,6 +45,7 @@ __all__ = ["PANELS", "PanelMagics"]
 PANELS = {
     "panel": SECTIONS,
     "graphs": ("next", "graphs", "levels"),
+    "timeline": ("timeline", "lost", "runs"),
     "sharing": ("people", "snapshot"),
     "settings": ("settings",),
     "space": ("space",),
@@ -69,10 +72,30 @@ class PanelMagics:
         self._show(arguments[0] if arguments else "panel")
 
     def graphs(self, arguments: list[str]) -> None:
-        """Show the panel of graphs."""
-        if arguments:
-            raise UsageError("%nbcache graphs takes nothing more")
-        self._show("graphs")
+        """Show the panel of graphs, or one graph whole."""
+        names = [word for word in arguments if word != "--json"]
+        if len(names) > 1 or any(word.startswith("-") for word in names) or (arguments and not names):
+            raise UsageError("%nbcache graphs takes one GRAPH, such as 0/1 or a function, and --json")
+        if not names:
+            self._show("graphs")
+            return
+        for rendered in self._verbs.whole(names[0]):
+            show(rendered, "--json" in arguments)
+
+    def timeline(self, arguments: list[str]) -> None:
+        """Show the panel of the timeline; where there are no widgets, the timeline."""
+        if not arguments and self._has_widgets():
+            self._open_panel("timeline")
+        else:
+            self._verbs.print_timeline(arguments)
+
+    def share(self, arguments: list[str]) -> None:
+        """Take a snapshot where others find it, and show the panel of sharing with what they paste."""
+        if "--json" in arguments or not self._has_widgets():
+            self._verbs.print_share(arguments)
+            return
+        lines = self._verbs.share(shared_name(arguments))
+        self._open_panel("sharing").say(lines)
 
     def before(self) -> None:
         """Follow a cell that has begun."""
@@ -91,17 +114,20 @@ class PanelMagics:
             self._open.popitem()[1].close()
 
     def _show(self, kind: str) -> None:
-        sections = PANELS[kind]
-        if not self._has_widgets():
-            _display(render_panel(self._verbs.now(), self._verbs.facts(), sections))  # type: ignore[no-untyped-call]
-            return
+        if self._has_widgets():
+            self._open_panel(kind)
+        else:
+            _display(render_panel(self._verbs.now(), self._verbs.facts(), PANELS[kind]))  # type: ignore[no-untyped-call]
+
+    def _open_panel(self, kind: str) -> Panel:
         from nbcache.ui.panels.panel import Panel  # widgets take a moment to import
 
         if (before := self._open.pop(kind, None)) is not None:
             before.close()
-        panel = Panel(self._verbs, self._publisher(), sections)
+        panel = Panel(self._verbs, self._publisher(), PANELS[kind])
         panel.open()
         self._open[kind] = panel
+        return panel
 
     def _has_widgets(self) -> bool:
         """Tell whether somebody is there to press a button: else, the front end allows no questions."""
@@ -197,9 +223,11 @@ class PanelVerbs:
             plan=plan,
             plan_notes=notes,
             plan_problem=problem,
-            people=[] if shared is None else publication_lines(shared.publications()),
+            people=[] if shared is None else publication_lines(shared.publications(), session.environment),
             strangers=self._strangers(),
             snapshots=self._snapshot_lines(notebook),
+            paste=self._paste(),
+            timeline=self._history.times(notebook),
             settings=settings,
             torch_settings=torch_settings,
             store=store,
@@ -210,6 +238,25 @@ class PanelVerbs:
     def explain(self, graph: GraphRecord) -> Why:
         """Return all that there is to say of a graph."""
         return explain([graph], self._session.graphs)[0]
+
+    def contents(self, graph: GraphRecord) -> GraphContents:
+        """Return the guards and the generated code of a graph."""
+        return contents_of(graph, self._session)
+
+    def whole(self, name: str) -> list[Rendered]:
+        """Return the graphs of a function, or that of a compile id, each with all that is known of it."""
+        found = self._session.why(name)
+        if not found:
+            raise UsageError(f"%nbcache graphs: no graph of this kernel is called `{one_line(name, 40)}`")
+        return [render_graph(why, self.contents(why.graph)) for why in found]
+
+    def print_timeline(self, arguments: list[str]) -> None:
+        """Do what `%nbcache timeline` does where there are no widgets."""
+        self._history.timeline(arguments)
+
+    def print_share(self, arguments: list[str]) -> None:
+        """Do what `%nbcache share` does where there are no widgets."""
+        self._connecting.share(arguments)
 
     def shown(self, verb: str) -> Rendered:
         """Return what `%nbcache doctor`, `why`, `stats` or `timeline` shows."""
@@ -240,7 +287,22 @@ class PanelVerbs:
             found = self._snapshots.sharing.strangers()
         except NbcacheError:  # keys that cannot be read, as a line says
             return []
-        return [Stranger(spelled(each.fingerprint), each.name, each.received.name) for each in found]
+        here = self._session.environment or self._foreseen()
+        return [
+            Stranger(
+                spelled(each.fingerprint),
+                each.name,
+                each.received.name,
+                fit_words(each.received.snapshot.manifests, here),
+            )
+            for each in found
+        ]
+
+    def _paste(self) -> list[str]:
+        try:
+            return self._connecting.to_paste()
+        except NbcacheError:  # keys that cannot be read, as a line says
+            return []
 
     def _snapshot_lines(self, notebook: str) -> list[str]:
         lines = []
@@ -271,9 +333,17 @@ class PanelVerbs:
             for each in self._session.restore()
         ]
 
-    def share(self) -> Sequence[str]:
+    def share(self, name: str = "") -> Sequence[str]:
         """Do what `%nbcache share` does."""
-        return self._connecting.hand_over()
+        return self._connecting.hand_over(name)
+
+    def verify(self) -> Sequence[str]:
+        """Do what `%nbcache verify` does."""
+        return self._snapshots.verified().lines
+
+    def attach(self) -> Sequence[str]:
+        """Do what `%nbcache attach` does."""
+        return self._snapshots.attaching()
 
     def connect(self, url: str) -> Sequence[str]:
         """Do what `%nbcache connect` does."""
@@ -288,6 +358,10 @@ class PanelVerbs:
     def trust(self, fingerprint: str, name: str) -> Sequence[str]:
         """Do what `%nbcache trust add` does."""
         return self._own.trust_signer(fingerprint, name)
+
+    def ignore(self, fingerprint: str) -> Sequence[str]:
+        """Do what `%nbcache trust ignore` does."""
+        return self._snapshots.ignore(fingerprint)
 
     def change(self, name: str, value: str) -> Sequence[str]:
         """Do what `%nbcache config` does."""

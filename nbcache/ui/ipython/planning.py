@@ -105,7 +105,7 @@ class Planner:
 
     def _known(self, unfit: list[Unfit]) -> list[Received]:
         try:
-            return self._sharing.known()
+            return self._sharing.told()
         except NbcacheError as error:  # keys that cannot be read: nobody is trusted
             unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
             return []

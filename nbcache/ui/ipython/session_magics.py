@@ -39,15 +39,16 @@ _MOST_NAMED = 8
 """Functions that are named where the one asked for is none of them."""
 _TRUST_USAGE = (
     "%nbcache trust [--yes] [--name NAME] trusts who signed what came along; %nbcache trust list; "
-    "%nbcache trust add SIGNER [--name NAME]; %nbcache trust remove SIGNER; %nbcache trust show SIGNER. "
-    "A SIGNER is a fingerprint, or, to add, a snapshot"
+    "%nbcache trust add SIGNER [--name NAME]; %nbcache trust remove SIGNER; %nbcache trust show SIGNER; "
+    "%nbcache trust ignore SIGNER. A SIGNER is a fingerprint, or, to add, a snapshot"
 )
 USAGE = (
-    "%nbcache [status [--json] | panel [PART] | graphs | why [GRAPH] [--json] | stats [--json] | "
-    "plan [--json] | timeline [--json] | diagnose CALL [--modes M,…] [--runs N] [--json] | "
+    "%nbcache [status [--json] | panel [PART] | graphs [GRAPH [--json]] | why [GRAPH] [--json] | "
+    "stats [--json] | plan [--json] | timeline [--json] | diagnose CALL [--modes M,…] [--runs N] [--json] | "
     "config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | connect [URL] | disconnect | "
-    "share [NAME] | trust [--yes] [--name NAME] | trust [list | add SIGNER | remove SIGNER | show SIGNER] | "
+    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | verify [SOURCE] [--json] | attach | "
+    "connect [URL] | disconnect | share [NAME] [--json] | trust [--yes] [--name NAME] | "
+    "trust [list | add SIGNER | remove SIGNER | show SIGNER | ignore SIGNER] | "
     "clear [--all [--yes]] | flush | bench …]"
 )
 
@@ -203,9 +204,11 @@ class SessionMagics:
         settings = self._session.settings
         if action == "list" and not signer:
             print("\n".join(signers.signers(settings).lines))
-        elif action in ("add", "remove", "show") and len(signer) == 1:
+        elif action in ("add", "remove", "show", "ignore") and len(signer) == 1:
             if action == "add":
                 lines = self.trust_signer(signer[0], name)
+            elif action == "ignore":
+                lines = self._snapshots.ignore(signer[0])
             else:
                 lines = signers.trust(action, signer[0], name, settings).lines
             print("nbcache: " + "\n".join(lines))
@@ -294,7 +297,10 @@ def going_words(only: Clearing) -> str:
 
 _OPTIONS = {
     "status": ("--json",),
-    "panel": ("graphs", "sharing", "settings", "space"),
+    "panel": ("graphs", "timeline", "sharing", "settings", "space"),
+    "graphs": ("--json",),
+    "share": ("--json",),
+    "verify": ("--json",),
     "why": ("--json",),
     "stats": ("--json",),
     "plan": ("--json",),
@@ -303,7 +309,7 @@ _OPTIONS = {
     "config": ("--json",),
     "doctor": ("--json",),
     "clear": ("--all", "--yes"),
-    "trust": ("--yes", "--name", "list", "add", "remove", "show"),
+    "trust": ("--yes", "--name", "list", "add", "remove", "show", "ignore"),
     "snapshot": ("notebook",),
 }
 _SWITCH = ("on", "off")
@@ -318,7 +324,7 @@ def completions(verb: str, before: list[str], word: str) -> list[str]:
     candidates = list(_OPTIONS.get(verb, ()))
     if verb == "config":
         candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
-    if verb in ("restore", "snapshot") or (verb == "trust" and before == ["add"]):
+    if verb in ("restore", "snapshot", "verify") or (verb == "trust" and before == ["add"]):
         candidates += _files(word)
     return candidates
 

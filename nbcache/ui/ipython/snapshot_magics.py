@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,12 +15,12 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.display import display as _display
 
-from nbcache.core.errors import NbcacheError, SnapshotError
+from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.threads import start_thread
-from nbcache.core.trust import Policy, short, spelled
+from nbcache.core.trust import Policy, is_called, short, spelled
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing, Stranger
 from nbcache.snapshots.build import makers, signed
@@ -36,6 +38,8 @@ from nbcache.ui.display.snapshots import (
     snapshot_lines,
     taken_parts,
 )
+from nbcache.ui.terminal.shown import Shown
+from nbcache.ui.terminal.snapshots import verify
 
 __all__ = ["ShareMagics", "confirmed"]
 
@@ -127,7 +131,7 @@ class ShareMagics:
         """Return a line for each snapshot that came along, and what is wrong with those that are not used."""
         lines = [f"nbcache: {error}" for error in self._sharing.problems()]
         try:
-            lines += self._lines(self._sharing.known())
+            lines += self._lines(self._sharing.told())
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
             lines += [f"nbcache: {line}" for line in error.diagnostics()]
         return lines
@@ -238,6 +242,54 @@ class ShareMagics:
             signers = counted(len(more), "signer")
             print(f"nbcache: {signers} more compiled part of it (%nbcache trust)")
         return True
+
+    def ignore(self, signer: str) -> list[str]:
+        """Tell of a signer who is not trusted no more, in this kernel; return the lines that say so.
+
+        `signer` is a fingerprint, or its first 8 digits or more.
+        """
+        known = [each.fingerprint for each in self._sharing.strangers()]
+        found = [each for each in known if is_called(each, signer)]
+        if len(found) != 1:
+            raise ConfigError(
+                "nobody who is not trusted, and signed what came along, has this fingerprint",
+                where=f"{_TRUST} ignore",
+                next_step="%nbcache trust shows who there is",
+            )
+        self._sharing.ignore(found[0])
+        said = f"{spelled(found[0])} is ignored in this kernel: nothing of theirs is used, nor shown"
+        return [said, "to trust them after all:", f"{_TRUST} add {spelled(found[0])}"]
+
+    def verify(self, arguments: list[str]) -> None:
+        """Check the snapshots of the notebook in full, or those at a SOURCE, as `nbcache verify` does."""
+        sources = [word for word in arguments if word != "--json"]
+        if len(sources) > 1 or any(word.startswith("-") for word in sources):
+            raise UsageError("%nbcache verify takes one SOURCE, or nothing, and --json")
+        found = self.verified(*sources)
+        print(json.dumps(found.data, indent=2) if "--json" in arguments else "\n".join(found.lines))
+
+    def verified(self, source: str = "") -> Shown:
+        """Return what `verify` finds."""
+        return verify(source or str(self._sharing.of_notebook()), self._session.settings)
+
+    def attach(self, arguments: list[str]) -> None:
+        """Say how the snapshot gets into the notebook, which no kernel may write while it is open."""
+        if arguments:
+            raise UsageError("%nbcache attach takes nothing more")
+        print("nbcache: " + "\n".join(self.attaching()))
+
+    def attaching(self) -> list[str]:
+        """Bring the snapshot beside the notebook up to date; return how it gets into the notebook."""
+        notebook = self._locate()
+        taken = self._session.snapshot(self._sharing.beside_notebook(notebook))
+        holds = f"{one_line(Path(taken.where).name)} holds {counted(taken.graphs, 'graph')}"
+        return [
+            f"{holds}. Only Jupyter writes {one_line(Path(notebook).name)} while it is open.",
+            "Save and close the notebook, then run in a terminal:",
+            f"nbcache attach {shlex.quote(notebook)}",
+            f"Or leave it open, run this in a cell of its own, and save (up to {size(_MAX_OUTPUT_BYTES)}):",
+            "%nbcache snapshot notebook",
+        ]
 
     def trusted(self, signer: str, name: str) -> None:
         """Use what came along of a signer whom the user has just trusted."""

@@ -12,19 +12,19 @@ from html import escape
 
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import GraphRecord
-from nbcache.core.text import DOT, LONG, NOTHING, ago, counted, duration, one_line, printable, size
+from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, size
 from nbcache.explain.stats import tally
-from nbcache.explain.why import Why
+from nbcache.ui.display.graph import phase_bars
 from nbcache.ui.display.html import (
     BAR,
     BOX,
     CELL,
     CODE,
     FAINT,
-    LAST,
     LINE,
     NOTICE,
     NUMBER,
+    WRAPPED,
     _badge,
     _head,
     _rows,
@@ -35,15 +35,14 @@ from nbcache.ui.display.html import (
 from nbcache.ui.display.plan import plan_html as by_cell
 from nbcache.ui.display.plan import plan_parts
 from nbcache.ui.display.rows import activity_parts, store_parts
-from nbcache.ui.display.why import why_lines
-from nbcache.ui.display.words import explanations, phases, saved, short_location, source, taken, totals
+from nbcache.ui.display.words import explanations, saved, short_location, source, taken, totals
 from nbcache.ui.panels.values import Facts, GraphPage, Now, Order, Space, Stranger
 
 __all__ = [
     "activity_words",
+    "boxed",
     "by_level",
     "cell_html",
-    "detail_html",
     "fitting",
     "graph_headers_html",
     "graph_html",
@@ -71,7 +70,11 @@ __all__ = [
 ]
 
 _BEING_READ = "being read"
+_TYPED = ("%nbcache ", "nbcache ")
+"""How lines begin that a person is to type or paste."""
 _MOST_SPACES = 12
+_REST = f"{WRAPPED};width:100%"
+"""A column that takes what room is left."""
 _PLACES = ("notebook", "dir", "trust_dir", "TORCHINDUCTOR_CACHE_DIR")
 """Settings that are long, and whose table has them."""
 _NAMES = {
@@ -92,6 +95,16 @@ _COLUMNS = (
     ("why", "flex:3 1 200px"),
 )
 _ROW = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline;font-size:13px;line-height:1.6"
+_CELL = ' class="nbcache-cell"'
+_SAVED = '<span class="nbcache-narrow">saved </span>'
+_NONE = f'<span class="nbcache-wide">{NOTHING}</span>'
+_CONTAINER = "container-type:inline-size"
+_NARROW = (
+    "@container (max-width:720px){.nbcache-wide{display:none!important}"
+    ".nbcache-cell{flex:0 1 auto!important;text-align:left!important}}"
+    "@container (min-width:720.1px){.nbcache-narrow{display:none}}"
+)
+"""Where there is no room for columns, a row is words that follow one another, and needs no titles."""
 _CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 
 
@@ -140,6 +153,11 @@ def fitting(html: str) -> str:
     return _tag("div", "display:grid;grid-template-columns:minmax(0,1fr)", html)
 
 
+def boxed(html: str) -> str:
+    """Return HTML in the size and spacing of a panel."""
+    return _tag("div", BOX, html)
+
+
 def magic_html(magic: str) -> str:
     """Return the magic that does the same as the button before it."""
     return _text(magic, style=f"{CODE};{FAINT};white-space:nowrap")
@@ -148,7 +166,10 @@ def magic_html(magic: str) -> str:
 def said_html(lines: Sequence[str]) -> str:
     """Return what a verb had to say."""
     edge = f"border-left:3px solid {LINE};padding-left:8px;margin:3px 0"
-    told = (_tag("div", CODE if line.startswith("%") else "", _text(line)) for line in lines)
+    told = (
+        _tag("div", f"{CODE};word-break:break-word" if line.startswith(_TYPED) else "", _text(line))
+        for line in lines
+    )
     return _tag("div", f"{BOX};{edge}", *told)
 
 
@@ -184,9 +205,10 @@ def graphs_words(graphs: Sequence[GraphRecord]) -> list[str]:
 
 
 def graph_headers_html() -> str:
-    """Return the titles of the columns of `graph_html`."""
+    """Return the titles of the columns of `graph_html`, and the style by which rows fold on a narrow page."""
     cells = (_tag("span", f"{style};{FAINT}", title) for title, style in _COLUMNS)
-    return _tag("div", _ROW, *cells)
+    titles = _tag("div", _ROW, *cells, attributes=' class="nbcache-wide"')
+    return _tag("div", _CONTAINER, f"<style>{_NARROW}</style>", titles)
 
 
 def graph_html(graph: GraphRecord) -> str:
@@ -195,14 +217,15 @@ def graph_html(graph: GraphRecord) -> str:
         text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
     )
     place = _text(one_line(short_location(graph), 30), style=f"{FAINT};font-size:12px")
+    gain = saved(graph).replace(" (torch)", "")
     number = f"{_text(graph.compile_id)} {_text(graph.direction.value, style=FAINT)}"
     inner = (
         f"{_text(graph.function, 40, CODE)} {place}",
         number,
         _badge(graph.outcome),
         taken(graph),
-        saved(graph).replace(" (torch)", ""),
-        _text(source(graph), 40),
+        _NONE if gain == NOTHING else f"{_SAVED}{gain}",
+        _NONE if source(graph) == NOTHING else _text(source(graph), 40),
         _text(why, 90),
     )
     cut = {
@@ -211,12 +234,13 @@ def graph_html(graph: GraphRecord) -> str:
         "from": source(graph),
     }
     spans = (
-        _tag("span", f"{style};{_CUT}", content, attributes=_title(cut[title]))
+        _tag("span", f"{style};{_CUT}", content, attributes=_title(cut[title]) + _CELL)
         if title in cut
-        else _tag("span", f"{style};min-width:0", content)
+        else _tag("span", f"{style};min-width:0", content, attributes=_CELL)
         for (title, style), content in zip(_COLUMNS, inner, strict=True)
     )
-    return _tag("div", _ROW, *spans)
+    bars = _text(phase_bars(graph.seconds), style=f"flex:1 1 100%;font-size:12px;line-height:1.3;{FAINT}")
+    return _tag("div", _CONTAINER, _tag("div", _ROW, *spans, bars))
 
 
 def _title(text: str) -> str:
@@ -236,33 +260,6 @@ def cell_html(page: GraphPage, index: int, graphs: Sequence[GraphRecord]) -> str
     of_cell = totals([each for each in graphs if each.cell == cell]) if page.order is Order.NEWEST else []
     head = f"<b>{_text(label)}</b> {_text(DOT.join(of_cell), style=FAINT)}"
     return _tag("div", "font-size:13px;padding-top:4px", head)
-
-
-def detail_html(why: Why) -> str:
-    """Return everything that is known of a graph."""
-    graph = why.graph
-    by_type = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
-    known = [
-        *((label, text, "white-space:pre-wrap;word-wrap:break-word") for label, text in why_lines(why)),
-        ("time", phases(graph), ""),
-        ("artifacts", by_type, ""),
-        ("operators", "" if graph.operators is None else str(graph.operators), ""),
-        ("key", graph.key or "", f"{CODE};word-break:break-all"),
-        ("defined", graph.location, f"{CODE};word-break:break-all"),
-    ]
-    lines = (
-        _tag(
-            "div",
-            "",
-            _text(f"{label}:", style=FAINT),
-            " ",
-            _tag("span", style, escape("\n".join(map(printable, text[:LONG].splitlines())))),
-        )
-        for label, text, style in known
-        if text
-    )
-    edge = f"border-left:2px solid {LINE};padding:0 0 2px 10px;margin:0 0 4px 4px"
-    return _tag("div", f"{BOX};{edge}", *lines)
 
 
 # --- levels, people, snapshots ----------------------------------------------------------------------
@@ -292,11 +289,11 @@ def levels_html(levels: Sequence[tuple[str, str, int, str]]) -> str:
     most = max((count for _, _, count, _ in levels), default=0)
     rows = []
     for level, name, count, gain in levels:
-        width = f"width:{200 * count / (most or 1):.0f}px" if count else "width:0px"
+        width = f"width:{90 * count / (most or 1):.0f}px" if count else "width:0px"
         bar = f"display:inline-block;height:10px;background-color:{_BARS[bool(level)]};{width}"
         rows.append([_text(level or " "), _text(name), str(count or NOTHING), _tag("span", bar), _text(gain)])
     return _tag(
-        "div", BOX, _rows([("", CELL), ("from", CELL), ("graphs", NUMBER), ("", CELL), ("", LAST)], rows)
+        "div", BOX, _rows([("", CELL), ("from", CELL), ("graphs", NUMBER), ("", CELL), ("", _REST)], rows)
     )
 
 
@@ -319,6 +316,7 @@ def stranger_html(stranger: Stranger) -> str:
     who = f"{one_line(stranger.name, 40)} · " if stranger.name else ""
     parts = (
         _tag("div", "", "<b>not trusted:</b> ", _text(f"{who}{stranger.what}")),
+        _tag("div", "", _text(stranger.fit)),
         _tag("div", f"{CODE};word-wrap:break-word", _text(stranger.fingerprint)),
     )
     return _tag("div", BOX, *parts)
@@ -337,8 +335,9 @@ def snapshot_words(facts: Facts) -> list[str]:
 
 
 def snapshots_html(facts: Facts) -> str:
-    """Return the other snapshots that came along."""
-    return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in facts.snapshots[1:]))
+    """Return the other snapshots that came along, and what a colleague pastes."""
+    told = "".join(_tag("div", "", _text(line)) for line in facts.snapshots[1:])
+    return _tag("div", BOX, told + (said_html(facts.paste) if facts.paste else ""))
 
 
 # --- settings and space -----------------------------------------------------------------------------
@@ -371,8 +370,8 @@ def space_html(facts: Facts, now: float | None = None) -> str:
     rows = [_space(each, facts, at) for each in facts.spaces[:_MOST_SPACES]]
     if not rows:
         return _tag("div", BOX, _text("Nothing is stored yet." if facts.store else ""))
-    headers = [("notebook", LAST), ("graphs", NUMBER), ("artifacts", NUMBER)]
-    headers += [("unpacked", NUMBER), ("last used", CELL)]
+    headers = [("notebook", f"{_REST};word-break:break-word"), ("graphs", NUMBER), ("artifacts", NUMBER)]
+    headers += [("unpacked", NUMBER), ("last used", WRAPPED)]
     more = len(facts.spaces) - len(rows)
     said = [_tag("div", FAINT, _text(f"and {counted(more, 'more notebook')}"))] if more else []
     return _tag("div", BOX, _rows(headers, rows), *said)

@@ -16,11 +16,13 @@ from IPython.core.error import UsageError
 from nbcache.core.errors import NbcacheError
 from nbcache.core.log import logger
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.panels import pages
+from nbcache.ui.display.timeline import timeline_parts
+from nbcache.ui.panels import pages, timeline
 from nbcache.ui.panels.controls import Section, button, close_all, html, row, show, with_magic
+from nbcache.ui.panels.people import People, Snapshots
 from nbcache.ui.panels.refresh import Refresher
 from nbcache.ui.panels.saved import SECTIONS, render_panel
-from nbcache.ui.panels.sections import Graphs, People, SettingsForm
+from nbcache.ui.panels.sections import Graphs, SettingsForm
 from nbcache.ui.panels.values import Facts
 from nbcache.ui.panels.verbs import Verbs
 
@@ -102,6 +104,11 @@ class Panel:
         if facts:
             self._gatherer.ask()
 
+    def say(self, lines: Sequence[str]) -> None:
+        """Show what has been done."""
+        self._say(pages.said_html(lines))
+        self.ask(facts=True)
+
     def close(self) -> None:
         """Leave the last state as static HTML, and no widget."""
         self._refresher.close()
@@ -173,11 +180,21 @@ class Panel:
         self._head.value = pages.head_html(facts)
         self._next.tell(pages.plan_words(facts))
         self._plan.value = pages.fitting(pages.plan_html(facts))
-        self._snapshot.tell(pages.snapshot_words(facts))
-        self._snapshots.value = pages.snapshots_html(facts)
+        self._snapshots.draw(facts)
+        self._draw_timeline(facts)
         self._settings.draw(facts)
         self._space.tell(pages.space_words(facts))
         self._spaces.value = pages.fitting(pages.space_html(facts))
+
+    def _draw_timeline(self, facts: Facts) -> None:
+        found = facts.timeline
+        parts = timeline_parts(found)
+        self._timeline.tell(timeline.cells_words(found))
+        self._bars_of_cells.value = timeline.cells_html(found)
+        self._lost.tell(timeline.lost_words(found))
+        self._reasons.value = pages.fitting(pages.boxed(parts["lost"][1]))
+        self._runs.tell(timeline.runs_words(found))
+        self._columns.value = pages.fitting(pages.boxed(timeline.runs_html(found) + parts["runs"][1]))
 
     def _save(self, *, update: bool) -> None:
         """Put what is to be kept in a saved notebook in the place of the last."""
@@ -281,19 +298,15 @@ class Panel:
         self._said_row = widgets.VBox([self._said, row([self._answers, close])])
         self._plan = html()
         self._next = Section("NEXT RUN", [self._plan], self._is_open("next"))
-        self._graphs = Graphs(verbs.explain, self.ask, is_open=self._is_open("graphs"))
+        self._graphs = Graphs(verbs, self.ask, is_open=self._is_open("graphs"))
         self._bars = html()
         self._levels = Section("LEVELS", [self._bars], self._is_open("levels"))
         self._people = People(act, verbs, self._trust, is_open=self._is_open("people"))
-        self._snapshots = html()
-        snapshot = row(
-            (
-                self._steering("update", "%nbcache snapshot", "write it beside the notebook", verbs.snapshot),
-                self._steering("restore", "%nbcache restore", "use what the notebook carries", verbs.restore),
-                self._steering("share", "%nbcache share", "have the line for a colleague", verbs.share),
-            )
-        )
-        self._snapshot = Section("SNAPSHOT", [self._snapshots, snapshot], self._is_open("snapshot"))
+        self._snapshots = Snapshots(act, verbs, is_open=self._is_open("snapshot"))
+        self._bars_of_cells, self._reasons, self._columns = html(), html(), html()
+        self._timeline = Section("TIMELINE", [self._bars_of_cells], self._is_open("timeline"))
+        self._lost = Section("SECONDS LOST", [self._reasons], self._is_open("lost"))
+        self._runs = Section("LAST RUNS", [self._columns], self._is_open("runs"))
         self._settings = SettingsForm(act, verbs, self._ask_first, is_open=self._is_open("settings"))
         self._spaces = html()
         here, every = (partial(self._remove, everything=each) for each in (False, True))
@@ -315,7 +328,10 @@ class Panel:
             "graphs": self._graphs.section.box,
             "levels": self._levels.box,
             "people": self._people.section.box,
-            "snapshot": self._snapshot.box,
+            "snapshot": self._snapshots.section.box,
+            "timeline": self._timeline.box,
+            "lost": self._lost.box,
+            "runs": self._runs.box,
             "settings": self._settings.section.box,
             "space": self._space.box,
         }
@@ -327,6 +343,3 @@ class Panel:
 
     def _is_open(self, name: str) -> bool:
         return name in _OPEN or len(self._names) < len(SECTIONS)
-
-    def _steering(self, label: str, magic: str, what: str, verb: Callable[[], Sequence[str]]) -> Any:
-        return with_magic(button(label, magic, what, partial(self._act, verb)), magic)

@@ -14,14 +14,15 @@ from nbcache.ui.display.html import BOX, FAINT, _folded, _head, _table_html, _ta
 from nbcache.ui.display.plan import render_plan
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _table_text, _wrapped
+from nbcache.ui.display.timeline import timeline_parts
 from nbcache.ui.display.words import totals
-from nbcache.ui.panels import pages
+from nbcache.ui.panels import pages, timeline
 from nbcache.ui.panels.values import Facts, Now, graph_page
 
 __all__ = ["SECTIONS", "render_panel"]
 
 SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
-"""The parts of a panel, in order."""
+"""The parts of a whole panel, in order."""
 _MOST = 20
 """Graphs of which a saved notebook tells."""
 _MOST_OPEN = 3
@@ -52,9 +53,10 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
             "snapshot",
             pages.snapshot_words(facts),
             pages.snapshots_html(facts),
-            list(facts.snapshots[1:]),
-            len(facts.snapshots) > 1,
+            [*facts.snapshots[1:], *facts.paste],
+            len(facts.snapshots) > 1 or bool(facts.paste),
         ),
+        **_timeline(facts),
         "settings": ("settings", pages.settings_words(facts), pages.settings_table_html(facts), [], False),
         "space": ("space", pages.space_words(facts), pages.space_html(facts), [], False),
     }
@@ -71,6 +73,17 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
         lines += ["", *_wrapped(one_line(DOT.join([title.upper(), *words])), 0)]
         lines += [line for each in told for line in _wrapped(printable(each), 2)]
     return Rendered("\n".join(lines), _tag("div", BOX, *html))
+
+
+def _timeline(facts: Facts) -> dict[str, tuple[str, list[str], str, list[str], bool]]:
+    """Return the parts of the timeline: where seconds went, what was lost, and how kernels followed."""
+    parts = timeline_parts(facts.timeline)
+    said = {
+        "timeline": ("timeline", timeline.cells_words(facts.timeline)),
+        "lost": ("seconds lost", timeline.lost_words(facts.timeline)),
+        "runs": ("last runs", timeline.runs_words(facts.timeline)),
+    }
+    return {name: (*said[name], html, text[1:], True) for name, (text, html) in parts.items()}
 
 
 def _plan_text(facts: Facts) -> list[str]:

@@ -1,4 +1,4 @@
-"""The sections of a panel that have controls of their own: graphs, people, settings."""
+"""The sections of a panel that list things and change them: graphs, settings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import ipywidgets as widgets
 from nbcache.core.model import Outcome
 from nbcache.core.reports import GraphRecord
 from nbcache.core.settings import Settings
-from nbcache.core.text import counted, one_line
+from nbcache.core.text import one_line
 from nbcache.core.trust import Policy
-from nbcache.explain.why import Why
 from nbcache.torch_bridge import cache_settings
+from nbcache.ui.display.graph import detail_html, differences_html
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show, with_magic
+from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show
 from nbcache.ui.panels.values import PAGE, Facts, Now, Order, graph_page
 from nbcache.ui.panels.verbs import Verbs
 
-__all__ = ["Graphs", "People", "SettingsForm"]
+__all__ = ["Graphs", "SettingsForm"]
 
 _EVERY = ("all outcomes", "")
 """Label and value of the filter that all graphs pass."""
@@ -29,7 +29,6 @@ _SECRET = "shared_url"
 _FIXED = ("dir", _SECRET)
 """Settings that are not changed here: the folder is read when the extension loads."""
 _SWITCH = ("on", "off")
-_MOST_STRANGERS = 5
 _TRUST_OFF = (
     "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
     "for as long as this kernel runs."
@@ -37,16 +36,16 @@ _TRUST_OFF = (
 
 
 class Graphs:
-    """A page of graphs; each opens to all that is known of it."""
+    """A page of graphs; each opens to all that is known of it, its guards and code."""
 
-    def __init__(
-        self, explain: Callable[[GraphRecord], Why], ask: Callable[[], None], *, is_open: bool
-    ) -> None:
-        self._explain = explain
+    def __init__(self, verbs: Verbs, ask: Callable[[], None], *, is_open: bool) -> None:
+        self._verbs = verbs
         self._ask = ask
         self._page = 0
         self._opened: set[int] = set()
         """Places of the graphs that are open, among all of this kernel."""
+        self._compared: set[int] = set()
+        """Places of those of which is shown what differs from the nearest stored one."""
         self._shown: list[int] = []
         self._drawn: tuple[object, ...] = ()
         self._is_offering = False
@@ -76,6 +75,7 @@ class Graphs:
             self._order.value,
             self._page,
             frozenset(self._opened),
+            frozenset(self._compared),
         )
         if looked_at == self._drawn and not anew:
             return
@@ -95,7 +95,8 @@ class Graphs:
         self._shown = [place for place, _ in page.rows]
         if len(self._rows) < len(page.rows):
             self._rows += [
-                _GraphRow(partial(self._toggle, i)) for i in range(len(self._rows), len(page.rows))
+                _GraphRow(partial(self._toggle, self._opened, i), partial(self._toggle, self._compared, i))
+                for i in range(len(self._rows), len(page.rows))
             ]
             self._list.children = [each.box for each in self._rows]
         for i, each in enumerate(self._rows):
@@ -103,8 +104,17 @@ class Graphs:
                 each.hide()
                 continue
             place, graph = page.rows[i]
-            why = self._explain(graph) if place in self._opened else None
-            each.draw(graph, pages.cell_html(page, i, now.graphs), why)
+            each.draw(
+                graph,
+                pages.cell_html(page, i, now.graphs),
+                self._detail(graph) if place in self._opened else "",
+                pages.fitting(differences_html(self._verbs.explain(graph)))
+                if place in self._compared
+                else "",
+            )
+
+    def _detail(self, graph: GraphRecord) -> str:
+        return pages.fitting(detail_html(self._verbs.explain(graph), self._verbs.contents(graph)))
 
     def _offer(self, counts: Mapping[Outcome, int]) -> None:
         """Have the filter say how many graphs there are of each outcome; what is chosen stays chosen."""
@@ -130,111 +140,45 @@ class Graphs:
         self._page += by
         self._ask()
 
-    def _toggle(self, i: int) -> None:
+    def _toggle(self, places: set[int], i: int) -> None:
         if i < len(self._shown):
-            self._opened ^= {self._shown[i]}
+            places ^= {self._shown[i]}
             self._ask()
 
 
 class _GraphRow:
-    """One row, which opens."""
+    """One row, which opens, and shows what differs from the nearest stored graph."""
 
-    def __init__(self, toggle: Callable[[], None]) -> None:
+    def __init__(self, toggle: Callable[[], None], compare: Callable[[], None]) -> None:
         self._toggle = caret(toggle)
-        self._above, self._line, self._detail = html(), html(), html()
+        self._diff = button("diff", "", "", compare)
+        self._diff.layout.height = "22px"
+        self._diff.layout.margin = "0 2px"
+        self._above, self._line, self._differs, self._detail = html(), html(), html(), html()
         self._line.layout.flex = "1 1 auto"
-        self._detail.layout.margin = f"0 2px 0 {INDENT}"
-        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
-        self.box = widgets.VBox([self._above, line, self._detail])
+        for each in (self._differs, self._detail):
+            each.layout.margin = f"0 2px 0 {INDENT}"
+        line = widgets.HBox([self._toggle, self._line, self._diff], layout={"align_items": "flex-start"})
+        self.box = widgets.VBox([self._above, line, self._differs, self._detail])
 
     def hide(self) -> None:
         show(self.box, False)
 
-    def draw(self, graph: GraphRecord, cell: str, why: Why | None) -> None:
-        """Show a graph; with `why`, all that is known of it."""
-        self._above.value = cell
-        show(self._above, bool(cell))
+    def draw(self, graph: GraphRecord, cell: str, detail: str, differs: str) -> None:
+        """Show a graph, with all that is known of it and what differs, where that is given as HTML."""
         self._line.value = pages.graph_html(graph)
-        if why is not None:
-            self._detail.value = pages.detail_html(why)
-        show(self._detail, why is not None)
-        self._toggle.icon = "caret-right" if why is None else "caret-down"
-        does = "open" if why is None else "close"
+        for place, value in ((self._above, cell), (self._differs, differs), (self._detail, detail)):
+            place.value = value
+            show(place, bool(value))
+        self._toggle.icon = "caret-down" if detail else "caret-right"
         name = one_line(f"{graph.function} {graph.compile_id}", 60)
-        self._toggle.tooltip = f"{does} {name} (%nbcache why {graph.compile_id})"
-        show(self.box, True)
-
-
-class People:
-    """Who shares what, connecting, and signers who are not trusted."""
-
-    def __init__(
-        self, act: Callable[[Any], None], verbs: Verbs, trust: Callable[[str, str], None], *, is_open: bool
-    ) -> None:
-        self._act = act
-        self._verbs = verbs
-        self._trust = trust
-        self._lines = html()
-        self._url = widgets.Text(
-            placeholder="redis://host, s3://bucket/folder, a folder",
-            continuous_update=False,  # a page that saves the state of widgets has what is typed no sooner
-            layout={"width": "280px"},
+        does = "close" if detail else "open"
+        self._toggle.tooltip = f"{does} {name} (%nbcache graphs {graph.compile_id})"
+        self._diff.tooltip = (
+            f"{'hide' if differs else 'show'} what differs of {name} (%nbcache why {graph.compile_id})"
         )
-        connect = button("connect", "%nbcache connect URL", "share live with all there", self._connect)
-        self._connecting = row([self._url, with_magic(connect, "%nbcache connect URL")])
-        off = partial(act, verbs.disconnect)
-        disconnect = button("disconnect", "%nbcache disconnect", "share no more", off)
-        self._connected = with_magic(disconnect, "%nbcache disconnect")
-        self._strangers: list[_StrangerRow] = []
-        self._list = widgets.VBox([])
-        self._more = html()
-        body = [self._lines, self._connecting, self._connected, self._list, self._more]
-        self.section = Section("PEOPLE", body, is_open)
-
-    def draw(self, facts: Facts, now: Now) -> None:
-        """Show who is there."""
-        self.section.tell(pages.people_words(facts, now))
-        self._lines.value = pages.people_html(facts, now)
-        self._url.disabled = bool(now.running)  # or a password would stand in it until the cell ends
-        show(self._connecting, not now.shared)
-        show(self._connected, bool(now.shared))
-        shown = facts.strangers[:_MOST_STRANGERS]
-        if len(self._strangers) < len(shown):
-            self._strangers += [_StrangerRow(self._trust) for _ in shown[len(self._strangers) :]]
-            self._list.children = [each.box for each in self._strangers]
-        for i, each in enumerate(self._strangers):
-            each.draw(shown[i] if i < len(shown) else None)
-        more = len(facts.strangers) - len(shown)
-        said = f"and {counted(more, 'more signer')} (%nbcache trust asks about each)"
-        self._more.value = pages.said_html([said]) if more else ""
-        show(self._more, bool(more))
-
-    def _connect(self) -> None:
-        url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
-        self._act(partial(self._verbs.connect, url))
-
-
-class _StrangerRow:
-    """Somebody who is not trusted, and a name to call them."""
-
-    def __init__(self, trust: Callable[[str, str], None]) -> None:
-        self._who = html()
-        self._fingerprint = ""
-        self._name = widgets.Text(placeholder="what you call them", layout={"width": "180px"})
-        made = button("trust…", "%nbcache trust", "show what trusting means", lambda: self._chosen(trust))
-        line = row([self._name, with_magic(made, "%nbcache trust add FINGERPRINT --name NAME")])
-        self.box = widgets.VBox([self._who, line])
-
-    def draw(self, stranger: Any) -> None:
-        """Show somebody, or nobody."""
-        show(self.box, stranger is not None)
-        if stranger is not None and stranger.fingerprint != self._fingerprint:
-            self._fingerprint = stranger.fingerprint
-            self._who.value = pages.stranger_html(stranger)
-            self._name.value = pages.offered_name(stranger)
-
-    def _chosen(self, trust: Callable[[str, str], None]) -> None:
-        trust(self._fingerprint, self._name.value.strip())
+        show(self._diff, graph.explanation is not None)
+        show(self.box, True)
 
 
 class SettingsForm:

@@ -10,6 +10,7 @@ from nbcache.core.model import Environment, Manifest, Outcome
 from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import one_line
 from nbcache.explain.plan import Plan
+from nbcache.explain.timeline import Timeline
 from nbcache.ui.display.rows import SettingRow, StoreFigures
 from nbcache.ui.display.words import short_location
 
@@ -78,6 +79,8 @@ class Stranger:
     """What they call themselves."""
     what: str
     """The snapshot that they have to do with."""
+    fit: str = ""
+    """Whether it fits here, and else why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,9 @@ class Facts:
     strangers: Sequence[Stranger] = ()
     snapshots: Sequence[str] = ()
     """The snapshot beside the notebook and those that came along, a line each."""
+    paste: Sequence[str] = ()
+    """What a colleague pastes to have the snapshot, a line each; empty where there is none."""
+    timeline: Timeline = field(default_factory=lambda: Timeline((), (), ()))
     settings: Sequence[SettingRow] = ()
     torch_settings: Sequence[SettingRow] = ()
     store: StoreFigures | None = None
