@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,9 @@ from nbcache.kernel.prefetch import Prefetcher
 __all__ = ["Kernel", "NotebookCache"]
 
 T = TypeVar("T")
+
+_MOST_USES = 256
+"""So many wait for the end of a cell, with what they are of."""
 
 
 class Kernel(Protocol):
@@ -89,6 +93,8 @@ class NotebookCache:
         self._given_up: set[tuple[str, str]] = set()
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder = ManifestBuilder()
+        self._uses: deque[Callable[[], object]] = deque()
+        """What notes that artifacts were used: work that waits for the end of the cell."""
         self._pid = os.getpid()
         self._closed = False
         renew_in_children(self)
@@ -295,9 +301,11 @@ class NotebookCache:
             artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
             return store(environment.digest, artifact, cell=cell, function=function)
 
-        self._kernel.attempt(
-            "storing what was compiled", partial(self.submit, partial(self._store, environment, put))
-        )
+        task = partial(self._store, environment, put)
+        if made or len(self._uses) >= _MOST_USES:
+            self._kernel.attempt("storing what was compiled", partial(self.submit, task))
+        else:
+            self._uses.append(task)
 
     def submit(self, task: Callable[[], object]) -> None:
         """Have the worker do `task`; a forked child has none, and nothing to write."""
@@ -305,11 +313,16 @@ class NotebookCache:
             self._worker.submit(task)
 
     def save_manifest(self, graphs: Sequence[GraphRecord] = ()) -> None:
-        """Have the notebook's manifest and history written in the background, with the `graphs` of a cell."""
+        """Have the notebook's manifest and history written in the background, with the `graphs` of a cell.
+
+        And what it has used noted: while it runs, a thread that does so would take the cell's time.
+        """
         environment, saves = self.environment, self._kernel.saving and self._kernel.settings.save
         if graphs and saves and environment is not None and os.getpid() == self._pid:
             add = partial(self.history.add, graphs, environment.digest)
             self._kernel.attempt("keeping the history", add)
+        while self._uses:
+            self._kernel.attempt("noting what was used", partial(self.submit, self._uses.popleft()))
         self._kernel.attempt("writing the manifest", partial(self.submit, self._save_manifest))
         self._kernel.attempt("writing the history", partial(self.submit, self._save_history))
 

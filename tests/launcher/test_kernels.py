@@ -21,10 +21,11 @@ pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for it
 
 KNOWN = """\
 import os, random, resource, signal, sys, threading
-def files():  # but the history's, which a thread writes now and then
+def files():  # but those of the history, which a thread writes now and then
     paths = ["/proc/self/fd/" + each for each in os.listdir("/proc/self/fd")]
     kinds = [os.readlink(path).partition(":")[0] for path in paths if os.path.islink(path)]
-    return sorted(each for each in kinds if "history.sqlite" not in each and not each.startswith("/proc"))
+    others = ("/proc", os.path.join(os.environ["IPYTHONDIR"], "profile_default"))
+    return sorted(each for each in kinds if not each.startswith(others))
 def known():
     import asyncio, atexit, gc, locale, logging, multiprocessing, tempfile, warnings
     return {

@@ -9,6 +9,7 @@ adds torch's build, the Python ABI, the compiler's ABI and every instruction set
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import time
@@ -252,11 +253,16 @@ def _build_settings(codecache: ModuleType) -> str:
     another one when the same kernel is loaded by a hit. The number of threads is one of them where torch's
     keys leave it out: some code has room for so many, and is run by as many as torch uses.
     """
-    values = codecache.config.get_config_copy()
-    config = {name: values[name] for name in sorted(values) if name.startswith(("cpp", "aot_inductor."))}
+    config = {name: getattr(codecache.config, name) for name in _build_names(codecache.config)}
     variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
     threads = codecache.torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else None
     return repr((config, variables, threads))
+
+
+@functools.cache
+def _build_names(config: ModuleType) -> list[str]:
+    """Return the names of the settings of a kernel's compiler command, in order."""
+    return sorted(name for name in config.get_config_copy() if name.startswith(("cpp", "aot_inductor.")))
 
 
 def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact) -> Any:

@@ -11,11 +11,10 @@ from typing import Any
 
 from nbcache.artifacts.traces import REST, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
 from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.reading import ReadTrace
+from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 __all__ = ["Adopted", "adopted"]
@@ -57,7 +56,7 @@ def adopted(
     import torch._dynamo.utils as utils
 
     trace, names, sources = found.read.trace, found.read.names, found.read.sources
-    code = code_from(trace.code, constant_from)
+    code = found.read.code
     values = dict(zip(sources, found.values, strict=True))
     inputs = [found.values[index] for index in trace.inputs]
     _refuse_overlap(torch, inputs)
@@ -88,7 +87,7 @@ def adopted(
             raise Untold("torch's guards do not hold")
         output = convert_frame.DynamoOutput(
             tracer_output=_Tracer(graph, frame.scope),
-            bytecode=_with_names(code, names, frame.code),
+            bytecode=_placed(code, frame.code),
             pycode=[],
             last_attempt_start_time=None,
         )
@@ -146,7 +145,7 @@ def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: Mapping[
     except ValueError as error:
         raise corrupt("the rest of a function is no code") from error
     line = frame.code.co_firstlineno + stored.co_firstlineno - before.co_firstlineno
-    code = _with_names(stored, names, frame.code).replace(co_firstlineno=max(0, line))
+    code = _placed(renamed(stored, names), frame.code).replace(co_firstlineno=max(0, line))
     if kind == REST[0]:
         return FunctionType(code, frame.scope, code.co_name)
 
@@ -164,17 +163,12 @@ def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
         raise Untold("some of its inputs share memory")
 
 
-def _with_names(code: CodeType, names: Mapping[str, str], original: CodeType) -> CodeType:
-    """Return code that reads its globals by other names, and stands where the original does."""
+def _placed(code: CodeType, original: CodeType) -> CodeType:
+    """Return code that stands where the original does."""
     constants = tuple(
-        _with_names(each, names, original) if isinstance(each, CodeType) else each for each in code.co_consts
+        _placed(each, original) if isinstance(each, CodeType) else each for each in code.co_consts
     )
-    if names.keys() & {
-        step.value for step in steps_of(code) if step.operation in ("STORE_GLOBAL", "IMPORT_NAME")
-    }:
-        raise Untold("its code sets a global that Dynamo has set")
     return code.replace(
-        co_names=tuple(names.get(name, name) for name in code.co_names),
         co_consts=constants,
         co_filename=original.co_filename,
         co_firstlineno=original.co_firstlineno,

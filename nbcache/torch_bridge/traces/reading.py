@@ -8,12 +8,14 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.artifacts.traces import Trace, from_bytes
+from nbcache.artifacts.traces import Trace, code_from, from_bytes
 from nbcache.core.errors import FormatError
+from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.log import logger
 from nbcache.kernel.prewarming import Slice, Steps
 from nbcache.torch_bridge.traces.facts import expression_of
 from nbcache.torch_bridge.traces.sources import made_guard, needs_value, read_sources
+from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -28,7 +30,7 @@ class ReadTrace:
     """A trace for one adoption: its sources and guards belong to whoever adopts it."""
 
     def __init__(self, trace: Trace) -> None:
-        """Raise CorruptEntry of sources and guards that are none."""
+        """Raise CorruptEntry of sources, guards and code that are none, Untold of code that sets its globals."""
         import torch._dynamo.guards as guards
         import torch._dynamo.source as source_module
 
@@ -37,7 +39,9 @@ class ReadTrace:
             name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed
         }
         """What globals that Dynamo set are called here: a trace may be adopted for several objects."""
-        self.sources: Sequence[Any] = read_sources([*_renamed(trace, self.names)], source_module)
+        self.code = renamed(code_from(trace.code, constant_from), self.names)
+        """The code that is to run, but for the place where it stands."""
+        self.sources: Sequence[Any] = read_sources([*_sources(trace, self.names)], source_module)
         self.expressions: Sequence[CodeType | None] = [*map(expression_of, self.sources)]
         """What each source is found by; None of those that stand for no value."""
         self._guards: list[Any] = [
@@ -57,7 +61,7 @@ class ReadTrace:
 
 
 def read(content: bytes) -> ReadTrace:
-    """Return the trace that these bytes hold; raises CorruptEntry or UnsupportedVersion."""
+    """Return the trace that these bytes hold; raises CorruptEntry, UnsupportedVersion or Untold."""
     return ReadTrace(from_bytes(content))
 
 
@@ -87,11 +91,20 @@ class ReadAhead:
     def _keep(self, digest: str, content: bytes) -> None:
         try:
             self._read[digest] = read(content)
-        except FormatError as error:  # whoever asks for it says so
+        except (FormatError, Untold) as error:  # whoever asks for it says so
             logger.debug("a trace cannot be read: %s", error)
 
 
-def _renamed(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
+def renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    """Return code that reads its globals by other names; Untold of code that sets one of them."""
+    constants = tuple(renamed(each, names) if isinstance(each, CodeType) else each for each in code.co_consts)
+    sets = {step.value for step in steps_of(code) if step.operation in ("STORE_GLOBAL", "IMPORT_NAME")}
+    if names.keys() & sets:
+        raise Untold("its code sets a global that Dynamo has set")
+    return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names), co_consts=constants)
+
+
+def _sources(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
     """Return the rows of the sources of a trace, with other names for the globals that Dynamo set."""
     for kind, base, fields in trace.sources:
         if kind == "GlobalSource" and fields.get("global_name") in names:

@@ -29,6 +29,8 @@ _SECRET = "shared_url"
 _FIXED = ("dir", _SECRET)
 """Settings that are not changed here: the folder is read when the extension loads."""
 _SWITCH = ("on", "off")
+_DIFF = "46px"
+"""How wide the button is that each row has room for."""
 _TRUST_OFF = (
     "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
     "for as long as this kernel runs."
@@ -61,7 +63,7 @@ class Graphs:
         self._paging = row([self._back, self._place, self._on])
         self._controls = row([self._filter, self._order, self._paging])
         self._headers = html(pages.graph_headers_html())
-        self._headers.layout.margin = f"0 2px 0 {INDENT}"
+        self._headers.layout.margin = f"0 calc({_DIFF} + 6px) 0 {INDENT}"
         self._rows: list[_GraphRow] = []
         """As many as were needed so far."""
         self._list = widgets.VBox([])
@@ -153,6 +155,7 @@ class _GraphRow:
         self._toggle = caret(toggle)
         self._diff = button("diff", "", "", compare)
         self._diff.layout.height = "22px"
+        self._diff.layout.width = _DIFF
         self._diff.layout.margin = "0 2px"
         self._above, self._line, self._differs, self._detail = html(), html(), html(), html()
         self._line.layout.flex = "1 1 auto"
@@ -177,7 +180,7 @@ class _GraphRow:
         self._diff.tooltip = (
             f"{'hide' if differs else 'show'} what differs of {name} (%nbcache why {graph.compile_id})"
         )
-        show(self._diff, graph.explanation is not None)
+        self._diff.layout.visibility = "hidden" if graph.explanation is None else None  # it keeps its place
         show(self.box, True)
 
 
