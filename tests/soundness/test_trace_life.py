@@ -114,6 +114,101 @@ def results(compile):
     with torch.no_grad():
         return [compile(f)(torch.ones(3)), compile(h)(torch.ones(3))]
 """
+COUNTED = {
+    "a property that counts": """
+class A:
+    n = 0
+    @property
+    def k(self):
+        A.n = A.n + 1
+        return A.n + 2
+a = A()
+def f(x): return x * a.k
+def results(compile): return [compile(f)(X.clone()), torch.tensor(A.n)]
+""",
+    "a property that appends": """
+class A:
+    def __init__(self): self.log = []
+    @property
+    def k(self):
+        self.log.append(1)
+        return len(self.log)
+a = A()
+def f(x): return x * a.k
+def results(compile): return [compile(f)(X.clone()), torch.tensor(len(a.log))]
+""",
+    "a property that draws": """
+class M(torch.nn.Module):
+    @property
+    def noise(self): return torch.rand(3)
+    def forward(self, x): return x + self.noise
+m = M()
+def results(compile):
+    torch.manual_seed(5)
+    return [compile(m)(X), torch.rand(3)]
+""",
+    "an attribute or a property": """
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.scale = 2.0
+    def forward(self, x): return x * self.scale
+EDIT
+m = M()
+def results(compile): return [compile(m)(X.clone()), torch.tensor(m.calls)]
+""",
+    "an attribute or __getattr__": """
+class A:
+    def __init__(self): self.n = 0; self.k = 2
+a = A()
+EDIT
+def f(x): return x * a.k
+def results(compile): return [compile(f)(X.clone()), torch.tensor(a.n)]
+""",
+    "a list or a sequence": """
+class L:
+    n = 0
+    def __init__(self, held): self.held = held
+    def __getitem__(self, i):
+        L.n += 1
+        return self.held[i] + L.n
+    def __len__(self): return len(self.held)
+held = [1, 2]
+EDIT
+def f(x): return x * held[0] + len(held)
+def results(compile): return [compile(f)(X.clone()), torch.tensor(L.n)]
+""",
+    "a dictionary or one that counts": """
+class D(dict):
+    n = 0
+    def __getitem__(self, key):
+        D.n = D.n + 1
+        return dict.__getitem__(self, key) + D.n
+held = {"a": 1}
+EDIT
+def f(x): return x * held["a"]
+def results(compile): return [compile(f)(X.clone()), torch.tensor(D.n)]
+""",
+}
+"""Programs that tell how often their own code has run, and what stands at EDIT in the second kernel."""
+EDITS = {
+    "an attribute or a property": """
+def scale(self):
+    self.calls = self.calls + 1
+    return self.calls + 2.0
+M.scale = property(scale, lambda self, value: None)
+""",
+    "an attribute or __getattr__": """
+def ask(self, name):
+    self.n = self.n + 1
+    return self.n
+del a.k
+A.__getattr__ = ask
+""",
+    "a list or a sequence": "held = L([1, 2])",
+    "a dictionary or one that counts": "held = D(a=1)",
+}
 SEVERAL = """
 import torch
 K = 2.0
@@ -177,6 +272,39 @@ def test_what_is_reloaded_after_an_adoption_answers_as_it_is_now(
     found = second.run(program, tmp_path / "kernels")
     assert adopts(found)[0]
     assert [values for *_, values in found["tensors"]] == [[2.0, 2.0], [3.0, 3.0]]
+
+
+@pytest.mark.parametrize("name", [*COUNTED])
+def test_code_of_the_user_s_runs_as_often_as_without_traces(
+    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    first, second = both
+    program = "import torch\nX = torch.arange(1.0, 4.0)\n" + COUNTED[name]
+    before, after = program.replace("EDIT", ""), program.replace("EDIT", EDITS.get(name, ""))
+    cold = first.run(before, tmp_path / "kernels")
+    assert not difference(cold, first.having(NBCACHE_TRACE="off").run(before, tmp_path / "off"))
+    found = second.run(after, tmp_path / "kernels")
+    assert not difference(found, second.having(NBCACHE_TRACE="off").run(after, tmp_path / "off"))
+
+
+def test_what_makes_graph_breaks_errors_is_part_of_the_key(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    program = """
+import torch
+def f(x):
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+def results(compile):
+    with torch._dynamo.error_on_graph_break(False):
+        return [compile(f)(torch.ones(3))]
+"""
+    first, second = both
+    first.run(program, tmp_path / "kernels")
+    assert adopts(second.run(program, tmp_path / "kernels"))[0]
+    found = second.run(program.replace("break(False)", "break(True)"), tmp_path / "kernels")
+    assert "Unsupported" in found["error"]
 
 
 def test_several_traces_under_a_key_are_each_adopted_where_they_fit(

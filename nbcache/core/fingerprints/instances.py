@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["has_dictionary", "has_python", "held", "native_class", "protocol_attributes"]
+__all__ = ["attributes_of", "has_dictionary", "has_python", "held", "native_class", "protocol_attributes"]
 
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran, as all that are written in Python."""
@@ -26,7 +26,7 @@ def held(kind: type, value: Any) -> dict[str, Any]:
                     state[name] = slot.__get__(value)
                 except AttributeError:
                     pass
-    return state | _dictionary(value)
+    return {**state, **attributes_of(value)}
 
 
 def has_dictionary(value: Any) -> bool:
@@ -38,9 +38,11 @@ def has_dictionary(value: Any) -> bool:
         return False
 
 
-def _dictionary(value: Any) -> dict[str, Any]:
+def attributes_of(value: Any) -> Mapping[str, Any]:
+    """Return the attributes that an instance has in its dictionary, itself; none where it has none."""
     read: Any = native_class(type(value)).__getattribute__
-    return dict(read(value, "__dict__")) if has_dictionary(value) else {}
+    found: dict[str, Any] = read(value, "__dict__") if has_dictionary(value) else {}
+    return found
 
 
 def native_class(kind: type) -> type:

@@ -12,7 +12,7 @@ from typing import Any
 from nbcache.artifacts.traces import REST, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.checking import Checked
-from nbcache.torch_bridge.traces.facts import ABSENT, builtins_of, found_at
+from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
 from nbcache.torch_bridge.traces.values import Untold, constant_from
@@ -189,7 +189,7 @@ def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
         self.src_get_value_cache.update(
-            {source: value for source, value in values.items() if value is not ABSENT}
+            {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
         )
 
     builder.__init__ = init

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.core.fingerprints.running import Running
+from nbcache.torch_bridge.traces.gate import is_users
 from nbcache.torch_bridge.traces.values import Untold
 
 __all__ = [
     "ABSENT",
+    "RUNS",
+    "Expression",
     "Values",
     "expression_of",
     "fact_of",
@@ -27,9 +33,13 @@ __all__ = [
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
 """In place of a value that is not there."""
+RUNS: Any = type("Runs", (), {"__repr__": lambda self: "what your code returns"})()
+"""In place of a value that cannot be had without running code of the user's, such as a property's."""
 _BUILT_IN = "built in"
+_RUNS = "runs code"
 _HELD = "held"
 _A = "a "
+_ATTRIBUTE = re.compile(r"(?:dict\()?\{0\}\.(\w+)")
 _SINGLES = (tuple, frozenset, range, slice)
 
 
@@ -40,37 +50,74 @@ class Values:
         """`frame` are the locals, `scope` the globals, `env` what torch's expressions may name besides."""
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
+        self._running = Running(is_users)
 
     def of(self, source: Any) -> Any:
-        """Return what a source stands for; ABSENT where nothing is found."""
+        """Return what a source stands for, as `read` does."""
         if source not in self._known:
             base = getattr(source, "base", None)
             self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
         return self._known[source]
 
-    def read(self, expression: types.CodeType | None, base: Any) -> Any:
+    def read(self, expression: Expression | None, base: Any) -> Any:
         """Return what a source stands for, by its expression, and what it is read from, if from anything.
 
-        ABSENT where nothing is found.
+        ABSENT where nothing is found, RUNS where code of the user's would have to run.
         """
         if expression is None or base is ABSENT:
             return ABSENT
+        if base is RUNS or self._runs(expression, base):
+            return RUNS
         try:
-            return eval(expression, self._names, {"_": base})
-        except Exception:  # whatever the user's own attributes raise
+            return eval(expression.code, self._names, {"_": base})
+        except Exception:  # whatever is raised that is not the user's
             return ABSENT
 
+    def _runs(self, expression: Expression, base: Any) -> bool:
+        if expression.attribute and self._running.attribute(base, expression.attribute):
+            return True
+        if expression.is_element and self._running.element(base):
+            return True
+        return expression.index is not None and self.of(expression.index) is RUNS
 
-def expression_of(source: Any) -> types.CodeType | None:
-    """Return torch's expression of a source, in which `_` is what it is read from; None where it has none.
 
-    It gives what `Source.get_value` gives, but faster.
-    """
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """torch's expression of a source. It gives what `Source.get_value` gives, but faster."""
+
+    code: types.CodeType
+    """In it, `_` is what the source is read from."""
+    attribute: str = ""
+    """The attribute of `_` that it asks for."""
+    is_element: bool = False
+    """Whether it asks for an element of `_`."""
+    index: Any = None
+    """The source of that element's place; None where the place is a constant."""
+
+
+def expression_of(source: Any) -> Expression | None:
+    """Return the expression of a source; None where it has none, such as one for torch's global state."""
     try:
         template = source._name_template
-        return _compiled(template.format("_") if hasattr(source, "base") else template)
-    except Exception:  # such as one that stands for torch's global state
+        if not hasattr(source, "base"):
+            return Expression(_compiled(template))
+        index = getattr(source, "index", None)
+        return Expression(
+            _compiled(template.format("_")),
+            _attribute_in(template, source),
+            template.startswith("{0}["),
+            index if hasattr(index, "get_value") else None,
+        )
+    except Exception:
         return None
+
+
+def _attribute_in(template: str, source: Any) -> str:
+    """Return the attribute that an expression asks what it begins with for; empty where it asks for none."""
+    found = _ATTRIBUTE.match(template)
+    if found is not None:
+        return found[1]
+    return str(source.member) if template.startswith(("getattr({0}", "object.__getattribute__({0}")) else ""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -86,6 +133,8 @@ def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, whole: bo
     """
     if value is ABSENT:
         return "absent"
+    if value is RUNS:
+        return _RUNS
     if value is builtins_of(scope):
         return _BUILT_IN
     return objects.digest(value) if whole else f"{_A}{objects.digest(type(value))}"
@@ -101,7 +150,7 @@ def same_objects(values: Sequence[Any]) -> list[int]:
     first: dict[int, int] = {}
     return [
         index
-        if is_plain(value) or value is ABSENT or type(value) in _SINGLES
+        if is_plain(value) or value is ABSENT or value is RUNS or type(value) in _SINGLES
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]

@@ -13,7 +13,7 @@ from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.log import logger
 from nbcache.kernel.prewarming import Slice, Steps
-from nbcache.torch_bridge.traces.facts import expression_of
+from nbcache.torch_bridge.traces.facts import Expression, expression_of
 from nbcache.torch_bridge.traces.sources import made_guard, needs_value, read_sources
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 
@@ -30,7 +30,7 @@ class ReadTrace:
     """A trace for one adoption: its sources and guards belong to whoever adopts it."""
 
     def __init__(self, trace: Trace) -> None:
-        """Raise CorruptEntry of sources, guards and code that are none, Untold of code that sets its globals."""
+        """Raise CorruptEntry of sources, guards and code that are none, Untold of code that sets globals."""
         import torch._dynamo.guards as guards
         import torch._dynamo.source as source_module
 
@@ -42,7 +42,7 @@ class ReadTrace:
         self.code = renamed(code_from(trace.code, constant_from), self.names)
         """The code that is to run, but for the place where it stands."""
         self.sources: Sequence[Any] = read_sources([*_sources(trace, self.names)], source_module)
-        self.expressions: Sequence[CodeType | None] = [*map(expression_of, self.sources)]
+        self.expressions: Sequence[Expression | None] = [*map(expression_of, self.sources)]
         """What each source is found by; None of those that stand for no value."""
         self._guards: list[Any] = [
             None if needs_value(row) else made_guard(row, self.sources, guards.GuardBuilder)

@@ -23,6 +23,7 @@ from nbcache.torch_bridge.traces import gate
 from nbcache.torch_bridge.traces.environ import variables
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
+    RUNS,
     Values,
     builtins_of,
     fact_of,
@@ -132,6 +133,9 @@ def recorded(
         if readable(source) and not told_apart:
             sources.index(source)
     values = [here.of(each) for each in sources.all]
+    needed = {*order, *given, *(row[0] for row in guards), *(row[0] for row in shapes)}
+    if any(values[index] is RUNS for index in needed):
+        raise Untold("torch guards what code of yours returns")
     objects, unguarded = objects_for(torch, annotations=annotations), seen.unguarded()
     inlined = {id(code) for code, _ in seen.codes.values()}
     inlined |= {id(each) for each in _harmless(seen, sources, values)}
@@ -285,7 +289,7 @@ def _refuse(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) 
 
     `in_order` says whether code may go through a set in its order.
     """
-    if value is ABSENT or is_plain(value):
+    if value is ABSENT or value is RUNS or is_plain(value):  # code that runs is walked through
         return
     if not objects.covers(value):
         raise Untold(f"a {type(value).__qualname__} is not told by any fact")

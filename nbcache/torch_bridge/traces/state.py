@@ -98,6 +98,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     yield f"cuda {torch.cuda.is_available()} {torch.cuda.is_initialized()}"
     yield f"torch functions {torch._C._is_torch_function_enabled()}"
     yield f"saved tensors {torch._C._autograd._top_saved_tensors_default_hooks(False) is None}"
+    yield f"breaks raise {torch._dynamo.utils._get_error_on_graph_break()}"
     yield f"checks {torch._C._is_any_autocast_enabled()} {torch.is_autocast_cache_enabled()}"
     for device in torch._C._autocast_supported_devices():
         yield f"autocast {device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
