@@ -21,6 +21,8 @@ _PLAIN = (
     *_BUILT_IN,
 )
 """Types of what classes hold that runs no code of Python's when it is looked up."""
+_AROUND = (functools.partial, types.MethodType, staticmethod, classmethod)
+"""Types of what calls another function."""
 
 
 class Running:
@@ -37,7 +39,7 @@ class Running:
     def attribute(self, value: Any, name: str) -> bool:
         """Tell whether `value.name` runs such code."""
         kind = type(value)
-        if isinstance(value, type):
+        if issubclass(kind, type):  # `isinstance` would ask the value for its class
             return self._of_class(value, name)
         key = kind, name
         if key not in self._attributes:
@@ -88,24 +90,24 @@ class Running:
         kind = type(held)
         if kind in _PLAIN:
             return False
-        if isinstance(held, property):
+        if issubclass(kind, property):
             return self._is_run(held.fget)
-        if isinstance(held, functools.cached_property):
+        if issubclass(kind, functools.cached_property):
             return self._is_run(held.func)
-        if isinstance(held, classmethod):
+        if issubclass(kind, classmethod):
             return self._gives(held.__func__)
         get = _lookup(kind, "__get__")
         return get is not _ABSENT and self._is_run(get)
 
     def _is_run(self, function: Any) -> bool:
         """Tell whether a function, if it is called, is such code, or may call some."""
-        if function is None or function is _ABSENT or isinstance(function, _BUILT_IN):
+        if function is None or function is _ABSENT:
             return False
-        while isinstance(function, (functools.partial, types.MethodType, staticmethod, classmethod)):
-            function = function.func if isinstance(function, functools.partial) else function.__func__
-        if isinstance(function, types.FunctionType):
+        while issubclass(kind := type(function), _AROUND):
+            function = function.func if issubclass(kind, functools.partial) else function.__func__
+        if kind is types.FunctionType:
             return self._is_theirs(function.__code__)
-        return not isinstance(function, _BUILT_IN)
+        return kind not in _BUILT_IN
 
 
 def _lookup(kind: type, name: str) -> Any:

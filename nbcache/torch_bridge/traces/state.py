@@ -85,6 +85,8 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("imports, or handlers of errors of codecs, are not Python's own")
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Untold("a mode of torch's is in force")
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        raise Untold("hooks for saved tensors are in force")  # of some, Dynamo puts graphs into its own
     if any(getattr(torch.nn.modules.module, name, None) for name in _HOOKS):
         raise Untold("hooks for all modules are set")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -97,7 +99,6 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     yield f"threads {torch.get_num_threads()} cpu {torch.backends.cpu.get_cpu_capability()}"
     yield f"cuda {torch.cuda.is_available()} {torch.cuda.is_initialized()}"
     yield f"torch functions {torch._C._is_torch_function_enabled()}"
-    yield f"saved tensors {torch._C._autograd._top_saved_tensors_default_hooks(False) is None}"
     yield f"breaks raise {torch._dynamo.utils._get_error_on_graph_break()}"
     yield f"checks {torch._C._is_any_autocast_enabled()} {torch.is_autocast_cache_enabled()}"
     for device in torch._C._autocast_supported_devices():
