@@ -32,7 +32,7 @@ def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
     }
 
 
-class HiddenModules(MetaPathFinder, Loader):
+class HiddenModules(MetaPathFinder):
     """Finds the modules that are hidden, first of all finders; `shown` is called when torch is imported.
 
     `first_changed` returns a file that is not any more what was imported, as after `%pip install` in a cell.
@@ -73,9 +73,8 @@ class HiddenModules(MetaPathFinder, Loader):
                 self._replaced = path
                 self._refuse(fullname, known.origin)
                 return None
-        spec = ModuleSpec(
-            fullname, self, origin=known.origin, is_package=known.submodule_search_locations is not None
-        )
+        is_package = known.submodule_search_locations is not None
+        spec = ModuleSpec(fullname, _Loader(self), origin=known.origin, is_package=is_package)
         spec.submodule_search_locations = known.submodule_search_locations
         spec.has_location = known.has_location
         return spec
@@ -91,20 +90,19 @@ class HiddenModules(MetaPathFinder, Loader):
         for each in self._family(name):
             self._modules.pop(each, None)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module that is hidden; ImportError where its files are others by now."""
-        if "." not in spec.name and (changed := self._changed(spec.name)):
+    def module(self, name: str) -> ModuleType:
+        """Return a module that is hidden; ImportError where its files are others by now."""
+        if "." not in name and (changed := self._changed(name)):
             raise ImportError(
-                f"this kernel was started with {spec.name} imported, and {changed} has changed since: "
+                f"this kernel was started with {name} imported, and {changed} has changed since: "
                 "restart the kernel to use what is installed now",
-                name=spec.name,
+                name=name,
             )
-        return self._modules[spec.name]
+        return self._modules[name]
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Show it, and all below it."""
-        name = module.__spec__.name if module.__spec__ is not None else module.__name__
-        module.__spec__ = self._specs[name]  # Python has set that by which it was found
+    def show(self, name: str) -> None:
+        """Put a module, and all below it, where Python looks for what is imported."""
+        self._modules[name].__spec__ = self._specs[name]  # Python has set that by which it was found
         self._show(self._modules if name == _WHOLE else self._family(name))
         if name == _WHOLE:
             sys.meta_path.remove(self)
@@ -135,3 +133,19 @@ class HiddenModules(MetaPathFinder, Loader):
         for finder in list(sys.meta_path):  # such as nbcache's, which waits for modules of torch
             if (imported_ahead := getattr(finder, "imported_ahead", None)) is not None:
                 imported_ahead(shown)
+
+
+class _Loader(Loader):
+    """Loads one hidden module: of its own, as other finders, such as nbcache's, have a loader do more."""
+
+    def __init__(self, hidden: HiddenModules) -> None:
+        self._hidden = hidden
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module."""
+        return self._hidden.module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Show it, and all below it."""
+        name = module.__spec__.name if module.__spec__ is not None else module.__name__
+        self._hidden.show(name)

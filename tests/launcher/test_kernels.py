@@ -366,6 +366,17 @@ def test_the_extension_finds_the_imports_done(start: Start) -> None:
     assert kernel.ask(f"[graph.function for graph in {SESSION}.graphs]") == ["<lambda>"]
 
 
+def test_loading_the_extension_begins_to_read_what_is_stored(start: Start) -> None:
+    kernel = start()
+    kernel.run("import os; os.environ['NBCACHE_PREWARM'] = 'on'")
+    assert kernel.ask("'torch' in __import__('sys').modules") is False
+    kernel.run("%load_ext nbcache\nimport sys\nfound = 'torch' in sys.modules")
+    assert kernel.ask("found")
+    assert kernel.ask(f"{SESSION}.environment is not None")
+    kernel.run("os.environ['OMP_NUM_THREADS'] = '1'")
+    kernel.wait_until(f"any('OMP_NUM_THREADS' in each for each in {SESSION}.notices)")
+
+
 @pytest.mark.skipif(release(torch_version() or "0.0") != (2, 13), reason="the list is of torch 2.13")
 def test_a_compile_that_hits_imports_nothing_more_and_finds_torchs_sources_hashed(start: Start) -> None:
     cell = "with torch.no_grad(): print(torch.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4)).shape)"

@@ -63,14 +63,17 @@ def test_every_part_has_its_test(cpu_info: Path) -> None:
 def test_kernels_are_told_apart_by_threads_where_torchs_keys_leave_them_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = SimpleNamespace(get_config_copy=lambda: {"cpp.threads": -1, "triton.cudagraphs": False})
+    values = {"cpp.threads": -1, "triton.cudagraphs": False}
+    config = SimpleNamespace(get_config_copy=lambda: values, **values)
     codecache = cast("ModuleType", SimpleNamespace(config=config, torch=torch))
+    names = cpp_kernels.build_names(codecache)
+    assert names == ["cpp.threads"]
     for release, told in (((2, 11), True), ((2, 13), False)):
         monkeypatch.setattr(cpp_kernels, "torch_release", lambda release=release: release)
         found = set()
         for threads in (2, 16):
             monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-            found.add(cpp_kernels._build_settings(codecache))
+            found.add(cpp_kernels.build_settings(codecache, names))
         assert len(found) == 1 + told
 
 

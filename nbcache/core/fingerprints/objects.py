@@ -14,7 +14,6 @@ Nothing of an object's own code runs.
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
 import sys
@@ -26,7 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nbcache.core.fingerprints.abstract import deciding, registered
-from nbcache.core.fingerprints.digests import Unknown, exact
+from nbcache.core.fingerprints.code_digest import code_digest, hashed
+from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import (
     has_dictionary,
     has_python,
@@ -36,7 +36,7 @@ from nbcache.core.fingerprints.instances import (
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
-__all__ = ["Objects", "Rule", "code_digest", "is_plain"]
+__all__ = ["Objects", "Rule", "is_plain"]
 
 Rule = Callable[["Objects", Any], str | None]
 """Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
@@ -74,8 +74,6 @@ _NO_INSTANCES: tuple[type, ...] = (
 )
 """Types of containers, of code, and of what wraps them."""
 _OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
-_WITH_CONSTANT = frozenset(dis.hasconst)
-_codes: dict[int, tuple[types.CodeType, str]] = {}
 
 
 def is_plain(value: Any) -> bool:
@@ -83,52 +81,7 @@ def is_plain(value: Any) -> bool:
     return type(value) in _PLAIN
 
 
-def code_digest(code: types.CodeType) -> str:
-    """Return the digest of instructions with their constants and names; lines and docstrings don't count."""
-    known = _codes.get(id(code))
-    if known is not None and known[0] is code:
-        return known[1]
-    constants = code.co_consts
-    if constants and isinstance(constants[0], str) and not _loads_first(code):
-        constants = constants[1:]  # a docstring
-    found = _hash(
-        (
-            repr((code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)),
-            repr((code.co_flags, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)),
-            repr((code.co_code, code.co_exceptiontable)),
-            _constant(constants),
-        )
-    )
-    _codes[id(code)] = (code, found)
-    return found
-
-
-def _loads_first(code: types.CodeType) -> bool:
-    """Tell whether any instruction loads the first constant, which else is a docstring."""
-    before = -1
-    for operation, number in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        if number == 0 and operation in _WITH_CONSTANT and before != dis.EXTENDED_ARG:
-            return True
-        before = operation
-    return False
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, types.CodeType):
-        return f"code {code_digest(value)}"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_constant, value))})"
-    if isinstance(value, frozenset):
-        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
-    return f"{type(value).__name__} {exact(value)}"
-
-
-def _hash(parts: Iterable[str]) -> str:
-    told = "".join([f"{len(part)}:{part}" for part in parts]).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(told, digest_size=16).hexdigest()
-
-
-_EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {_hash(())}" for kind in (OrderedDict, dict)}
+_EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {hashed(())}" for kind in (OrderedDict, dict)}
 """The digests of empty dictionaries."""
 
 
@@ -228,7 +181,7 @@ class Objects:
                     if id(each) in classes
                 }
                 told |= {f"{_full_name(each)} decides" for each in deciding(abstract)}
-        return _hash(sorted(told))
+        return hashed(sorted(told))
 
     def _meet(self, value: Any) -> None:
         """Note that an object is come to: where it is met again, it is the same."""
@@ -290,7 +243,7 @@ class Objects:
         return self._join("opaque", self.digest(type(value)))
 
     def _join(self, kind: str, *parts: str) -> str:
-        return f"{kind} {_hash(parts)}"
+        return f"{kind} {hashed(parts)}"
 
     def _make(self, value: Any, kind: _Kind) -> str:
         for rule in self._rules:
@@ -459,7 +412,7 @@ def _plain(kind: type, value: Any) -> str:
     if value != value:
         raise Unknown("it holds a NaN, which lists find by its identity")
     text = f"{kind.__name__} {value!r}"
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {_hash([text])}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {hashed([text])}"
 
 
 def _full_name(cls: type) -> str:

@@ -9,11 +9,10 @@ adds torch's build, the Python ABI, the compiler's ABI and every instruction set
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +94,7 @@ class _Kernels:
         self._codecache = codecache
         self._context = context
         self._session = context.session
+        self._names = build_names(codecache)
         self._pending: set[tuple[Any, str]] = set()
         """Entries of torch's in-process caches for kernels that are not loaded yet."""
         self._trusted: dict[str, Path] = {}
@@ -147,7 +147,7 @@ class _Kernels:
         """Return the kernel's key, None where nothing is to be served, and what loads it if it is there."""
         if not self._context.serving():
             return None, None
-        key = kernel_key(cls, args, kwargs, _build_settings(self._codecache))
+        key = kernel_key(cls, args, kwargs, build_settings(self._codecache, self._names))
         slot = self._slot(key)
         if (loaded := cls.cache.get(slot)) is not None:
             self._session.emit(KernelUsed(**stamp(), compiled=False))
@@ -246,23 +246,24 @@ def _is_best_choice() -> bool:
     return bool(best) and str(cpu_vec_isa.pick_vec_isa()) == str(best[0])
 
 
-def _build_settings(codecache: ModuleType) -> str:
-    """Return the settings and environment variables that a kernel's compiler command depends on.
+def build_names(codecache: ModuleType) -> list[str]:
+    """Return the names of the settings that a kernel's compiler command depends on, in order."""
+    return sorted(
+        name for name in codecache.config.get_config_copy() if name.startswith(("cpp", "aot_inductor."))
+    )
+
+
+def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
+    """Return the settings of these `names`, and the environment variables that the command depends on.
 
     Not inductor's whole configuration: parts of it are switched for the time of a compile, so it is
     another one when the same kernel is loaded by a hit. The number of threads is one of them where torch's
     keys leave it out: some code has room for so many, and is run by as many as torch uses.
     """
-    config = {name: getattr(codecache.config, name) for name in _build_names(codecache.config)}
+    config = {name: getattr(codecache.config, name) for name in names}
     variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
     threads = codecache.torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else None
     return repr((config, variables, threads))
-
-
-@functools.cache
-def _build_names(config: ModuleType) -> list[str]:
-    """Return the names of the settings of a kernel's compiler command, in order."""
-    return sorted(name for name in config.get_config_copy() if name.startswith(("cpp", "aot_inductor.")))
 
 
 def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from nbcache.core.fingerprints.objects import code_digest
+from nbcache.core.fingerprints.code_digest import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
 from nbcache.torch_bridge.traces.frame import Frame

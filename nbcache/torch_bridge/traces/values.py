@@ -9,7 +9,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.objects import Objects, Rule, code_digest
+from nbcache.core.fingerprints.code_digest import code_digest
+from nbcache.core.fingerprints.objects import Objects, Rule
 
 __all__ = [
     "ANNOTATIONS",

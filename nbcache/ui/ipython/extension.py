@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +54,8 @@ _GREETING_SECONDS = 0.1
 """How long loading waits for what is stored of the notebook, once its snapshots have been looked for."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
+_IMPORT_SECONDS = 1.0
+"""How long loading waits for torch at most, in a kernel that was forked with torch imported."""
 
 _extension: Extension | None = None
 
@@ -141,6 +145,8 @@ class Extension:
         greeting.look()
         self._snapshots.start(lambda: self._greet(greeting))
         self._use_idle_time()
+        if parent():
+            self._import_torch()
         if self._problem is not None:
             print("\n".join(self._problem.diagnostics()))
             print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
@@ -233,6 +239,16 @@ class Extension:
         self._undo.append(idle.end)
         if not self._cells.are_running:
             idle.begin()
+
+    def _import_torch(self) -> None:
+        """Begin prewarming with torch, which is there at once: then what is stored is read meanwhile."""
+        until = time.monotonic() + _IMPORT_SECONDS
+        while self.session.settings.prewarm and "torch" not in sys.modules and time.monotonic() < until:
+            wait = self.session.prewarm.step()
+            if wait is Pause.CELL:
+                return
+            if wait is Pause.SHORT:
+                time.sleep(0.001)
 
     def _prewarm(self) -> float | None:
         """Do one slice of prewarming; return the seconds until the next, None where a cell must run first."""

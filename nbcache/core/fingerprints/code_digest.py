@@ -1,0 +1,62 @@
+"""Digests of code by what it does, and of texts."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from nbcache.core.fingerprints.digests import exact
+
+__all__ = ["code_digest", "hashed"]
+
+_WITH_CONSTANT = frozenset(dis.hasconst)
+_codes: dict[int, tuple[types.CodeType, str]] = {}
+
+
+def hashed(parts: Iterable[str]) -> str:
+    """Return the hash of texts in their order: that of others only where they are the same."""
+    told = "".join([f"{len(part)}:{part}" for part in parts]).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(told, digest_size=16).hexdigest()
+
+
+def code_digest(code: types.CodeType) -> str:
+    """Return the digest of instructions with their constants and names; lines and docstrings don't count."""
+    known = _codes.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    constants = code.co_consts
+    if constants and isinstance(constants[0], str) and not _loads_first(code):
+        constants = constants[1:]  # a docstring
+    found = hashed(
+        (
+            repr((code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)),
+            repr((code.co_flags, code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)),
+            repr((code.co_code, code.co_exceptiontable)),
+            _constant(constants),
+        )
+    )
+    _codes[id(code)] = (code, found)
+    return found
+
+
+def _loads_first(code: types.CodeType) -> bool:
+    """Tell whether any instruction loads the first constant, which else is a docstring."""
+    before = -1
+    for operation, number in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        if number == 0 and operation in _WITH_CONSTANT and before != dis.EXTENDED_ARG:
+            return True
+        before = operation
+    return False
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return f"code {code_digest(value)}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
+    return f"{type(value).__name__} {exact(value)}"
