@@ -56,7 +56,8 @@ def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
         ) -> Callable[[], object]:
             raise AssertionError("it is stored")
 
-    monkeypatch.setattr(cpp_kernels, "_build_settings", lambda codecache: "")
+    monkeypatch.setattr(cpp_kernels, "build_names", lambda codecache: [])
+    monkeypatch.setattr(cpp_kernels, "build_settings", lambda codecache, names: "")
     monkeypatch.setattr(cpp_kernels, "_load", lambda codecache, cls, session, artifact: LIBRARY)
     codecache: Any = ModuleType("codecache")
     vars(codecache).update(CppCodeCache=CppCodeCache, cache_dir=lambda: str(tmp_path))
