@@ -19,7 +19,7 @@ from support.front_door import Kernel
 from support.lab import TOKEN, Server
 from support.nurseries import NURSERY, Place, Start, nursery_of
 
-pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for its fixtures
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]  # for its fixtures
 
 
 def control(kernel: Kernel, command: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:

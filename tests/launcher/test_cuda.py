@@ -12,7 +12,7 @@ from support.nurseries import Place, nursery_of
 
 pytestmark = [
     pytest.mark.compile,
-    pytest.mark.xdist_group("nursery"),
+    pytest.mark.xdist_group("files of packages"),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc"),
 ]
 SOURCE = Path(__file__).parents[1] / "gpu" / "stand_in" / "counted.c"

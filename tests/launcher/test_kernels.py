@@ -17,7 +17,7 @@ from nbcache.torch_bridge.environment import release, torch_version
 from support.front_door import SESSION
 from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
 
-pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("nursery")]  # for its fixtures
+pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]  # for its fixtures
 
 KNOWN = """\
 import os, random, resource, signal, sys, threading
