@@ -107,6 +107,17 @@ def test_an_element_is_told_by_its_class_and_others_code_does_not_count() -> Non
     class Own(list[int]):
         __getitem__ = ran
 
+    class Generic:
+        __class_getitem__ = ran
+
     theirs, nobody = Running(lambda code: code is ran.__code__), Running(lambda code: False)
     assert [theirs.element(each) for each in ([1], {"a": 1}, (1,), Own([1]))] == [False] * 3 + [True]
     assert not nobody.element(Own([1])) and not nobody.attribute(Held(), "prop")
+    assert theirs.element(Generic) and not nobody.element(Generic) and not theirs.element(Held)
+
+
+def test_a_dictionary_that_makes_what_it_has_not_is_told_without_having_it_made() -> None:
+    made = collections.defaultdict(lambda: ran(), a=1)
+    assert [Running.missing(made, key) for key in ("a", "b")] == [False, True]
+    assert not Running.missing({"a": 1}, "b") and not Running.missing([1], 5)
+    assert list(made) == ["a"]

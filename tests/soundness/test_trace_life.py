@@ -190,6 +190,16 @@ EDIT
 def f(x): return x * held["a"]
 def results(compile): return [compile(f)(X.clone()), torch.tensor(D.n)]
 """,
+    "a key that is there or is made": """
+import collections
+held = collections.defaultdict(lambda: 5.0)
+held["a"] = 1.0
+EDIT
+def f(x):
+    n = len(held)
+    return x * held["a"] + n
+def results(compile): return [compile(f)(X.clone()), torch.tensor(len(held))]
+""",
 }
 """Programs that tell how often their own code has run, and what stands at EDIT in the second kernel."""
 EDITS = {
@@ -208,6 +218,7 @@ A.__getattr__ = ask
 """,
     "a list or a sequence": "held = L([1, 2])",
     "a dictionary or one that counts": "held = D(a=1)",
+    "a key that is there or is made": "del held['a']",
 }
 SEVERAL = """
 import torch

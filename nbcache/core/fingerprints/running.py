@@ -53,11 +53,23 @@ class Running:
         return self._asks(kind) if held is _ABSENT else self._gives(held)
 
     def element(self, value: Any) -> bool:
-        """Tell whether `value[…]` runs such code."""
+        """Tell whether `value[…]` runs such code, where what is asked for is there."""
         kind = type(value)
         if kind not in self._elements:
             self._elements[kind] = self._is_run(_lookup(kind, "__getitem__"))
-        return self._elements[kind]
+        asks_class = issubclass(kind, type) and _lookup(kind, "__getitem__") is _ABSENT
+        return self._elements[kind] or (asks_class and self._gives_element(value))
+
+    def _gives_element(self, cls: type) -> bool:
+        held = _lookup(cls, "__class_getitem__")
+        return held is not _ABSENT and self._is_run(held)
+
+    @staticmethod
+    def missing(value: Any, key: Any) -> bool:
+        """Tell whether a dictionary makes what it has not under `key`, whoever has written what makes it."""
+        kind = type(value)
+        makes = issubclass(kind, dict) and _lookup(kind, "__missing__") is not _ABSENT
+        return makes and not dict.__contains__(value, key)
 
     def _of_instances(self, kind: type, name: str) -> bool | None:
         """Tell it of all instances of a class; None where that depends on what an instance holds."""

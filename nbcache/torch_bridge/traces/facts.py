@@ -74,11 +74,12 @@ class Values:
             return ABSENT
 
     def _runs(self, expression: Expression, base: Any) -> bool:
-        if expression.attribute and self._running.attribute(base, expression.attribute):
+        key = expression.key if expression.index is None else self.of(expression.index)
+        if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
             return True
         if expression.is_element and self._running.element(base):
             return True
-        return expression.index is not None and self.of(expression.index) is RUNS
+        return expression.has_key and self._running.missing(base, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,11 @@ class Expression:
     attribute: str = ""
     """The attribute of `_` that it asks for."""
     is_element: bool = False
-    """Whether it asks for an element of `_`."""
+    """Whether it asks for an element of `_`, by the method that `_` has for that."""
+    has_key: bool = False
+    """Whether it asks for an element of `_`, which may be a dictionary, by whatever method."""
+    key: Any = None
+    """The place of that element; None where `index` has it."""
     index: Any = None
     """The source of that element's place; None where the place is a constant."""
 
@@ -102,11 +107,14 @@ def expression_of(source: Any) -> Expression | None:
         if not hasattr(source, "base"):
             return Expression(_compiled(template))
         index = getattr(source, "index", None)
+        is_source = hasattr(index, "get_value")
         return Expression(
             _compiled(template.format("_")),
-            _attribute_in(template, source),
-            template.startswith("{0}["),
-            index if hasattr(index, "get_value") else None,
+            attribute=_attribute_in(template, source),
+            is_element=template.startswith("{0}["),
+            has_key=template.startswith(("{0}[", "dict.__getitem__({0}")),
+            key=None if is_source else index,
+            index=index if is_source else None,
         )
     except Exception:
         return None

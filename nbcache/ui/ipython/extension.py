@@ -243,6 +243,8 @@ class Extension:
     def _import_torch(self) -> None:
         """Begin prewarming with torch, which is there at once: then what is stored is read meanwhile."""
         until = time.monotonic() + _IMPORT_SECONDS
+        if self._imported_elsewhere():
+            return
         while self.session.settings.prewarm and "torch" not in sys.modules and time.monotonic() < until:
             wait = self.session.prewarm.step()
             if wait is Pause.CELL:
