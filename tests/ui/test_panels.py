@@ -404,6 +404,13 @@ def panel(kind="panel"):
     (panel,) = [each for name, each in extension()._panels._open.items() if name == kind]
     return panel
 
+def alone(panel):  # nothing draws or gathers beside what this test does
+    import time
+    for each in (panel._gatherer, panel._refresher):
+        each.close()
+        while each._thread is not None:
+            time.sleep(0.01)
+
 def extension():
     from nbcache.ui.ipython import extension
     return extension._extension
@@ -649,6 +656,7 @@ def test_what_cannot_be_read_is_told_and_what_was_read_stays(in_shell: Any) -> N
         """
 notebook()
 opened = panel()
+alone(opened)
 opened._facts = opened._verbs.facts()
 def fail(): raise ValueError('hunter2')
 opened._verbs.facts = fail
@@ -720,6 +728,48 @@ value = [shell.user_ns['seen'][0], panel()._message]
 """
     )
     assert "waits for In[" in during and "nbcache stats" in after
+
+
+def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(
+    in_shell: Any, tmp_path: Path
+) -> None:
+    typed, elsewhere = tmp_path / "typed", tmp_path / "elsewhere"
+    connected, url, bound, question = in_shell(
+        f"""
+import asyncio
+notebook()
+people, form = panel()._people, panel()._settings
+run('%nbcache connect {elsewhere}')
+run('%nbcache disconnect')
+form._name.value = 'max_bytes'
+value = []
+
+async def kernel():
+    press('connect')
+    people._url.value = {str(typed)!r}
+    await asyncio.sleep(0.5)
+    value.extend([panel()._message, people._url.value])
+    press('set')
+    form._text.value = '7GB'
+    await asyncio.sleep(0.5)
+    value.append(session.settings.max_bytes)
+    people._strangers[0]._fingerprint = 'bb42'
+    press('trust…')
+    people._strangers[0]._name.value = 'Ada'
+    await asyncio.sleep(0.5)
+    value.append(panel()._message)
+
+from nbcache.ui.panels.people import _StrangerRow
+alone(panel())
+panel()._draw_live = lambda: None  # it would show no stranger, as there is none
+people._strangers = [_StrangerRow(people._trust, people._ignore)]
+people._list.children = [people._strangers[0].box]
+asyncio.run(kernel())
+"""
+    )
+    assert f"connected to {typed}" in connected
+    assert url == "" and bound == 7_000_000_000
+    assert "bb42 (Ada)" in question
 
 
 def test_passwords_reach_neither_widgets_nor_what_is_saved_nor_repr(in_shell: Any) -> None:

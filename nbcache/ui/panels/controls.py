@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,10 +11,26 @@ import ipywidgets as widgets
 
 from nbcache.ui.panels import pages
 
-__all__ = ["INDENT", "Section", "button", "caret", "close_all", "every", "html", "row", "show", "with_magic"]
+__all__ = [
+    "INDENT",
+    "Section",
+    "button",
+    "caret",
+    "close_all",
+    "every",
+    "html",
+    "once_typed",
+    "row",
+    "show",
+    "text",
+    "with_magic",
+]
 
 INDENT = "28px"
 """How far what opens stands to the right of what it belongs to."""
+
+_TURNS = 0.05
+"""Seconds in which a kernel's event loop takes all messages that it has."""
 
 
 def html(value: str = "") -> Any:
@@ -30,6 +47,27 @@ def button(
     made = widgets.Button(description=label, tooltip=tooltip, button_style=style, icon=icon, layout=layout)
     made.on_click(lambda _: act())
     return made
+
+
+def text(width: str, placeholder: str = "") -> Any:
+    """Return a field for a line of text; its value is what stands there when it is left."""
+    layout = {"width": width}
+    # what is typed is sent once: of many values, the last may come after the press of a button
+    return widgets.Text(placeholder=placeholder, continuous_update=False, layout=layout)
+
+
+def once_typed(act: Callable[[], object]) -> None:
+    """Have a button do `act` when what was typed before it was pressed is here.
+
+    Pressing a button leaves the field, so the front end sends its value right before the press. A kernel
+    whose comm messages have an event loop of their own (ipykernel 7) may handle the two in either order.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        act()
+    else:
+        loop.call_later(_TURNS, act)
 
 
 def with_magic(made: Any, magic: str) -> Any:

@@ -9,7 +9,7 @@ import ipywidgets as widgets
 
 from nbcache.core.text import counted
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import Section, button, html, row, show, with_magic
+from nbcache.ui.panels.controls import Section, button, html, once_typed, row, show, text, with_magic
 from nbcache.ui.panels.values import Facts, Now, Stranger
 from nbcache.ui.panels.verbs import Verbs
 
@@ -33,12 +33,9 @@ class People:
         self._verbs = verbs
         self._trust = trust
         self._lines = html()
-        self._url = widgets.Text(
-            placeholder="redis://host, s3://bucket/folder, a folder",
-            continuous_update=False,  # a page that saves the state of widgets has what is typed no sooner
-            layout={"width": "280px"},
-        )
-        connect = button("connect", "%nbcache connect URL", "share live with all there", self._connect)
+        self._url = text("280px", "redis://host, s3://bucket/folder, a folder")
+        start = partial(once_typed, self._connect)
+        connect = button("connect", "%nbcache connect URL", "share live with all there", start)
         self._connecting = row([self._url, with_magic(connect, "%nbcache connect URL")])
         off = partial(act, verbs.disconnect)
         disconnect = button("disconnect", "%nbcache disconnect", "share no more", off)
@@ -83,8 +80,9 @@ class _StrangerRow:
     def __init__(self, trust: Callable[[str, str], None], ignore: Callable[[str], None]) -> None:
         self._who = html()
         self._fingerprint = ""
-        self._name = widgets.Text(placeholder="what you call them", layout={"width": "180px"})
-        made = button("trust…", "%nbcache trust", "show what trusting means", lambda: self._chosen(trust))
+        self._name = text("180px", "what you call them")
+        choose = partial(once_typed, partial(self._chosen, trust))
+        made = button("trust…", "%nbcache trust", "show what trusting means", choose)
         no = button(
             "ignore",
             "%nbcache trust ignore FINGERPRINT",

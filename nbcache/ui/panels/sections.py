@@ -16,7 +16,7 @@ from nbcache.core.trust import Policy
 from nbcache.torch_bridge import cache_settings
 from nbcache.ui.display.graph import detail_html, differences_html
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, row, show
+from nbcache.ui.panels.controls import INDENT, Section, button, caret, html, once_typed, row, show, text
 from nbcache.ui.panels.values import PAGE, Facts, Now, Order, graph_page
 from nbcache.ui.panels.verbs import Verbs
 
@@ -207,11 +207,12 @@ class SettingsForm:
         torchs = [name for name in cache_settings.NAMES if name != cache_settings.FOLDER]
         self._name = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
         self._choice = widgets.Dropdown(layout={"width": "120px"})
-        self._text = widgets.Text(layout={"width": "160px"})
+        self._text = text("160px")
         self._magic = html()
         for each in (self._name, self._choice, self._text):
             each.observe(self._tell, "value")
-        change = button("set", "%nbcache config NAME=VALUE", "change it for this kernel", self._change)
+        start = partial(once_typed, self._change)
+        change = button("set", "%nbcache config NAME=VALUE", "change it for this kernel", start)
         line = row([self._name, self._choice, self._text, change, self._magic])
         self.section = Section("SETTINGS", [line, self._table], is_open)
         self._tell()
