@@ -607,6 +607,31 @@ TRACED: dict[str, Subject] = {
 """Programs that are not traced again after a restart."""
 
 PARTLY: dict[str, Subject] = {
+    "numbers of tensors": subject(
+        """\
+        torch._dynamo.config.capture_scalar_outputs = True
+        N = torch.tensor(3)
+        def f(x, n):
+            k = n.item()
+            return x * k + (1 if k > 2 else N.item()) + torch.ones(int(N))[0]
+        def results(compile):
+            compiled = compile(f)
+            with torch.no_grad():
+                return [compiled(X, torch.tensor(n)) for n in (5, 1, 3)]
+        """,
+        [edit("torch.tensor(3)", "torch.tensor(4)"), edit("k > 2", "k > 4"), edit("(5, 1, 3)", "(1, 5)")],
+    ),
+    "number of a tensor": subject(
+        """\
+        torch._dynamo.config.capture_scalar_outputs = True
+        def f(x, n): return x * n.item()
+        def results(compile):
+            compiled = compile(f)
+            with torch.no_grad():
+                return [compiled(X, torch.tensor(n)) for n in (5, 1, 3)]
+        """,
+        [edit("(5, 1, 3)", "(1, 5)"), edit("(5, 1, 3)", "(0, 5)")],
+    ),
     "function": subject(
         """\
         class AF(torch.autograd.Function):

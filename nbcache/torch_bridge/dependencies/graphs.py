@@ -154,18 +154,48 @@ def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
     return [each for each in held if each is not None]
 
 
-def shapes(torch: ModuleType) -> Iterator[tuple[str, list[str]]]:
+def shapes(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[str]]]:
     """Return what is known of dynamic sizes while a graph is compiled, where there are any.
 
     A hit brings the guards that were made when it was compiled: they must be those of this trace.
+
+    Dynamo has a number for each input that is a tensor of one integer, as those are in which batch
+    normalization counts. Where nothing was asked of such numbers, and no value has one, they tell nothing.
     """
     context = torch._guards.TracingContext.try_get()
     known = getattr(getattr(context, "fake_mode", None), "shape_env", None)
-    if known is not None and known.var_to_range:
+    if known is None or not known.var_to_range:
+        return
+    guards = sorted(str(guard.expr) for guard in known.guards)
+    asserts = sorted(str(each.expr) for listed in known.deferred_runtime_asserts.values() for each in listed)
+    if guards or asserts or _has_symbols(torch, graph):
         yield "ranges", sorted(f"{symbol} {bounds}" for symbol, bounds in known.var_to_range.items())
-        yield "guards", sorted(str(guard.expr) for guard in known.guards)
-        asserts = (each for listed in known.deferred_runtime_asserts.values() for each in listed)
-        yield "asserts", sorted(str(each.expr) for each in asserts)
+        yield "guards", guards
+        yield "asserts", asserts
+
+
+def _has_symbols(torch: ModuleType, graph: Any) -> bool:
+    """Tell whether some value of a graph has a size or is a number that may differ, or is not known."""
+    values = []
+    for module in _graphs(torch, graph):
+        for node in module.graph.nodes:
+            found = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
+            if not found and node.op not in ("get_attr", "output"):
+                return True
+            values += found
+    plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
+    while values:
+        value = values.pop()
+        if isinstance(value, (list, tuple)):
+            values += value
+        elif type(value) not in plain:
+            if type(value) not in _PLAIN:
+                return True
+        elif value.layout is not torch.strided:
+            return True
+        elif any(type(each) is not int for each in (*value.shape, *value.stride(), value.storage_offset())):
+            return True
+    return False
 
 
 def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]]:

@@ -197,7 +197,8 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
     shapes = graph.shape_env
     if len(graphs) > 1 or (not graphs and not graph.is_empty_graph()):
         raise Untold("its graph was not compiled by way of AOTAutograd's cache")
-    if shapes.guards or shapes.var_to_range:
+    # numbers that its key tells nothing of are those that nothing was asked of: see `dependencies.shapes`
+    if shapes.guards or shapes.deferred_runtime_asserts or (shapes.var_to_range and not graphs):
         raise Untold("some of its sizes are dynamic")
     if graph.torch_function_mode_stack or graph.functorch_layers or graph.dual_level != -1:
         raise Untold("it runs within a mode of torch's, or a transform")
