@@ -126,11 +126,11 @@ class Settings:
     )
     trace: str = _setting(
         "off",
-        _OneOf(("off", "on", "audit")),
-        "keep traces, so that a restored function is not traced again (on, an experiment); "
-        "trace it all the same, and compare (audit)",
+        _OneOf(("off", "rerun", "on", "audit")),
+        "keep traces, so that a restored function is not traced again, where a kernel has run the same cells "
+        "(rerun), or whatever it has run (on): experiments; trace it all the same, and compare (audit)",
     )
-    audit: int = _setting(20, _count, "with trace=on, one of this many kernels audits; 0 for none")
+    audit: int = _setting(20, _count, "with traces, one of this many kernels audits; 0 for none")
     report: str = _setting(
         "always",
         _OneOf(("always", "magic", "never")),

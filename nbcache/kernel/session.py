@@ -34,6 +34,7 @@ from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.program import Program
 from nbcache.kernel.reasons import DAMAGED, Miss, Reason, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.tracker import Tracker
@@ -86,6 +87,7 @@ class Session:
         self._tracker = Tracker(self._renamed)
         self.cell: Cell | None = None
         """The cell that runs."""
+        self.program = Program()
         self._cell_began = 0.0
         self._idle_since: float | None = clock()
         self.saving = True

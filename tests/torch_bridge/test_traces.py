@@ -55,6 +55,42 @@ def test_a_restored_function_is_not_traced_again_and_its_report_says_so(
     assert told == [None, "adopted", None, "outdated"]
 
 
+def test_with_rerun_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
+    run_cells: RunCells, isolated: dict[str, str]
+) -> None:
+    again = [ON.replace("trace=on", "trace=rerun") if cell == ON else cell for cell in CELLS]
+    cold = run_cells(again)
+    same = run_cells([LOAD, *again[1:2], SET_UP, f"# a comment\n{COMPILE}", "%nbcache status", *CELLS[4:]])
+    edited = run_cells([*again[:3], "unrelated = 3", *again[3:]])
+    edited_again = run_cells([*again[:3], "unrelated = 3", *again[3:]])
+
+    assert printed(cold, 4) == printed(same, 5) == printed(edited, 5)
+    assert [graphs(each)[0]["trace"] for each in (cold, same, edited, edited_again)] == [
+        *(None, "adopted", None, "adopted")
+    ]
+    assert [graphs(each)[0]["outcome"] for each in (cold, same, edited)] == ["miss", "hit", "hit"]
+
+
+def test_with_rerun_a_module_that_was_edited_has_its_functions_traced_again(
+    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    part = tmp_path / "part.py"
+    part.write_text("K = 2.0\ndef scale(x):\n    return x * K\n")
+    cells = [
+        *(LOAD, "%nbcache config trace=rerun audit=0", f"import sys; sys.path.insert(0, {str(tmp_path)!r})"),
+        *("import part, torch", "f = torch.compile(part.scale, mode='lite')"),
+        *("with torch.no_grad(): print(f(torch.ones(2)).tolist())", REPORTS),
+    ]
+    told = []
+    for text in ("K = 2.0", "K = 2.0", "# a comment\nK = 2.0", "K = 3.0"):
+        part.write_text(f"{text}\ndef scale(x):\n    return x * K\n")
+        ran = run_cells(cells)
+        told.append((printed(ran, 5), graphs(ran)[0]["trace"]))
+
+    assert told[:3] == [("[2.0, 2.0]\n", None), ("[2.0, 2.0]\n", "adopted"), ("[2.0, 2.0]\n", None)]
+    assert told[3] == ("[3.0, 3.0]\n", None)
+
+
 def test_a_trace_travels_in_a_snapshot(run_cells: RunCells, isolated: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "taken.nbcache"
     run_cells([*CELLS[:-1], f"%nbcache snapshot {file}"])
@@ -95,3 +131,21 @@ def test_the_command_audits_the_traces_of_a_notebook(isolated: dict[str, str], t
     status, found = audited()
     assert (status, found["agree"], found["differ"]) == (0, 1, 0)
     assert found["graphs"][0]["trace"] == "agrees"
+
+
+def test_the_command_audits_what_is_for_reruns_too(isolated: dict[str, str], tmp_path: Path) -> None:
+    kernel_specs(Path(isolated["JUPYTER_DATA_DIR"]), sys.executable, forked=True)
+    cells = [nbformat.v4.new_code_cell(source) for source in (SET_UP, COMPILE, TRAIN)]
+    metadata = {"kernelspec": {"name": KERNEL, "display_name": ""}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / "model.ipynb")
+
+    def run(*command: str, **settings: str) -> dict[str, Any]:
+        given = ["-m", "nbcache", *command, "model.ipynb", "--json"]
+        done = run_interpreter(given, {**isolated, **settings}, tmp_path, having="IPython")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    run("run", NBCACHE_TRACE="rerun")
+    assert [each["trace"] for each in run("run", NBCACHE_TRACE="rerun")["graphs"]] == ["adopted", None]
+    found = run("verify", "--traces")
+    assert (found["agree"], found["differ"]) == (1, 0)

@@ -188,13 +188,14 @@ def _has_symbols(torch: ModuleType, graph: Any) -> bool:
         value = values.pop()
         if isinstance(value, (list, tuple)):
             values += value
-        elif type(value) not in plain:
-            if type(value) not in _PLAIN:
+        elif type(value) in _PLAIN:
+            continue
+        elif type(value) not in plain or value.layout is not torch.strided:
+            return True
+        else:
+            sizes = (*value.shape, *value.stride(), value.storage_offset())
+            if any(type(each) is not int for each in sizes):
                 return True
-        elif value.layout is not torch.strided:
-            return True
-        elif any(type(each) is not int for each in (*value.shape, *value.stride(), value.storage_offset())):
-            return True
     return False
 
 

@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from nbcache.artifacts.types import DIFFERS, NO_TRACE
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
@@ -69,6 +71,8 @@ class _Call:
     def __init__(self, hooks: Any, cache_entries: Any) -> None:
         self.hooks = hooks
         self.cache_entries = cache_entries
+        self.key = ""
+        """The key of the frame."""
         self.adopted: Adopted | None = None
         self.seen: Seen | None = None
         """What Dynamo makes values of, while it traces and that is recorded."""
@@ -100,6 +104,9 @@ class Traces:
         self._here = threading.local()
         self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
+        self._lock = threading.Lock()
+        self._met: Counter[str] = Counter()
+        """By the keys of frames: how often each was met."""
         self._drawn = random.SystemRandom().random()  # not from the user's stream
         """By this number, from 0 to 1, the kernel tries again to record what had no trace."""
         self._read_ahead = ReadAhead(session)
@@ -145,12 +152,13 @@ class Traces:
             if (again := self._later.audit_now()) is not None:
                 call.audited, call.graphs = again.candidate, again.graphs
                 return self._trace(call, again.candidate.key, frame, trace)
-            key = self._key(frame, backend, one_graph)
+            call.key = self._key(frame, backend, one_graph)
+            key = self._place(call.key)
             if not key:
                 return trace()
             if (found := self._adopt(call, key, frame, backend, one_graph)) is not None:
                 return found
-            if self._later.trial is None and (is_restoring_only() or self._has_none(key)):
+            if self._later.trial is None and (is_restoring_only() or self._has_none(call.key)):
                 return trace()
             if not Ran.is_possible():
                 self._refused(code, Untold("somebody profiles"))
@@ -223,6 +231,24 @@ class Traces:
         except Exception as error:
             self._fail("finding the key of a trace", error)
         return ""
+
+    def _place(self, key: str) -> str:
+        """Return the key under which the traces of a frame lie; empty where it has none.
+
+        With `trace=rerun`, that of a kernel that has run the same, and met the frame as often. An audit takes
+        those first.
+        """
+        setting = self._session.settings.trace
+        if not key or self._later.trial is not None or setting == "on":
+            return key
+        ran = self._session.program.digest()
+        if not ran:
+            logger.info("no trace of a rerun is used: files of yours have changed, or were run by a cell")
+            return "" if setting == "rerun" else key
+        with self._lock:
+            self._met[key] += 1
+            place = sha256(f"{key} {ran} {self._met[key]}".encode())
+        return place if setting == "rerun" or self._session.find(_TYPE, place) else key
 
     def _stored(self, key: str) -> Sequence[Artifact]:
         """Return the traces under a key, newest first."""
@@ -330,7 +356,7 @@ class Traces:
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
             if call.audited is None and self._later.trial is None:
-                self._session.cache.record(NO_TRACE, key, str(why).encode("utf-8", "replace"), made=True)
+                self._session.cache.record(NO_TRACE, call.key, str(why).encode("utf-8", "replace"), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
 

@@ -83,6 +83,8 @@ class Cells:
         result = frame and frame.f_locals.get("result")
         if isinstance(result, ExecutionResult) and result.info is not None and not result.info.silent:
             self._running.append(_Running(result.info))
+            for source in self._shell.history_manager.input_hist_raw[1:]:  # this cell is the last one
+                self._session.program.note_cell(source)
             self._session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def name(self, code: str, number: int) -> str:
@@ -105,6 +107,8 @@ class Cells:
         if self.idle is not None:
             self.idle.end()
         self._running.append(_Running(info))
+        if info.store_history:
+            self._session.program.note_cell(info.raw_cell)
         if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
         self._to_number = info.store_history

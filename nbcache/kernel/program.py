@@ -1,0 +1,100 @@
+"""What a kernel has run so far: its cells, and the files of its user's own modules."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import sys
+import time
+import types
+from collections.abc import Iterator
+
+__all__ = ["Program"]
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = re.compile("/(?:dist|site)-packages/")
+_OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
+"""A line that at most has nbcache do something."""
+_RUNS_FILES = re.compile(
+    r"^\s*%{1,2}run\b|\brun_(?:line|cell)_magic\(\s*['\"]run\b|\bexecfile\b", re.MULTILINE
+)
+"""A cell that runs files, of which the kernel does not tell which."""
+
+
+class Program:
+    """Two kernels with the same `digest` have run the same cells in the same order, on the same modules.
+
+    Comments and the layout of cells don't count. What cells read besides, such as files of data, is not told.
+    """
+
+    def __init__(self) -> None:
+        self._told = hashlib.sha256()
+        self._new: list[str] = []
+        """Cells that are not told yet: most kernels never ask for the digest."""
+        self._runs_files = False
+        self._began = time.time()
+        self._files: dict[str, tuple[tuple[int, int], str]] = {}
+        """By path, what was found of a file, and its digest."""
+
+    def note_cell(self, source: str) -> None:
+        """Note a cell that begins."""
+        self._new.append(source)
+
+    def digest(self) -> str:
+        """Return the digest of what has run up to now, with the running cell; empty where it can't be told.
+
+        That is so where a module's file has changed since the kernel began, or a cell runs a file.
+        """
+        while self._new:
+            source = self._new.pop(0)
+            if not all(map(_OURS_ALONE.match, source.splitlines())):
+                self._runs_files |= bool(_RUNS_FILES.search(source))
+                self._told.update(hashlib.sha256(_meaning(source)).digest())
+        if self._runs_files:
+            return ""
+        found = self._told.copy()
+        for name, path in sorted(_own_modules()):
+            digest = self._file(path)
+            if not digest:
+                return ""
+            found.update(f"{name} {digest}\n".encode())
+        return found.hexdigest()
+
+    def _file(self, path: str) -> str:
+        """Return the digest of a file; empty where it has changed since the kernel began, or is gone."""
+        try:
+            status = os.stat(path)
+            seen = status.st_mtime_ns, status.st_size
+            known = self._files.get(path)
+            if known is None or known[0] != seen:
+                if status.st_mtime >= self._began:
+                    return ""
+                with open(path, "rb") as file:
+                    known = self._files[path] = seen, hashlib.sha256(file.read()).hexdigest()
+        except OSError:
+            return ""
+        return known[1]
+
+
+def _own_modules() -> Iterator[tuple[str, str]]:
+    """Return the names and the files of the modules that are not Python's, nor installed, nor nbcache's."""
+    modules = [(name, module) for name, module in [*sys.modules.items()] if _is_module(module)]
+    for name, module in modules:
+        path = object.__getattribute__(module, "__dict__").get("__file__")
+        if type(path) is str and not (path.startswith((_OURS, _STDLIB)) or _INSTALLED.search(path)):
+            yield name, path
+
+
+def _is_module(module: object) -> bool:
+    return issubclass(type(module), types.ModuleType)
+
+
+def _meaning(source: str) -> bytes:
+    """Return what a cell means, whatever its comments and its layout are; its text, where it has magics."""
+    try:
+        return ast.dump(ast.parse(source)).encode("utf-8", "surrogatepass")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source.strip().encode("utf-8", "surrogatepass")
