@@ -148,3 +148,41 @@ def test_what_can_no_longer_be_traced_for_any_size_is_traced_for_those_that_are_
 
     assert [outcomes(each) for each in found] == [["miss", "miss"], ["hit"], ["miss"], ["hit"]]
     assert not difference(found[2], restarts.run(last, tmp_path / "eager", eager=True))
+
+
+def test_a_number_that_torch_takes_for_a_constant_is_that_of_each_call(
+    restarts: Restarts, tmp_path: Path
+) -> None:
+    program = """
+import torch
+K = 3.0
+def f(x):
+    global K
+    y = x * K
+    K = K + 1
+    return y
+def results(compile):
+    compiled = compile(f)
+    with torch.no_grad():
+        return [each for _ in range(4) for each in (compiled(torch.ones(2)), torch.tensor(K))]
+"""
+    for start in ("3.0", "3.0", "4.0"):
+        source = program.replace("K = 3.0", f"K = {start}")
+        found = restarts.run(source, tmp_path / "kernels")
+        assert not difference(found, restarts.run(source, tmp_path / "eager", eager=True))
+
+
+def test_numbers_that_only_arithmetic_needs_vary_within_one_graph(restarts: Restarts, tmp_path: Path) -> None:
+    program = """
+import torch
+def f(x, k): return (x * k + k * 2) / (k - 1)
+def results(compile):
+    compiled = compile(f)
+    with torch.no_grad():
+        return [compiled(torch.ones(2), k) for k in (2.0, 3.0, 4.0, 5.5)]
+"""
+    first = restarts.run(program, tmp_path / "kernels")
+    again = restarts.run(program, tmp_path / "kernels")
+    assert not difference(first, restarts.run(program, tmp_path / "eager", eager=True))
+    assert not difference(again, first)
+    assert set(outcomes(again)) == {"hit"} and not any(reason for *_, reason in again["graphs"])

@@ -88,9 +88,11 @@ _EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {hashed(())}" for kind in (
 class _Kind:
     """What all values of a type have in common."""
 
-    __slots__ = ("empty", "has_identity", "is_apart", "is_code", "make")
+    __slots__ = ("empty", "has_identity", "is_apart", "is_code", "is_deep", "make")
 
-    def __init__(self, kind: type, values: tuple[type, ...], make: Callable[[Any], str]) -> None:
+    def __init__(
+        self, kind: type, values: tuple[type, ...], make: Callable[[Any], str], *, is_deep: bool
+    ) -> None:
         self.make = make
         """Makes the digest of a value."""
         self.has_identity = kind not in _VALUES
@@ -99,6 +101,8 @@ class _Kind:
         """Whether a value counts whole, whoever holds it."""
         self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
         """Whether a value counts by its type alone where an instance holds it."""
+        self.is_deep = is_deep or kind is types.CellType or kind.__module__ == "typing"
+        """Whether a value counts with all that it holds, since Python compares and prints it so."""
         self.empty = _EMPTY.get(kind)
         """The digest of one that holds nothing; None where that depends on more."""
 
@@ -116,13 +120,15 @@ class Objects:
         counters: Mapping[type, frozenset[str]] = {},
         most: int = _MOST_OBJECTS,
         deeply: bool = False,
+        are_deep: Callable[[type], bool] = lambda kind: False,
     ) -> None:
         """`rules` come before everything else; attributes that are `ignored` don't count.
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
         `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
-        `deeply` has instances count whole that instances hold.
+        `deeply` has instances count whole that instances hold; `are_deep` tells types of which that is so.
         """
+        self._are_deep = are_deep
         self._most = most
         self._deeply = deeply
         self._annotations = annotations
@@ -132,11 +138,11 @@ class Objects:
         self._ignored = ignored
         self._held_by_instance = False
         """Whether what is looked at now is held by an instance, a closure or a function's defaults."""
-        self._begun: dict[tuple[int, bool], int] = {}
+        self._begun: dict[tuple[int, bool, bool], int] = {}
         """Ids of the objects within which the one is that is looked at now, whether they were held so, and
-        how deep they are.
+        counted deeply; and how deep they are.
         """
-        self._found: dict[tuple[int, bool], str] = {}
+        self._found: dict[tuple[int, bool, bool], str] = {}
         self._alive: list[Any] = []
         self._opaque: set[int] = set()
         self._numbers: dict[int, int] = {}
@@ -152,7 +158,7 @@ class Objects:
     def covers(self, value: Any) -> bool:
         """Tell whether some digest so far tells all that `value` holds."""
         key = id(value)
-        found = (key, False) in self._found or (key, True) in self._found
+        found = any((key, held, deep) in self._found for held in (False, True) for deep in (False, True))
         return is_plain(value) or (found and key not in self._opaque)
 
     def classes(self) -> Iterator[type]:
@@ -199,31 +205,33 @@ class Objects:
         kind = self._kinds.get(type_) or self._kind(type_)
         if kind.has_identity:
             self._meet(value)
-        before = self._held_by_instance
+        before, deeply = self._held_by_instance, self._deeply
         if kind.empty is not None and not value:  # most of what modules hold
-            return self._found.setdefault((id(value), before), kind.empty)
+            return self._found.setdefault((id(value), before, deeply), kind.empty)
         if kind.is_code:
             self._held_by_instance = False
-        elif before and kind.is_apart and not self._deeply:
+        elif before and kind.is_apart and not deeply:
             of_type = self.digest(type_)
             found = self._ones.get(of_type)
             if found is None:
                 found = self._ones[of_type] = self._join("one", of_type)
             return found
+        self._deeply = deeply or kind.is_deep
         try:
             return self._counted(value, kind)
         finally:
-            self._held_by_instance = before
+            self._held_by_instance, self._deeply = before, deeply
 
     def _kind(self, type_: type) -> _Kind:
-        found = self._kinds[type_] = _Kind(type_, self._values, self._maker(type_))
+        deep = self._are_deep(type_)
+        found = self._kinds[type_] = _Kind(type_, self._values, self._maker(type_), is_deep=deep)
         return found
 
     def _counted(self, value: Any, kind: _Kind) -> str:
-        key = id(value), self._held_by_instance
+        key = id(value), self._held_by_instance, self._deeply
         found = self._found.get(key)
         if found is not None:
-            return found
+            return self.opaque(value) if self._deeply and key[0] in self._opaque else found
         depth = self._begun.get(key)
         if depth is not None:
             return f"within {len(self._begun) - depth}"
@@ -240,6 +248,7 @@ class Objects:
     def opaque(self, value: Any) -> str:
         """Note that a value cannot be told whole, and return what can be told."""
         self._opaque.add(id(value))
+        self._opaque.update(key for key, _, deeply in self._begun if deeply)  # of those, all of it counts
         return self._join("opaque", self.digest(type(value)))
 
     def _join(self, kind: str, *parts: str) -> str:
@@ -267,6 +276,8 @@ class Objects:
             (type, self._class),
             (types.ModuleType, self._module),
             (types.CodeType, lambda value: f"code {code_digest(value)}"),
+            (types.GenericAlias, lambda value: self._parts("alias", value.__origin__, value.__args__)),
+            (types.UnionType, lambda value: self._parts("union", value.__args__)),
             (types.MethodType, lambda value: self._parts("method", value.__func__, value.__self__)),
             (DESCRIPTORS, self._descriptor),
             (weakref.ref, lambda value: self._parts("reference", kind, weakref.ref.__call__(value))),

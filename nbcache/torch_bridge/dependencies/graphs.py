@@ -15,6 +15,7 @@ __all__ = [
     "annotations_of",
     "checkpointing_of",
     "constants_of",
+    "fixes_numbers",
     "frozen_of",
     "intermediates_of",
     "is_leaf",
@@ -45,6 +46,13 @@ _OF_PROCESS = re.compile(
     r"|/ipykernel_\d+/\d+\.py|/nbcache/cell-[0-9a-f]+\.py|<ipython-input-\d+-[0-9a-f]+>"
 )
 """Addresses, ids, and the names of files that cells are given, by all of their text."""
+_ARITHMETIC = frozenset(
+    {
+        *("add", "add_", "div", "div_", "eq", "ge", "gt", "iadd", "imul", "isub", "itruediv", "le", "lt"),
+        *("mul", "mul_", "ne", "pow", "sub", "sub_", "truediv"),
+    }
+)
+"""Names of operators, functions and methods for which torch makes a tensor of a number."""
 _PLAIN = (bool, complex, float, int, str, type(None))
 
 
@@ -197,6 +205,34 @@ def _has_symbols(torch: ModuleType, graph: Any) -> bool:
             if any(type(each) is not int for each in sizes):
                 return True
     return False
+
+
+def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
+    """Tell whether torch, as it compiles a graph, may take a number for a constant that varies.
+
+    It makes tensors of numbers that arithmetic needs. Others it fixes after its key is made, and guards
+    them: a hit would have the numbers of another call, and no guard.
+    """
+    symbolic = (torch.SymBool, torch.SymFloat, torch.SymInt)
+    for module in _graphs(torch, graph):
+        for node in module.graph.nodes:
+            values = [each.meta.get("example_value") for each in node.all_input_nodes]
+            if not any(isinstance(value, symbolic) and _has_floats(torch, value) for value in values):
+                continue
+            named = [each for each in torch.utils._pytree.tree_leaves(node.kwargs) if hasattr(each, "meta")]
+            if any(isinstance(each.meta.get("example_value"), torch.SymFloat) for each in named):
+                return True
+            if isinstance(node.meta.get("example_value"), symbolic):
+                continue  # arithmetic of numbers
+            others = any(isinstance(value, symbolic[::2]) for value in values)
+            if others or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
+                return True
+    return False
+
+
+def _has_floats(torch: ModuleType, value: Any) -> bool:
+    kinds = torch.utils._sympy.symbol
+    return any(kinds.symbol_is_type(each, kinds.SymT.FLOAT) for each in value.node.expr.free_symbols)
 
 
 def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]]:

@@ -19,6 +19,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     annotations_of,
     checkpointing_of,
     constants_of,
+    fixes_numbers,
     frozen_of,
     intermediates_of,
     memory_of,
@@ -260,6 +261,8 @@ class Dependencies:
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
+            if fixes_numbers(self._torch, graph):
+                raise Unknown("torch may take a number that varies for a constant")
             add_graphs_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
             passes |= self._add_compilers(state)

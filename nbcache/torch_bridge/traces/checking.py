@@ -30,6 +30,7 @@ from nbcache.torch_bridge.traces.values import (
     REGISTRATIONS,
     Untold,
     objects_for,
+    registrations,
 )
 
 __all__ = ["Checked", "checked"]
@@ -66,7 +67,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
     if not state.check():
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
-    identity, registrations = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
+    identity, registered = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values: list[Any] = []
     changed: list[_Changed] = []
@@ -95,7 +96,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
                 raise Untold(_Changed(f"{name} of {module}", value, digest, now).words())
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
-    if objects.registrations != registrations:
+    if registrations(torch, objects) != registered:
         raise Untold("other classes are registered for abstract ones than before")
     for number, first in enumerate(same_objects(values)):
         if trace.same[number] != first:

@@ -42,9 +42,11 @@ from nbcache.torch_bridge.traces.values import (
     DEEPLY,
     IDENTITY,
     REGISTRATIONS,
+    TENSOR_MARKS,
     Untold,
     constant_to,
     objects_for,
+    registrations,
     value_types,
 )
 from nbcache.torch_bridge.traces.watch import Seen
@@ -63,6 +65,7 @@ _UNTOLD = frozenset(
             "co_lines",
             "f_back",
         ),
+        *("_torchdynamo_wrapper_id", *TENSOR_MARKS),
         *("__traceback__", "co_positions", "exc_info", "f_code", "f_globals", "f_lineno", "f_locals"),
         *("get_annotations", "get_type_hints", "getsource", "tb_frame", "tb_lasti", "tb_lineno", "tb_next"),
     }
@@ -155,7 +158,9 @@ def recorded(
         facts.append([f"{DEEPLY}{index}", deep.digest(values[index])])
         if not deep.covers(values[index]):
             raise Untold(f"Python reads a {type(values[index]).__qualname__}, which no fact tells")
-    for module, name in chain(of_packages, _places(torch, objects, held, values, inlined)):
+    asked = _asked(seen)
+    places = _places(torch, objects, held, values, inlined)
+    for module, name in chain(of_packages, places, _of_unreached(seen, asked)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
@@ -166,8 +171,7 @@ def recorded(
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     gate.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
-    facts.append([REGISTRATIONS, objects.registrations])
-    asked = _asked(seen)
+    facts.append([REGISTRATIONS, registrations(torch, objects)])
     return Trace(
         key=key,
         function=frame.code.co_qualname,
@@ -400,6 +404,13 @@ def _asked(seen: Seen) -> set[str]:
             asked.update(each.co_names)
             asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
     return asked
+
+
+def _of_unreached(seen: Seen, asked: Set[str]) -> Iterator[tuple[str, str]]:
+    """Return what code may have read of modules that it came to by no name, such as those of defaults."""
+    modules = {module.__name__: module for module in seen.unreached_modules()}
+    for name, module in sorted(modules.items()):
+        yield from ((name, each) for each in sorted(asked & module.__dict__.keys()))
 
 
 def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code_digest import code_digest
+from nbcache.core.fingerprints.code_digest import code_digest, hashed
 from nbcache.core.fingerprints.objects import Objects, Rule
 
 __all__ = [
@@ -19,20 +19,33 @@ __all__ = [
     "IDENTITY",
     "IGNORED",
     "REGISTRATIONS",
+    "TENSOR_MARKS",
     "Untold",
     "constant_from",
     "constant_to",
     "environment",
     "objects_for",
+    "registrations",
     "value_types",
 ]
 
-IGNORED = frozenset({"_torchdynamo_orig_callable", "_torchdynamo_wrapper_id", "_compiled_call_impl"})
-"""Attributes by which Dynamo finds what it has compiled."""
+IGNORED = frozenset({"_torchdynamo_wrapper_id"})
+"""Attributes that number what Dynamo has compiled."""
 COUNTERS = frozenset({"next_id"})
 """Attributes of torch's classes that number things, and that no fact tells."""
-_TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
+TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors that it has met."""
+_OF_OPERATORS = frozenset(
+    {
+        *("__annotations__", "__module__", "__name__", "__qualname__", "_cacheable", "_defined_in_python"),
+        *("_dir", "_dispatch_cache", "_has_torchbind_op_overload", "_name", "_namespace"),
+        *("_nondeterministic_seeded", "_ns"),
+        *("_op", "_op_dk", "_overload_names", "_overloadname", "_overloadpacket", "_qualified_op_name"),
+        *("_schema", "_supports_training_input_mutation", "_tags", "functorch_table", "is_view"),
+        *("non_fallthrough_keys", "py_kernels", "python_key_table", "subgraph_indexes"),
+    }
+)
+"""Attributes that torch itself sets on its operators."""
 _TRACING_RULES = (
     "_allowed_callable_ids",
     "_disallowed_callable_ids",
@@ -100,7 +113,39 @@ def objects_for(torch: ModuleType, *, annotations: bool, deeply: bool = False) -
     """Return the digests of one recording, or of one check; `deeply` as `Objects` takes it."""
     values = (ContextVar, *value_types(torch))
     counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
-    return Objects([_rule(torch)], IGNORED, values, annotations=annotations, counters=counters, deeply=deeply)
+    return Objects(
+        [_rule(torch)],
+        IGNORED,
+        values,
+        annotations=annotations,
+        counters=counters,
+        deeply=deeply,
+        are_deep=torch.utils._pytree.is_constant_class,
+    )
+
+
+def registrations(torch: ModuleType, objects: Objects) -> str:
+    """Return the digest of what was registered of the classes that were come to: for others, as trees."""
+    pytree = torch.utils._pytree
+    nodes, constants = pytree.SUPPORTED_NODES, pytree.CONSTANT_NODES
+    registered = {*objects.classes()} & (nodes.keys() | constants) - pytree.BUILTIN_TYPES
+    if not registered:
+        return objects.registrations
+    trees = objects_for(torch, annotations=False)
+    told = [
+        f"{_full_name(kind)} {kind in constants} {trees.digest(_functions(nodes.get(kind)))}"
+        for kind in registered
+    ]
+    return f"{objects.registrations} {hashed(sorted(told))}"
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _functions(node: Any) -> tuple[Any, ...] | None:
+    """Return the functions that make a tree of an object, and an object of a tree."""
+    return None if node is None else tuple(getattr(each, "__func__", each) for each in tuple(node)[1:])
 
 
 def _rule(torch: ModuleType) -> Rule:
@@ -130,7 +175,7 @@ def _rule(torch: ModuleType) -> Rule:
         if issubclass(kind, plain):
             return lambda objects, value: f"{kind.__name__} {value}"
         if issubclass(kind, operators):
-            return lambda objects, value: f"operator {value}"
+            return partial(_operator, torch)
         if issubclass(kind, namespaces):
             return lambda objects, value: f"operators {value.__name__}"
         return None
@@ -148,7 +193,8 @@ def _rule(torch: ModuleType) -> Rule:
         found = rule(objects, value)
         code = value.__code__ if type(value) is FunctionType else None
         if code is not None and code.co_filename.startswith(dynamo):  # which it marks once it has traced them
-            return f"Dynamo's {value.__qualname__} {code_digest(code)}"
+            noted = {name: each for name, each in vars(value).items() if not name.startswith("_")}
+            return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(noted)}"
         if found is not None or id(value) not in in_rules:
             return found
         numbers = [number for number, each in enumerate(rules) if id(value) in each]
@@ -158,13 +204,23 @@ def _rule(torch: ModuleType) -> Rule:
     return treated
 
 
+def _operator(torch: ModuleType, objects: Objects, value: Any) -> str:
+    """Return which operator of torch's it is, its overloads, and what others have set on it."""
+    known, overloads = _OF_OPERATORS, []
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        overloads = sorted(torch._C._jit_get_operation(value._qualified_op_name)[1])
+        known = known | {each or "default" for each in overloads}
+    others = {name: each for name, each in sorted(vars(value).items()) if name not in known}
+    return f"operator {value} {' '.join(overloads)} {objects.digest(others) if others else ''}"
+
+
 def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
     """Return what a graph, and torch's key for it, may depend on of a tensor; nothing of what is in it."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
         return ""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return ""
-    marks = {name: held for name, held in vars(tensor).items() if name not in _TENSOR_MARKS}
+    marks = {name: held for name, held in vars(tensor).items() if name not in TENSOR_MARKS}
     return " ".join(
         map(
             str,

@@ -54,6 +54,8 @@ class Seen:
     def __init__(self) -> None:
         self.trackers: list[Any] = []
         """Dynamo's values, in the order in which they were made; those of attempts that failed as well."""
+        self.hashed: set[int] = set()
+        """Ids of lazy values that were looked at without another one being made: keys of dictionaries."""
         self.sourceless: list[Any] = []
         """What Dynamo came to by no way that it could guard."""
         self.compared: set[tuple[type | None, ...]] = set()
@@ -98,7 +100,11 @@ class Seen:
 
         With `lazy`, return those of which Dynamo may know the types alone.
         """
-        return (guarded(source) for tracker, source in self._given() if _is_lazy(tracker) is lazy)
+        given = ((self._is_lazy(tracker), source) for tracker, source in self._given())
+        return (guarded(source) for is_lazy, source in given if is_lazy is lazy)
+
+    def _is_lazy(self, tracker: Any) -> bool:
+        return type(tracker).__name__ in _LAZY and id(tracker) not in self.hashed
 
     def unguarded(self) -> set[Any]:
         """Return the sources that Dynamo does not guard: globals that code of the standard library reads."""
@@ -111,12 +117,19 @@ class Seen:
             if source is not None:
                 yield tracker, source
 
+    def unreached_modules(self) -> Iterator[types.ModuleType]:
+        """Return the modules that were come to by no way that Dynamo could guard."""
+        for tracker in self.trackers:
+            given = object.__getattribute__(tracker, "__dict__")
+            if type(tracker).__name__ == "PythonModuleVariable" and given.get("source") is None:
+                yield given["value"]
+
     def texts(self) -> Iterator[str]:
         """Return the texts that Dynamo has held: each may have been the name of an attribute."""
         for tracker in self.trackers:
             value = object.__getattribute__(tracker, "__dict__").get("value")
-            if type(value) is str:
-                yield value
+            if issubclass(type(value), str):
+                yield str.__str__(value)
 
     def held(self) -> Iterator[tuple[Any, str]]:
         """Return what the values stand for, each with the name of the class of Dynamo's that held it."""
@@ -125,7 +138,7 @@ class Seen:
                 yield from ((each, "SourcelessBuilder") for each in _real(value, _AS_IT_IS))
         for tracker in self.trackers:
             kind = type(tracker).__name__
-            if _is_lazy(tracker):
+            if type(tracker).__name__ in _LAZY:
                 continue
             given: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
             is_new = "New" in type(given.get("mutation_type")).__name__  # made by the traced code
@@ -180,10 +193,6 @@ def _constants(given: Iterable[Any]) -> Iterator[Any]:
             yield from _constants(each.values())
         else:
             yield getattr(each, "value", None)
-
-
-def _is_lazy(tracker: Any) -> bool:
-    return type(tracker).__name__ in _LAZY
 
 
 def _is_scope(value: dict[Any, Any]) -> bool:
@@ -245,12 +254,13 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     from torch._dynamo.variables.base import VariableTrackerMeta
     from torch._dynamo.variables.builder import SourcelessBuilder
     from torch._dynamo.variables.constant import ConstantVariable
+    from torch._dynamo.variables.lazy import LazyVariableTracker
 
     meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
     modules, members, method = {*sys.modules}, _members(), ConstantVariable.call_method
-    compiler, ran = OutputGraph.call_user_compiler, Ran()
+    compiler, look, ran = OutputGraph.call_user_compiler, LazyVariableTracker.original_value, Ran()
 
     def compile(*args: Any, **kwargs: Any) -> Any:
         ran.end()
@@ -284,6 +294,11 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
 
         return noted
 
+    def original_value(self: Any) -> Any:
+        if is_here():
+            seen.hashed.add(id(self))
+        return look(self)
+
     def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if name in ("decode", "encode") and is_here():
             seen.codecs.update(_constants((*args, *kwargs.values())))
@@ -297,12 +312,14 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)
     OutputGraph.call_user_compiler = compile
+    LazyVariableTracker.original_value = original_value
     try:
         yield
     finally:
         compare_op_handlers.update(comparing)
         ConstantVariable.call_method = method
         OutputGraph.call_user_compiler = compiler
+        LazyVariableTracker.original_value = look
         SourcelessBuilder.create = staticmethod(create)
         walker.__init__ = begin
         del meta.__call__
