@@ -14,6 +14,7 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
 from nbcache.torch_bridge.traces.frame import Frame
+from nbcache.torch_bridge.traces.own_code import placed
 from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 
@@ -87,7 +88,7 @@ def adopted(
             raise Untold("torch's guards do not hold")
         output = convert_frame.DynamoOutput(
             tracer_output=_Tracer(graph, frame.scope),
-            bytecode=_placed(code, frame.code),
+            bytecode=placed(code, frame.code),
             pycode=[],
             last_attempt_start_time=None,
         )
@@ -145,7 +146,7 @@ def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: Mapping[
     except ValueError as error:
         raise corrupt("the rest of a function is no code") from error
     line = frame.code.co_firstlineno + stored.co_firstlineno - before.co_firstlineno
-    code = _placed(renamed(stored, names), frame.code).replace(co_firstlineno=max(0, line))
+    code = placed(renamed(stored, names), frame.code).replace(co_firstlineno=max(0, line))
     if kind == REST[0]:
         return FunctionType(code, frame.scope, code.co_name)
 
@@ -161,18 +162,6 @@ def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
     held = [each for each in storages if each]
     if len({*held}) != len(held):
         raise Untold("some of its inputs share memory")
-
-
-def _placed(code: CodeType, original: CodeType) -> CodeType:
-    """Return code that stands where the original does."""
-    constants = tuple(
-        _placed(each, original) if isinstance(each, CodeType) else each for each in code.co_consts
-    )
-    return code.replace(
-        co_consts=constants,
-        co_filename=original.co_filename,
-        co_firstlineno=original.co_firstlineno,
-    )
 
 
 def _no_shapes(guards: ModuleType) -> Any:

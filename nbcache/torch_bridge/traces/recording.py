@@ -34,6 +34,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
+from nbcache.torch_bridge.traces.own_code import with_own
 from nbcache.torch_bridge.traces.packages import read_deeply, run_of_packages
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
@@ -61,6 +62,7 @@ _UNTOLD = frozenset(
             "__type_params__",
             "_abc_impl",
             "co_filename",
+            "__code__",
             "co_firstlineno",
             "co_lines",
             "f_back",
@@ -175,7 +177,7 @@ def recorded(
     return Trace(
         key=key,
         function=frame.code.co_qualname,
-        code=code_to(output.bytecode, constant_to),
+        code=code_to(with_own(output.bytecode, frame.code), constant_to),
         sources=sources.rows,
         same=same_objects(values),
         facts=facts,

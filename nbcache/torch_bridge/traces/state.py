@@ -83,8 +83,16 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     of_python = (builtins.__import__, *map(codecs.lookup_error, ("strict", "surrogateescape")))
     if not all(isinstance(each, BuiltinFunctionType) for each in of_python):
         raise Untold("imports, or handlers of errors of codecs, are not Python's own")
-    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+    import torch._dynamo.variables.torch_function as modes
+
+    set_aside = modes.torch_function_mode_stack_state_mgr.stack  # while Dynamo traces
+    if set_aside or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Untold("a mode of torch's is in force")
+    if (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    ):
+        raise Untold("a transform of torch's is in force")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         raise Untold("hooks for saved tensors are in force")  # of some, Dynamo puts graphs into its own
     if any(getattr(torch.nn.modules.module, name, None) for name in _HOOKS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "IGNORED",
     "REGISTRATIONS",
     "TENSOR_MARKS",
+    "Own",
     "Untold",
     "constant_from",
     "constant_to",
@@ -66,6 +68,14 @@ ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Stands, in the code of a trace, for code that is a constant of the traced function's own."""
+
+    index: int
+    """Its place among all code within the function's, in order."""
+
+
 class Untold(Exception):
     """A function has no trace, or a trace does not fit; the message, a clause, says why."""
 
@@ -76,9 +86,11 @@ def environment() -> tuple[Any, Any]:
 
 
 def constant_to(value: Any) -> list[Any]:
-    """Return a constant of torch's in Dynamo's code as a row of a trace; Untold of any other value."""
+    """Return a constant of Dynamo's code as a row of a trace; Untold of what nbcache does not know."""
     import torch
 
+    if type(value) is Own:
+        return ["own", value.index]
     if type(value) is torch.device:
         return ["device", str(value)]
     if type(value) in (torch.dtype, torch.layout, torch.memory_format):
@@ -91,6 +103,8 @@ def constant_from(row: Any) -> Any:
     import torch
 
     kind, name = row if len(row) == 2 else ("", None)
+    if kind == "own" and type(name) is int and name >= 0:
+        return Own(name)
     if isinstance(name, str) and kind in ("device", "dtype", "layout", "memory_format"):
         try:
             found = torch.device(name) if kind == "device" else getattr(torch, name, None)
