@@ -10,6 +10,7 @@ import pytest
 from soundness.attacked import HELD, MENDED
 from soundness.attacks import ATTACKS
 from soundness.restarts import Restarts
+from soundness.seventh_attack import SEVENTH
 from soundness.test_edits import difference, edited
 from soundness.traced import PARTLY, TRACED, UNTRACED
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("t
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
-ATTACKED = {"held": HELD, "mended": MENDED}
+ATTACKED = {"held": HELD, "mended": MENDED, "seventh": SEVENTH}
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:
@@ -67,7 +68,7 @@ def test_what_is_stored_is_what_another_process_traces(
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"held: {name}" for name in HELD), *(f"mended: {name}" for name in MENDED)]
+    "name", [f"{which}: {name}" for which, subjects in ATTACKED.items() for name in subjects]
 )
 def test_what_an_attack_has_tried_gets_no_answer_of_before(
     name: str, both: tuple[Restarts, Restarts], tmp_path: Path
