@@ -707,6 +707,16 @@ PARTLY: dict[str, Subject] = {
 """Programs with functions that have no trace, and others that torch makes of what is left of them."""
 
 UNTRACED: dict[str, Subject] = {
+    "attribute of no name": subject(
+        """\
+        class C: pass
+        c = C()
+        setattr(c, "0", 2.0)
+        def f(x): return x * getattr(c, "0")
+        results = infer(f, X)
+        """,
+        [edit("2.0", "3.0")],
+    ),
     "how many hooks there are": subject(
         """\
         from torch.utils.hooks import RemovableHandle

@@ -108,6 +108,8 @@ class Sources:
             if not each.init or each.name == "base":
                 continue
             value = getattr(source, each.name)
+            if each.name in _NAMES and not _is_name(each.name, value):
+                raise Untold(f"{value!r} is no name of an attribute in Python")
             if each.default is dataclasses.MISSING or value != each.default:
                 found[each.name] = value_to(value, self.row)
         return found
@@ -137,7 +139,7 @@ def read_sources(rows: Iterable[Sequence[Any]], module: ModuleType) -> list[Any]
             raise corrupt("a source of a trace is of no known class")
         values = {name: value_from(value, other) for name, value in given.items()}
         for name in _NAMES & {*values}:
-            if not isinstance(values[name], str) or not _is_name(name, values[name]):
+            if not _is_name(name, values[name]):
                 raise corrupt("a source of a trace has a name that is none")
         cls = getattr(module, kind)
         if values.get("index_is_slice"):
@@ -147,9 +149,9 @@ def read_sources(rows: Iterable[Sequence[Any]], module: ModuleType) -> list[Any]
     return found
 
 
-def _is_name(field: str, value: str) -> bool:
+def _is_name(field: str, value: object) -> bool:
     """Tell whether a text may stand in an expression; torch quotes the names of globals and locals."""
-    return field in ("global_name", "local_name") or value.isidentifier()
+    return isinstance(value, str) and (field in ("global_name", "local_name") or value.isidentifier())
 
 
 def _read(row: Any, sources: Sequence[Any], weak: Any = None) -> Any:
