@@ -552,7 +552,7 @@ SEVENTH: dict[str, Subject] = {
                 try: compile(f)(X)
                 except ValueError as e:
                     steps = traceback.extract_tb(e.__traceback__)
-                    lines = [s.lineno for s in steps if s.name in ("f", "h", "<listcomp>")]
+                    lines = [s.lineno for s in steps]
                     return [torch.tensor(lines[-3:])]
         """,
         [],
@@ -618,5 +618,80 @@ SEVENTH: dict[str, Subject] = {
             return [y, g(y), torch.tensor([len(g.__doc__)])]
         """,
         [edit('"doc"', '"docs"'), edit("y * k", "y / k")],
+    ),
+    "proxy of a mapping": subject(
+        """\
+        import collections.abc
+        N = []
+        class M(collections.abc.Mapping):
+            def __init__(s, d): s.d = d
+            def __getitem__(s, k):
+                N.append(k)
+                return s.d[k]
+            def __iter__(s): return iter(s.d)
+            def __len__(s): return len(s.d)
+        class C: pass
+        c = C()
+        c.p = types.MappingProxyType(M({"a": 2.0}))
+        c.k = 3.0
+        def f(x): return x * c.k
+        # HERE
+        def results(compile):
+            with torch.no_grad(): return [compile(f)(X), torch.tensor(len(N))]
+        """,
+        [edit("c.k = 3.0", "c.k = 4.0")],
+    ),
+    "line of an error": subject(
+        """\
+        import traceback
+        def f(x):
+            x = x * 2
+            print("b")
+            h(x)
+            return x
+        def h(x): raise ValueError("q")
+        # HERE
+        def results(compile):
+            with torch.no_grad():
+                try: compile(f)(X)
+                except ValueError as e:
+                    first = f.__code__.co_firstlineno
+                    steps = traceback.extract_tb(e.__traceback__)
+                    lines = [s.lineno - first for s in steps if s.name in ("f", "h") or "resume" in s.name]
+                    return [torch.tensor(lines[-2:])]
+        """,
+        [edit('print("b")', '# one\n    # two\n    print("b")')],
+    ),
+    "default device between": subject(
+        """\
+        def f(x): return x * (2 if torch.ones(4).device.type == "cpu" else 3)
+        # HERE
+        def results(compile):
+            g = compile(f)
+            with torch.no_grad():
+                a = g(X)
+                torch.set_default_device("meta")
+                b = g(X)
+                torch.set_default_device(None)
+                return [a, b, g(X)]
+        """,
+        [],
+    ),
+    "mode between": subject(
+        """\
+        class Mo(torch.overrides.TorchFunctionMode):
+            def __torch_function__(s, f, t, a=(), k=None):
+                r = f(*a, **(k or {}))
+                return r * 2 if f is torch.Tensor.sin else r
+        def f(x): return x.sin() + 1
+        # HERE
+        def results(compile):
+            g = compile(f)
+            with torch.no_grad():
+                a = g(X)
+                with Mo(): b = g(X)
+                return [a, b, g(X)]
+        """,
+        [],
     ),
 }

@@ -15,6 +15,7 @@ Nothing of an object's own code runs.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import sys
 import types
@@ -270,7 +271,7 @@ class Objects:
         if kind is types.CellType:
             return lambda value: self._join("cell", *self._contents(value))
         if kind is types.MappingProxyType:
-            return lambda value: self._join("proxy", *self._items(dict(value)))
+            return self._proxy
         makers: tuple[tuple[Any, Callable[[Any], str]], ...] = (
             (types.FunctionType, self._function),
             (type, self._class),
@@ -300,6 +301,10 @@ class Objects:
             if issubclass(kind, (*_LISTS, *_DICTS))
             else self._instance_maker(kind)
         )
+
+    def _proxy(self, value: Any) -> str:
+        (behind,) = gc.get_referents(value)  # any other way runs its methods
+        return self._join("proxy", *self._items(behind)) if type(behind) in _DICTS else self.opaque(value)
 
     def _parts(self, name: str, *parts: Any) -> str:
         return self._join(name, *map(self.digest, parts))

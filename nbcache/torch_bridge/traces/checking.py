@@ -11,6 +11,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
 from nbcache.core.canonical_json import corrupt
+from nbcache.core.fingerprints.code_digest import hashed
 from nbcache.torch_bridge.traces.facts import (
     Values,
     builtins_of,
@@ -27,6 +28,7 @@ from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     DEEPLY,
     IDENTITY,
+    LINES,
     REGISTRATIONS,
     Untold,
     objects_for,
@@ -68,6 +70,9 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
     identity, registered = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
+    lines = hashed([frame.code.co_linetable.hex()])
+    if facts.pop(LINES, lines) != lines:
+        raise Untold("its lines stand elsewhere in the function than before")
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values: list[Any] = []
     changed: list[_Changed] = []

@@ -15,7 +15,8 @@ from itertools import chain, pairwise
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import Trace, code_to, names_to, value_to
+from nbcache.artifacts.traces import REST, Trace, code_to, names_to, value_to
+from nbcache.core.fingerprints.code_digest import hashed
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
@@ -42,6 +43,7 @@ from nbcache.torch_bridge.traces.values import (
     COUNTERS,
     DEEPLY,
     IDENTITY,
+    LINES,
     REGISTRATIONS,
     TENSOR_MARKS,
     Untold,
@@ -171,6 +173,8 @@ def recorded(
     for place in {place: None for _, kind, place in installed if kind == "object"}:
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
+    if any(kind in REST for _, kind, _ in installed):
+        facts.append([LINES, hashed([frame.code.co_linetable.hex()])])
     gate.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, registrations(torch, objects)])

@@ -19,6 +19,7 @@ __all__ = [
     "DEEPLY",
     "IDENTITY",
     "IGNORED",
+    "LINES",
     "REGISTRATIONS",
     "TENSOR_MARKS",
     "Own",
@@ -64,6 +65,8 @@ REGISTRATIONS = "<"
 """The place of the fact that says which classes were registered for which abstract ones."""
 DEEPLY = "~"
 """How the place begins, before an index, of the fact that tells a value with all that it holds."""
+LINES = "^"
+"""The place of the fact that tells the lines of the function, where Python runs some of it as it stands."""
 ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
 
