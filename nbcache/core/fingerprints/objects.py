@@ -102,7 +102,7 @@ class _Kind:
         """Whether a value counts whole, whoever holds it."""
         self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
         """Whether a value counts by its type alone where an instance holds it."""
-        self.is_deep = is_deep or kind is types.CellType or kind.__module__ == "typing"
+        self.is_deep = is_deep or kind is types.CellType or vars(kind).get("__module__") == "typing"
         """Whether a value counts with all that it holds, since Python compares and prints it so."""
         self.empty = _EMPTY.get(kind)
         """The digest of one that holds nothing; None where that depends on more."""

@@ -213,7 +213,8 @@ def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
     It makes tensors of numbers that arithmetic needs. Others it fixes after its key is made, and guards
     them: a hit would have the numbers of another call, and no guard.
     """
-    symbolic = (torch.SymBool, torch.SymFloat, torch.SymInt)
+    sizes = (torch.SymBool, torch.SymInt)
+    symbolic = (torch.SymFloat, *sizes)
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
             values = [each.meta.get("example_value") for each in node.all_input_nodes]
@@ -224,8 +225,8 @@ def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
                 return True
             if isinstance(node.meta.get("example_value"), symbolic):
                 continue  # arithmetic of numbers
-            others = any(isinstance(value, symbolic[::2]) for value in values)
-            if others or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
+            has_sizes = any(isinstance(value, sizes) for value in values)
+            if has_sizes or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
                 return True
     return False
 

@@ -153,8 +153,7 @@ class Traces:
                 call.audited, call.graphs = again.candidate, again.graphs
                 return self._trace(call, again.candidate.key, frame, trace)
             call.key = self._key(frame, backend, one_graph)
-            key = self._place(call.key)
-            if not key:
+            if not (key := self._place(call.key)):
                 return trace()
             if (found := self._adopt(call, key, frame, backend, one_graph)) is not None:
                 return found
@@ -241,13 +240,17 @@ class Traces:
         setting = self._session.settings.trace
         if not key or self._later.trial is not None or setting == "on":
             return key
-        ran = self._session.program.digest()
+        try:
+            with self._lock:
+                ran = self._session.program.digest()
+                self._met[key] += 1
+                place = sha256(f"{key} {ran} {self._met[key]}".encode())
+        except Exception as error:
+            self._fail("telling what this kernel has run", error)
+            return ""
         if not ran:
             logger.info("no trace of a rerun is used: files of yours have changed, or were run by a cell")
             return "" if setting == "rerun" else key
-        with self._lock:
-            self._met[key] += 1
-            place = sha256(f"{key} {ran} {self._met[key]}".encode())
         return place if setting == "rerun" or self._session.find(_TYPE, place) else key
 
     def _stored(self, key: str) -> Sequence[Artifact]:
