@@ -10,7 +10,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import exact
 
-__all__ = ["code_digest", "hashed"]
+__all__ = ["code_digest", "hashed", "value_digest"]
 
 _WITH_CONSTANT = frozenset(dis.hasconst)
 _codes: dict[int, tuple[types.CodeType, str]] = {}
@@ -60,3 +60,8 @@ def _constant(value: Any) -> str:
     if isinstance(value, frozenset):
         return f"{{{', '.join(sorted(map(_constant, value)))}}}"
     return f"{type(value).__name__} {exact(value)}"
+
+
+def value_digest(code: types.CodeType) -> str:
+    """Return the digest of code that is a value: of two that do the same, lines tell which are equal."""
+    return f"code {code_digest(code)} {code.co_firstlineno} {hashed([code.co_linetable.hex()])}"

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nbcache.core.fingerprints.abstract import deciding, registered
-from nbcache.core.fingerprints.code_digest import code_digest, hashed
+from nbcache.core.fingerprints.code_digest import code_digest, hashed, value_digest
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import (
     has_dictionary,
@@ -102,7 +102,7 @@ class _Kind:
         """Whether a value counts whole, whoever holds it."""
         self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
         """Whether a value counts by its type alone where an instance holds it."""
-        self.is_deep = is_deep or kind is types.CellType or vars(kind).get("__module__") == "typing"
+        self.is_deep = is_deep or vars(kind).get("__module__") == "typing"
         """Whether a value counts with all that it holds, since Python compares and prints it so."""
         self.empty = _EMPTY.get(kind)
         """The digest of one that holds nothing; None where that depends on more."""
@@ -149,7 +149,7 @@ class Objects:
         self._numbers: dict[int, int] = {}
         """By id, objects that were come to: the how manieth each was."""
         self._met: list[int] = []
-        """The number of each object that was come to, as often as it was."""
+        """The number of each object that was come to, each time."""
         self._kinds: dict[type, _Kind] = {}
         self._ones: dict[str, str] = {}
         """By the digest of a type: that of a value of which the type counts alone."""
@@ -276,7 +276,7 @@ class Objects:
             (types.FunctionType, self._function),
             (type, self._class),
             (types.ModuleType, self._module),
-            (types.CodeType, lambda value: f"code {code_digest(value)}"),
+            (types.CodeType, value_digest),
             (types.GenericAlias, lambda value: self._parts("alias", value.__origin__, value.__args__)),
             (types.UnionType, lambda value: self._parts("union", value.__args__)),
             (types.MethodType, lambda value: self._parts("method", value.__func__, value.__self__)),

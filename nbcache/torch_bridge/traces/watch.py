@@ -60,6 +60,8 @@ class Seen:
         """What Dynamo came to by no way that it could guard."""
         self.compared: set[tuple[type | None, ...]] = set()
         """Types of values of which the code asks whether they are the very same; None where not known."""
+        self.compares_cells = False
+        """Whether the code asks whether cells of closures are equal: Python looks as deep as it likes."""
         self.codecs: set[Any] = set()
         """What texts and bytes are encoded and decoded by; None where that is not known."""
         self.imported: set[str] = set()
@@ -304,10 +306,19 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
             seen.codecs.update(_constants((*args, *kwargs.values())))
         return method(self, tx, name, *args, **kwargs)
 
-    comparing = {name: compare_op_handlers[name] for name in ("is", "is not")}
+    def equating(compare: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(tx: Any, operands: Any, *more: Any) -> Any:
+            found = compare(tx, operands, *more)
+            seen.compares_cells |= is_here() and types.CellType in map(_type_of, operands)
+            return found
+
+        return noted
+
+    comparing = {name: compare_op_handlers[name] for name in ("is", "is not", "==", "!=")}
     ran.begin()
     ConstantVariable.call_method = call_method
-    compare_op_handlers.update({name: noting(compare) for name, compare in comparing.items()})
+    for name, compare in comparing.items():
+        compare_op_handlers[name] = (noting if name.startswith("is") else equating)(compare)
     meta.__call__ = make
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)
