@@ -11,11 +11,11 @@ import time
 import types
 from collections.abc import Iterator
 
+from nbcache.core.installed import is_installed
+
 __all__ = ["Program"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_INSTALLED = re.compile("/(?:dist|site)-packages/")
 _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
 """A line that at most has nbcache do something."""
 _RUNS_FILES = re.compile(
@@ -46,7 +46,7 @@ class Program:
     def digest(self) -> str:
         """Return the digest of what has run up to now, with the running cell; empty where it can't be told.
 
-        That is so where a module's file has changed since the kernel began, or a cell runs a file.
+        That is so where a module's file has changed since nbcache was loaded, or a cell runs a file.
         """
         while self._new:
             source = self._new.pop(0)
@@ -64,7 +64,7 @@ class Program:
         return found.hexdigest()
 
     def _file(self, path: str) -> str:
-        """Return the digest of a file; empty where it has changed since the kernel began, or is gone."""
+        """Return the digest of a file; empty where it has changed since nbcache was loaded, or is gone."""
         try:
             status = os.stat(path)
             seen = status.st_mtime_ns, status.st_size
@@ -81,15 +81,12 @@ class Program:
 
 def _own_modules() -> Iterator[tuple[str, str]]:
     """Return the names and the files of the modules that are not Python's, nor installed, nor nbcache's."""
-    modules = [(name, module) for name, module in [*sys.modules.items()] if _is_module(module)]
-    for name, module in modules:
+    for name, module in [*sys.modules.items()]:
+        if not issubclass(type(module), types.ModuleType):
+            continue
         path = object.__getattribute__(module, "__dict__").get("__file__")
-        if type(path) is str and not (path.startswith((_OURS, _STDLIB)) or _INSTALLED.search(path)):
+        if type(path) is str and not (path.startswith(_OURS) or is_installed(path)):
             yield name, path
-
-
-def _is_module(module: object) -> bool:
-    return issubclass(type(module), types.ModuleType)
 
 
 def _meaning(source: str) -> bytes:

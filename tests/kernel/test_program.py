@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nbcache.kernel.program import Program
+from support.front_door import RunPython
 
 
 def ran(*cells: str) -> str:
@@ -69,6 +70,27 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     importlib.import_module("nbcache_test_module")
     yield file
     del sys.modules["nbcache_test_module"]
+
+
+@pytest.mark.parametrize("load", ["store_history=True", "silent=True"])
+def test_cells_before_nbcache_was_loaded_count_however_it_is_loaded(run_python: RunPython, load: str) -> None:
+    done = run_python(
+        f"""
+from IPython.core.interactiveshell import InteractiveShell
+from nbcache.kernel.program import Program
+shell = InteractiveShell.instance()
+shell.run_cell("a = 1", store_history=True)
+shell.run_cell("%load_ext nbcache", {load})
+shell.run_cell("b = 2", store_history=True)
+import nbcache
+known = Program()
+known.note_cell("a = 1")
+known.note_cell("b = 2")
+print("the same:", nbcache.session().program.digest() == known.digest() != "")
+""",
+        having="IPython",
+    )
+    assert "the same: True" in done.stdout
 
 
 def test_files_of_the_users_modules_count_and_their_place_does_not(module: Path) -> None:

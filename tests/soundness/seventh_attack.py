@@ -15,6 +15,24 @@ PASSES = """class Mo(torch.overrides.TorchFunctionMode):
     def __torch_function__(s, f, t, a=(), k=None): return f(*a, **(k or {}))
 """
 
+
+def around(returned: str, scope: str) -> Subject:
+    """Return a program that calls a function twice, and its edit: the first call is in another scope."""
+    return subject(
+        f"""\
+        import contextlib
+        scope = contextlib.nullcontext
+        def f(x): {returned}
+        def results(compile):
+            g = compile(f)
+            with torch.no_grad():
+                with scope(): a = g(X)
+                return [a, g(X)]
+        """,
+        [edit("scope = contextlib.nullcontext", scope)],
+    )
+
+
 SEVENTH: dict[str, Subject] = {
     "lazy tuple": subject(
         """\
@@ -425,80 +443,18 @@ SEVENTH: dict[str, Subject] = {
             edit("# HERE", "scope = lambda: torch.device('cpu')\n# HERE"),
         ],
     ),
-    "device meta": subject(
-        """\
-        import contextlib
-
-        scope = contextlib.nullcontext
-        def f(x): return x * (2 if torch.ones(4).device.type == 'cpu' else 3)
-        # HERE
-        def results(compile):
-            g = compile(f)
-            with torch.no_grad():
-                with scope(): a = g(X)
-                return [a, g(X)]
-        """,
-        [edit("scope = contextlib.nullcontext", "scope = lambda: torch.device('meta')")],
+    "device meta": around(
+        "return x * (2 if torch.ones(4).device.type == 'cpu' else 3)", "scope = lambda: torch.device('meta')"
     ),
-    "default device meta": subject(
-        """\
-        import contextlib
-
-        scope = contextlib.nullcontext
-        def f(x): return x * (2 if torch.ones(4).device.type == 'cpu' else 3)
-        # HERE
-        def results(compile):
-            g = compile(f)
-            with torch.no_grad():
-                with scope(): a = g(X)
-                return [a, g(X)]
-        """,
-        [
-            edit(
-                "scope = contextlib.nullcontext",
-                "torch.set_default_device('meta'); X = X.cpu()\nscope = contextlib.nullcontext",
-            )
-        ],
+    "default device meta": around(
+        "return x * (2 if torch.ones(4).device.type == 'cpu' else 3)",
+        "torch.set_default_device('meta'); X = X.cpu()\nscope = contextlib.nullcontext",
     ),
-    "asks for modes": subject(
-        """\
-        import contextlib
-
-        scope = contextlib.nullcontext
-        def f(x): return x * (2 if torch._C._is_torch_function_mode_enabled() else 3)
-        # HERE
-        def results(compile):
-            g = compile(f)
-            with torch.no_grad():
-                with scope(): a = g(X)
-                return [a, g(X)]
-        """,
-        [
-            edit(
-                "scope = contextlib.nullcontext",
-                PASSES + "scope = Mo",
-            )
-        ],
+    "asks for modes": around(
+        "return x * (2 if torch._C._is_torch_function_mode_enabled() else 3)", PASSES + "scope = Mo"
     ),
-    "stack asked": subject(
-        """\
-        import contextlib
-
-        scope = contextlib.nullcontext
-        def f(x): return x * (2 + len(torch.overrides._get_current_function_mode_stack()))
-        # HERE
-        def results(compile):
-            g = compile(f)
-            with torch.no_grad():
-                with scope(): a = g(X)
-                return [a, g(X)]
-        """,
-        [
-            edit(
-                "scope = contextlib.nullcontext",
-                PASSES + "scope = Mo",
-            )
-        ],
+    "stack asked": around(
+        "return x * (2 + len(torch.overrides._get_current_function_mode_stack()))", PASSES + "scope = Mo"
     ),
     "functorch around": subject(
         """\

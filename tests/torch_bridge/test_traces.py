@@ -115,12 +115,17 @@ def test_without_the_setting_nothing_is_kept_and_nothing_adopted(
     assert graphs(run_cells(CELLS))[0]["reason"].startswith("not traced: ")
 
 
-def test_the_command_audits_the_traces_of_a_notebook(isolated: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture
+def saved(isolated: dict[str, str], tmp_path: Path) -> None:
+    """Save the cells as `model.ipynb`, for a kernel that there is."""
     kernel_specs(Path(isolated["JUPYTER_DATA_DIR"]), sys.executable, forked=True)
     cells = [nbformat.v4.new_code_cell(source) for source in (SET_UP, COMPILE, TRAIN)]
     metadata = {"kernelspec": {"name": KERNEL, "display_name": ""}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / "model.ipynb")
 
+
+@pytest.mark.usefixtures("saved")
+def test_the_command_audits_the_traces_of_a_notebook(isolated: dict[str, str], tmp_path: Path) -> None:
     def audited() -> tuple[int, dict[str, Any]]:
         command = ["-m", "nbcache", "verify", "--traces", "model.ipynb", "--json"]
         done = run_interpreter(command, isolated, tmp_path, having="IPython")
@@ -133,12 +138,8 @@ def test_the_command_audits_the_traces_of_a_notebook(isolated: dict[str, str], t
     assert found["graphs"][0]["trace"] == "agrees"
 
 
+@pytest.mark.usefixtures("saved")
 def test_the_command_audits_what_is_for_reruns_too(isolated: dict[str, str], tmp_path: Path) -> None:
-    kernel_specs(Path(isolated["JUPYTER_DATA_DIR"]), sys.executable, forked=True)
-    cells = [nbformat.v4.new_code_cell(source) for source in (SET_UP, COMPILE, TRAIN)]
-    metadata = {"kernelspec": {"name": KERNEL, "display_name": ""}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / "model.ipynb")
-
     def run(*command: str, **settings: str) -> dict[str, Any]:
         given = ["-m", "nbcache", *command, "model.ipynb", "--json"]
         done = run_interpreter(given, {**isolated, **settings}, tmp_path, having="IPython")

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import exact
 
-__all__ = ["code_digest", "hashed", "value_digest"]
+__all__ = ["code_digest", "hashed", "lines_digest", "value_digest"]
 
 _WITH_CONSTANT = frozenset(dis.hasconst)
 _codes: dict[int, tuple[types.CodeType, str]] = {}
@@ -62,6 +62,11 @@ def _constant(value: Any) -> str:
     return f"{type(value).__name__} {exact(value)}"
 
 
+def lines_digest(code: types.CodeType) -> str:
+    """Return the digest of the lines that instructions stand in, counted from the first."""
+    return hashed([code.co_linetable.hex()])
+
+
 def value_digest(code: types.CodeType) -> str:
     """Return the digest of code that is a value: of two that do the same, lines tell which are equal."""
-    return f"code {code_digest(code)} {code.co_firstlineno} {hashed([code.co_linetable.hex()])}"
+    return f"code {code_digest(code)} {code.co_firstlineno} {lines_digest(code)}"

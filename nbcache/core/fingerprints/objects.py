@@ -37,7 +37,7 @@ from nbcache.core.fingerprints.instances import (
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
-__all__ = ["Objects", "Rule", "is_plain"]
+__all__ = ["Objects", "Rule", "full_name", "is_plain"]
 
 Rule = Callable[["Objects", Any], str | None]
 """Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
@@ -183,11 +183,11 @@ class Objects:
         for abstract in classes.values():
             if issubclass(type(abstract), ABCMeta):
                 told |= {
-                    f"{_full_name(each)} {_full_name(abstract)}"
+                    f"{full_name(each)} {full_name(abstract)}"
                     for each in registered(abstract)
                     if id(each) in classes
                 }
-                told |= {f"{_full_name(each)} decides" for each in deciding(abstract)}
+                told |= {f"{full_name(each)} decides" for each in deciding(abstract)}
         return hashed(sorted(told))
 
     def _meet(self, value: Any) -> None:
@@ -341,7 +341,7 @@ class Objects:
             return ["empty"]
 
     def _class(self, cls: type) -> str:
-        name = f"class {_full_name(cls)}"
+        name = f"class {full_name(cls)}"
         if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             return name
         ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
@@ -431,7 +431,8 @@ def _plain(kind: type, value: Any) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {hashed([text])}"
 
 
-def _full_name(cls: type) -> str:
+def full_name(cls: type) -> str:
+    """Return what a class is called, with its module."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -167,8 +167,8 @@ def shapes(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[str]]]:
 
     A hit brings the guards that were made when it was compiled: they must be those of this trace.
 
-    Dynamo has a number for each input that is a tensor of one integer, as those are in which batch
-    normalization counts. Where nothing was asked of such numbers, and no value has one, they tell nothing.
+    Dynamo makes a symbol for each input that is a tensor of one integer, such as the counters of batch
+    normalization. Where no guard asks for such a symbol, and no value has one, the symbols tell nothing.
     """
     context = torch._guards.TracingContext.try_get()
     known = getattr(getattr(context, "fake_mode", None), "shape_env", None)
@@ -208,10 +208,10 @@ def _has_symbols(torch: ModuleType, graph: Any) -> bool:
 
 
 def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
-    """Tell whether torch, as it compiles a graph, may take a number for a constant that varies.
+    """Tell whether torch may compile in a float that varies.
 
-    It makes tensors of numbers that arithmetic needs. Others it fixes after its key is made, and guards
-    them: a hit would have the numbers of another call, and no guard.
+    torch makes tensors of the floats that arithmetic on tensors needs. It fixes all others after it has made
+    its key, and guards them: a hit would return those of another call, and have no guard.
     """
     sizes = (torch.SymBool, torch.SymInt)
     symbolic = (torch.SymFloat, *sizes)

@@ -262,7 +262,7 @@ class Dependencies:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
             if fixes_numbers(self._torch, graph):
-                raise Unknown("torch may take a number that varies for a constant")
+                raise Unknown("torch may compile in a float that varies")
             add_graphs_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
             passes |= self._add_compilers(state)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import random
 import sys
 import types
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
+from nbcache.core.installed import is_installed
 from nbcache.torch_bridge.traces.gate import is_users
 
 __all__ = ["Call", "Copied", "copied", "of_tensor", "original"]
@@ -32,7 +32,6 @@ _SHARED = (
 )
 """Types of what no call changes, or has of its own."""
 _CONTAINERS = (bytearray, deque, dict, list, set, tuple)
-_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +332,7 @@ def _may_change(value: Any) -> bool:
     if name == "numpy" or name.startswith("numpy.random"):
         return True
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    installed = file.startswith(_STDLIB) or "/site-packages/" in file or "/dist-packages/" in file
-    return name == "__main__" or (bool(file) and not installed)
+    return name == "__main__" or (bool(file) and not is_installed(file))
 
 
 def _globals_of(code: types.CodeType) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code_digest import hashed
+from nbcache.core.fingerprints.code_digest import lines_digest
 from nbcache.torch_bridge.traces.facts import (
     Values,
     builtins_of,
@@ -70,8 +70,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
         raise Untold(f"torch's global state is another one: {state.reason()}")
     facts = dict(trace.facts)
     identity, registered = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
-    lines = hashed([frame.code.co_linetable.hex()])
-    if facts.pop(LINES, lines) != lines:
+    if (lines := facts.pop(LINES, None)) is not None and lines != lines_digest(frame.code):
         raise Untold("its lines stand elsewhere in the function than before")
     objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values: list[Any] = []
@@ -102,7 +101,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
     if registrations(torch, objects) != registered:
-        raise Untold("other classes are registered for abstract ones than before")
+        raise Untold("other classes are registered than before, for abstract ones or as trees")
     for number, first in enumerate(same_objects(values)):
         if trace.same[number] != first:
             raise Untold(

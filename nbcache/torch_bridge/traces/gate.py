@@ -14,6 +14,7 @@ from typing import Any
 from nbcache.core.fingerprints.abstract import deciding
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
+from nbcache.core.installed import is_installed
 from nbcache.torch_bridge.traces.values import Untold, environment
 
 __all__ = ["check", "check_classes", "check_environment", "check_module", "is_of_environment", "is_users"]
@@ -25,7 +26,6 @@ _RUN_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
 """Methods that `isinstance`, `issubclass` and enumerations call, which Dynamo has Python do."""
 _UNSEEN = (CACHED, functools.partial, functools.partialmethod)
 """Types of what may stand in place of a method, and which Python calls without running its code anew."""
-_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _READ_MORE = frozenset(
     {
         *("__build_class__", "__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash"),
@@ -119,10 +119,7 @@ def check_module(module: types.ModuleType) -> None:
 
 def is_users(code: types.CodeType) -> bool:
     """Tell whether code is neither the standard library's nor an installed package's."""
-    file = code.co_filename
-    return not (
-        file.startswith((_STDLIB, "<frozen ")) or "/site-packages/" in file or "/dist-packages/" in file
-    )
+    return not is_installed(code.co_filename)
 
 
 def is_of_environment(value_of: Callable[[Any], Any], source: Any) -> bool:

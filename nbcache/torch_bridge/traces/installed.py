@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import REST, code_to
+from nbcache.artifacts.traces import REST
 from nbcache.torch_bridge.traces.facts import builtins_of, place_of
 from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.own_code import with_own
+from nbcache.torch_bridge.traces.own_code import code_row
 from nbcache.torch_bridge.traces.sources import Sources
-from nbcache.torch_bridge.traces.values import Untold, constant_to
+from nbcache.torch_bridge.traces.values import Untold
 
 __all__ = ["installed_by", "set_by_attempts"]
 
@@ -32,11 +32,7 @@ def installed_by(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterato
         elif name == graph.name_of_builtins_dict_key_in_fglobals:
             yield [name, "builtins", ""]
         elif (rest := _rest_of(value, frame)) is not None:
-            yield [
-                name,
-                REST[bool(rest.co_freevars)],
-                json.dumps(code_to(with_own(rest, frame.code), constant_to)),
-            ]
+            yield [name, REST[bool(rest.co_freevars)], json.dumps(code_row(rest, frame.code))]
         elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             yield [name, "module", value.__name__]
         elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:

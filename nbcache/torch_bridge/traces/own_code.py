@@ -1,4 +1,4 @@
-"""The functions that a function makes: their code is that of the function itself, wherever it stands now."""
+"""The code of a trace. It refers to nested code of the traced function, which stands where it does now."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
+from nbcache.artifacts.traces import code_to
 from nbcache.core.canonical_json import corrupt
-from nbcache.torch_bridge.traces.values import Own, Untold
+from nbcache.torch_bridge.traces.values import Own, Untold, constant_to
 
-__all__ = ["placed", "with_own"]
+__all__ = ["code_row", "placed", "within"]
 
 
-def with_own(code: CodeType, original: CodeType) -> CodeType:
-    """Return code that Dynamo has made of the original, with `Own` in place of the original's constants.
+def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
+    """Return code that Dynamo has made of the original, as JSON with `Own` in place of nested code.
 
     Untold where it makes a function whose code is another's: that one's docstring and lines are no facts.
     """
-    indices = {id(each): index for index, each in enumerate(_within(original))}
+    indices = {id(each): index for index, each in enumerate(_nested(original))}
 
     def stored(value: Any) -> Any:
         if not isinstance(value, CodeType):
@@ -26,15 +27,15 @@ def with_own(code: CodeType, original: CodeType) -> CodeType:
             raise Untold(f"it makes {value.co_qualname}(), whose code is not its own")
         return Own(indices[id(value)])
 
-    return code.replace(co_consts=tuple(map(stored, code.co_consts)))
+    return code_to(code.replace(co_consts=tuple(map(stored, code.co_consts))), constant_to)
 
 
 def placed(code: CodeType, original: CodeType) -> CodeType:
-    """Return stored code with the original's own constants, in the file and at the line of the original.
+    """Return stored code with the original's nested code, in the file and at the line of the original.
 
-    CorruptEntry where it has others.
+    CorruptEntry where it has other code.
     """
-    own: Sequence[CodeType] = [*_within(original)]
+    own = _nested(original)
 
     def found(value: Any) -> Any:
         if isinstance(value, CodeType) or (isinstance(value, Own) and value.index >= len(own)):
@@ -48,8 +49,13 @@ def placed(code: CodeType, original: CodeType) -> CodeType:
     )
 
 
-def _within(code: CodeType) -> Iterator[CodeType]:
+def within(code: CodeType) -> Iterator[CodeType]:
+    """Return code, and all that is nested in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield constant
-            yield from _within(constant)
+            yield from within(constant)
+
+
+def _nested(code: CodeType) -> Sequence[CodeType]:
+    return [*within(code)][1:]

@@ -15,8 +15,8 @@ from itertools import chain, pairwise
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import REST, Trace, code_to, names_to, value_to
-from nbcache.core.fingerprints.code_digest import hashed
+from nbcache.artifacts.traces import REST, Trace, names_to, value_to
+from nbcache.core.fingerprints.code_digest import lines_digest
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
@@ -35,7 +35,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
-from nbcache.torch_bridge.traces.own_code import with_own
+from nbcache.torch_bridge.traces.own_code import code_row, within
 from nbcache.torch_bridge.traces.packages import read_deeply, run_of_packages
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
@@ -47,7 +47,6 @@ from nbcache.torch_bridge.traces.values import (
     REGISTRATIONS,
     TENSOR_MARKS,
     Untold,
-    constant_to,
     objects_for,
     registrations,
     value_types,
@@ -59,16 +58,8 @@ __all__ = ["recorded"]
 _UNTOLD = frozenset(
     {
         *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__hash__", "__static_attributes__"),
-        *(
-            "__subclasses__",
-            "__type_params__",
-            "_abc_impl",
-            "co_filename",
-            "co_firstlineno",
-            "co_lines",
-            "f_back",
-        ),
-        *("_torchdynamo_wrapper_id", *TENSOR_MARKS),
+        *("__subclasses__", "__type_params__", "_abc_impl", "co_filename", "co_firstlineno", "co_lines"),
+        *("_torchdynamo_wrapper_id", "f_back", *TENSOR_MARKS),
         *("__traceback__", "co_positions", "exc_info", "f_code", "f_globals", "f_lineno", "f_locals"),
         *("get_annotations", "get_type_hints", "getsource", "tb_frame", "tb_lasti", "tb_lineno", "tb_next"),
     }
@@ -114,7 +105,7 @@ def recorded(
     if imported := seen.imported & {
         str(step.value)
         for code, _ in seen.codes.values()
-        for each in _within(code)
+        for each in within(code)
         for step in steps_of(each)
         if step.operation == "IMPORT_NAME"
     }:
@@ -173,14 +164,14 @@ def recorded(
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     if any(kind in REST for _, kind, _ in installed):
-        facts.append([LINES, hashed([frame.code.co_linetable.hex()])])
+        facts.append([LINES, lines_digest(frame.code)])
     gate.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, registrations(torch, objects)])
     return Trace(
         key=key,
         function=frame.code.co_qualname,
-        code=code_to(with_own(output.bytecode, frame.code), constant_to),
+        code=code_row(output.bytecode, frame.code),
         sources=sources.rows,
         same=same_objects(values),
         facts=facts,
@@ -232,7 +223,7 @@ def _check_code(seen: Seen) -> bool:
     if any(" at 0x" in text for text in texts):
         raise Untold("it reads the address of an object")
     for code, _ in seen.codes.values():
-        for each in _within(code):
+        for each in within(code):
             if COUNTERS & {*each.co_names}:
                 raise Untold(f"{code.co_qualname}() reads how many hooks there are")
             read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
@@ -268,7 +259,7 @@ def _refuse_comparing(seen: Seen, values: Sequence[Any]) -> None:
     for left, right in seen.compared:
         if not {left, right} & _SINGLETONS:
             asks |= left is None or right is None or (left is right and left in _OF_VALUES)
-    if seen.compares_cells:
+    if any(types.CellType in kinds for kinds in seen.equated):
         raise Untold("it asks whether cells of closures are equal")
     if asks:
         raise Untold("it asks whether two numbers, texts or tuples are the very same")
@@ -389,25 +380,18 @@ def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
     read: dict[str, tuple[dict[str, Any], set[str]]] = {}
     for code, scope in seen.codes.values():
         module = _module_of(scope, frame)
-        for each in _within(code):
+        for each in within(code):
             names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
             read.setdefault(module, (scope, set()))[1].update(names)
     for module, (scope, found) in sorted(read.items(), key=lambda item: item[0]):
         yield from ([module, *row] for row in names_of(objects, scope, sorted(found)))
 
 
-def _within(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _within(constant)
-
-
 def _asked(seen: Seen) -> set[str]:
     """Return the names by which code may have asked a module for something."""
     asked = {*seen.texts()}
     for code, _ in seen.codes.values():
-        for each in () if _is_torchs(code) else _within(code):
+        for each in () if _is_torchs(code) else within(code):
             asked.update(each.co_names)
             asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
     return asked

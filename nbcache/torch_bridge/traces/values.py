@@ -11,7 +11,7 @@ from typing import Any
 
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code_digest import code_digest, hashed
-from nbcache.core.fingerprints.objects import Objects, Rule
+from nbcache.core.fingerprints.objects import Objects, Rule, full_name
 
 __all__ = [
     "ANNOTATIONS",
@@ -73,10 +73,10 @@ ANNOTATIONS = "%"
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Stands, in the code of a trace, for code that is a constant of the traced function's own."""
+    """Stands in the code of a trace for code that is nested in the traced function's."""
 
     index: int
-    """Its place among all code within the function's, in order."""
+    """Its place among all nested code, in order."""
 
 
 class Untold(Exception):
@@ -150,14 +150,10 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
         return objects.registrations
     trees = objects_for(torch, annotations=False)
     told = [
-        f"{_full_name(kind)} {kind in constants} {trees.digest(_functions(nodes.get(kind)))}"
+        f"{full_name(kind)} {kind in constants} {trees.digest(_functions(nodes.get(kind)))}"
         for kind in registered
     ]
     return f"{objects.registrations} {hashed(sorted(told))}"
-
-
-def _full_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _functions(node: Any) -> tuple[Any, ...] | None:

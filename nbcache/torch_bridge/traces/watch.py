@@ -60,8 +60,8 @@ class Seen:
         """What Dynamo came to by no way that it could guard."""
         self.compared: set[tuple[type | None, ...]] = set()
         """Types of values of which the code asks whether they are the very same; None where not known."""
-        self.compares_cells = False
-        """Whether the code asks whether cells of closures are equal: Python looks as deep as it likes."""
+        self.equated: set[tuple[type | None, ...]] = set()
+        """The same of values of which it asks whether they are equal."""
         self.codecs: set[Any] = set()
         """What texts and bytes are encoded and decoded by; None where that is not known."""
         self.imported: set[str] = set()
@@ -102,8 +102,7 @@ class Seen:
 
         With `lazy`, return those of which Dynamo may know the types alone.
         """
-        given = ((self._is_lazy(tracker), source) for tracker, source in self._given())
-        return (guarded(source) for is_lazy, source in given if is_lazy is lazy)
+        return (guarded(source) for tracker, source in self._given() if self._is_lazy(tracker) is lazy)
 
     def _is_lazy(self, tracker: Any) -> bool:
         return type(tracker).__name__ in _LAZY and id(tracker) not in self.hashed
@@ -140,7 +139,7 @@ class Seen:
                 yield from ((each, "SourcelessBuilder") for each in _real(value, _AS_IT_IS))
         for tracker in self.trackers:
             kind = type(tracker).__name__
-            if type(tracker).__name__ in _LAZY:
+            if kind in _LAZY:
                 continue
             given: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
             is_new = "New" in type(given.get("mutation_type")).__name__  # made by the traced code
@@ -287,11 +286,11 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
             seen.sourceless.append(value)
         return create(tx, value)
 
-    def noting(compare: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(compare: Callable[..., Any], kinds: set[tuple[type | None, ...]]) -> Callable[..., Any]:
         def noted(tx: Any, operands: Any, *more: Any) -> Any:
             found = compare(tx, operands, *more)
             if is_here():
-                seen.compared.add(tuple(map(_type_of, operands)))
+                kinds.add(tuple(map(_type_of, operands)))
             return found
 
         return noted
@@ -306,19 +305,11 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
             seen.codecs.update(_constants((*args, *kwargs.values())))
         return method(self, tx, name, *args, **kwargs)
 
-    def equating(compare: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(tx: Any, operands: Any, *more: Any) -> Any:
-            found = compare(tx, operands, *more)
-            seen.compares_cells |= is_here() and types.CellType in map(_type_of, operands)
-            return found
-
-        return noted
-
-    comparing = {name: compare_op_handlers[name] for name in ("is", "is not", "==", "!=")}
+    asked = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
+    comparing = {name: compare_op_handlers[name] for name in asked}
     ran.begin()
     ConstantVariable.call_method = call_method
-    for name, compare in comparing.items():
-        compare_op_handlers[name] = (noting if name.startswith("is") else equating)(compare)
+    compare_op_handlers.update({name: noting(comparing[name], kinds) for name, kinds in asked.items()})
     meta.__call__ = make
     walker.__init__ = walk
     SourcelessBuilder.create = staticmethod(make_sourceless)

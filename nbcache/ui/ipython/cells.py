@@ -76,15 +76,18 @@ class Cells:
         self._scope.close()
 
     def join(self) -> None:
-        """Take the cell that loads the extension for one that has begun: it may go on to compile."""
+        """Take the cell that loads the extension for one that has begun: it may go on to compile.
+
+        The cells before it count as what the kernel has run.
+        """
+        for source in self._shell.history_manager.input_hist_raw[1:]:
+            self._session.program.note_cell(source)
         frame = sys._getframe()
         while frame is not None and frame.f_code.co_name != "run_cell_async":
             frame = frame.f_back  # type: ignore[assignment]
         result = frame and frame.f_locals.get("result")
         if isinstance(result, ExecutionResult) and result.info is not None and not result.info.silent:
             self._running.append(_Running(result.info))
-            for source in self._shell.history_manager.input_hist_raw[1:]:  # this cell is the last one
-                self._session.program.note_cell(source)
             self._session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def name(self, code: str, number: int) -> str:
