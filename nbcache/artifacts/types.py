@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BUNDLED", "DIFFERS", "FAILED", "NO_TRACE", "TYPES", "ArtifactType", "type_of"]
+__all__ = ["BUNDLED", "DIFFERS", "FAILED", "NO_TRACE", "RERUN", "TYPES", "ArtifactType", "type_of"]
 
 BUNDLED = "bundled"
 """Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
@@ -18,6 +18,8 @@ FAILED = "failed"
 """Type of an artifact that says of something, by key: it could not be compiled on this machine."""
 NO_TRACE = "no_trace"
 """Type of an artifact that says of a function, by the key of its traces, why it has none."""
+RERUN = "rerun"
+"""Type of an artifact that says, by the key of a function and all that has run: which trace torch makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ TYPES: Mapping[str, ArtifactType] = {
     DIFFERS: ArtifactType(is_shared=False),
     FAILED: ArtifactType(is_shared=False),
     NO_TRACE: ArtifactType(is_shared=False),
+    RERUN: ArtifactType(is_useful_alone=False),
 }
 """The types that are bound to less than all of an environment, or kept apart, by name."""
 _OTHER = ArtifactType()

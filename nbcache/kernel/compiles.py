@@ -96,10 +96,9 @@ def reason_of(compile: Compile, graph: Graph, compiled: int, renamed: bool) -> s
     elif graph.backward:
         pass  # it is not traced on its own
     elif isinstance(compile.trace, TraceAudited):
-        differs = compile.trace.differs
-        notes.append(
-            f"traced again: its trace was audited, and {differs and 'differs: '}{differs or 'agrees'}"
-        )
+        found = f"differs: {compile.trace.differs}" if compile.trace.differs else "agrees"
+        because = "this kernel has run other cells; " if compile.trace.is_of_others else ""
+        notes.append(f"traced again: {because}its trace was audited, and {found}")
     elif isinstance(compile.trace, FrameTraced):
         notes.append(f"traced again: {compile.trace.reason}")
     elif compile.trace:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["is_as_usual", "unnoticed"]
+__all__ = ["is_as_usual", "is_read", "unnoticed"]
 
-_READ = (
-    "TORCH_COMPILE_DEBUG",
-    "TORCH_COMPILE_DISABLE",
-    "TORCH_LOGS",
-    "TORCH_TRACE",
-    "TORCHDYNAMO_VERBOSE",
-)
-"""Where one of these is set, someone reads what torch writes, or nothing is compiled."""
+_READ = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
+"""Where one of these is set, somebody reads what torch writes."""
+
+
+def is_read() -> bool:
+    """Tell whether somebody reads what torch writes while it compiles."""
+    from torch._logging._internal import log_state as logs
+
+    return bool(any(os.environ.get(name) for name in _READ) or logs.artifact_names or logs.log_qname_to_level)
 
 
 def is_as_usual() -> bool:
@@ -33,10 +34,10 @@ def is_as_usual() -> bool:
     import torch._functorch.config
     import torch._inductor.config
     from torch._dynamo import eval_frame
-    from torch._logging._internal import log_state as logs
 
     return bool(
-        not any(os.environ.get(name) for name in _READ)
+        not is_read()
+        and not os.environ.get("TORCH_COMPILE_DISABLE")
         and torch._inductor.config.fx_graph_cache
         and torch._functorch.config.enable_autograd_cache
         and not torch._C._len_torch_function_stack()  # a default device, for one
@@ -46,7 +47,6 @@ def is_as_usual() -> bool:
         and not torch._dynamo.config.error_on_recompile
         and torch._dynamo.config.repro_after is None
         and eval_frame._stance.stance == "default"
-        and not (logs.artifact_names or logs.log_qname_to_level)
     )
 
 

@@ -64,11 +64,14 @@ def test_with_rerun_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
     edited = run_cells([*again[:3], "unrelated = 3", *again[3:]])
     edited_again = run_cells([*again[:3], "unrelated = 3", *again[3:]])
 
-    assert printed(cold, 4) == printed(same, 5) == printed(edited, 5)
+    assert printed(cold, 4) == printed(same, 5) == printed(edited, 5) == printed(edited_again, 5)
     assert [graphs(each)[0]["trace"] for each in (cold, same, edited, edited_again)] == [
-        *(None, "adopted", None, "adopted")
+        *(None, "adopted", "agrees", "adopted")
     ]
     assert [graphs(each)[0]["outcome"] for each in (cold, same, edited)] == ["miss", "hit", "hit"]
+    assert graphs(edited)[0]["reason"] == (
+        "traced again: this kernel has run other cells; its trace was audited, and agrees"
+    )
 
 
 def test_with_rerun_a_module_that_was_edited_has_its_functions_traced_again(
@@ -87,8 +90,22 @@ def test_with_rerun_a_module_that_was_edited_has_its_functions_traced_again(
         ran = run_cells(cells)
         told.append((printed(ran, 5), graphs(ran)[0]["trace"]))
 
-    assert told[:3] == [("[2.0, 2.0]\n", None), ("[2.0, 2.0]\n", "adopted"), ("[2.0, 2.0]\n", None)]
-    assert told[3] == ("[3.0, 3.0]\n", None)
+    twos = "[2.0, 2.0]\n"
+    assert told == [(twos, None), (twos, "adopted"), (twos, "agrees"), ("[3.0, 3.0]\n", "outdated")]
+
+
+def test_with_rerun_a_cell_that_runs_a_file_has_no_trace_used_and_the_report_says_so(
+    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "part.py"
+    file.write_text("part = 1\n")
+    rerun = ON.replace("trace=on", "trace=rerun")
+    run_cells([LOAD, rerun, *CELLS[2:]])
+
+    (found, *_) = graphs(run_cells([LOAD, rerun, SET_UP, f"%run {file}", *CELLS[3:]]))
+
+    assert (found["outcome"], found["trace"]) == ("hit", "outdated")
+    assert found["reason"].startswith("traced again: a cell runs files")
 
 
 def test_a_trace_travels_in_a_snapshot(run_cells: RunCells, isolated: dict[str, str], tmp_path: Path) -> None:
@@ -102,7 +119,7 @@ def test_a_trace_travels_in_a_snapshot(run_cells: RunCells, isolated: dict[str, 
     assert graphs(restored)[0]["reason"].startswith("not traced: ")
 
 
-def test_without_the_setting_nothing_is_kept_and_nothing_adopted(
+def test_without_the_setting_or_where_torch_logs_nothing_is_kept_and_nothing_adopted(
     run_cells: RunCells, isolated: dict[str, str]
 ) -> None:
     off = [cell for cell in CELLS if cell != ON]
@@ -113,6 +130,7 @@ def test_without_the_setting_nothing_is_kept_and_nothing_adopted(
     assert not graphs(second)[0]["reason"]
     assert "trace" not in graphs(second)[0]["seconds"]
     assert graphs(run_cells(CELLS))[0]["reason"].startswith("not traced: ")
+    assert not graphs(run_cells(CELLS, {**isolated, "TORCH_LOGS": "graph_breaks"}))[0]["reason"]
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import random
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from types import CodeType, ModuleType
@@ -18,7 +17,6 @@ from nbcache.artifacts.types import DIFFERS, NO_TRACE
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
-from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
@@ -41,6 +39,7 @@ from nbcache.torch_bridge.traces.loading import loaded
 from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
+from nbcache.torch_bridge.traces.reruns import Reruns
 from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
 from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching
@@ -58,6 +57,8 @@ _MOST_CANDIDATES = 16
 """Of the traces under a key, how many are tried, the newest first."""
 _KERNELS_PER_TRY = 20
 """One kernel of so many tries to record what could not be recorded before: that takes time."""
+_NOT_TOLD = "a cell runs files, or files of your modules have changed since nbcache was loaded"
+"""Why no trace may be used where they are for reruns alone."""
 _COMPILE_TAKES = (
     "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
     "cache_entries"
@@ -73,6 +74,8 @@ class _Call:
         self.cache_entries = cache_entries
         self.key = ""
         """The key of the frame."""
+        self.place = ""
+        """What stands for it after all that has run, where traces are for reruns alone."""
         self.adopted: Adopted | None = None
         self.seen: Seen | None = None
         """What Dynamo makes values of, while it traces and that is recorded."""
@@ -86,7 +89,7 @@ class _Call:
         """What was spent on compiling graphs, while it was traced."""
         self.broke: Any = None
         """The graph break that it ends in, as torch notes it."""
-        self.audited: Candidate | None = None
+        self.compared: Candidate | None = None
         """A trace that fits, to be compared with what is traced."""
 
 
@@ -104,9 +107,7 @@ class Traces:
         self._here = threading.local()
         self._tested = str(torch.__version__).partition("+")[0] in TESTED
         self._off = False
-        self._lock = threading.Lock()
-        self._met: Counter[str] = Counter()
-        """By the keys of frames: how often each was met."""
+        self._reruns = Reruns(session)
         self._drawn = random.SystemRandom().random()  # not from the user's stream
         """By this number, from 0 to 1, the kernel tries again to record what had no trace."""
         self._read_ahead = ReadAhead(session)
@@ -150,19 +151,19 @@ class Traces:
             frame = Frame(code, scope, values, closure)
             trace = partial(original, *args, **kwargs)
             if (again := self._later.audit_now()) is not None:
-                call.audited, call.graphs = again.candidate, again.graphs
-                return self._trace(call, again.candidate.key, frame, trace)
+                call.key, call.compared, call.graphs = again.candidate.key, again.candidate, again.graphs
+                return self._trace(call, frame, trace)
             call.key = self._key(frame, backend, one_graph)
-            if not (key := self._place(call.key)):
+            if not (call.key and self._knows_what_ran(call)):
                 return trace()
-            if (found := self._adopt(call, key, frame, backend, one_graph)) is not None:
+            if (found := self._adopt(call, frame, backend, one_graph)) is not None:
                 return found
             if self._later.trial is None and (is_restoring_only() or self._has_none(call.key)):
                 return trace()
-            if not Ran.is_possible():
+            if call.compared is None and not Ran.is_possible():
                 self._refused(code, Untold("somebody profiles"))
                 return trace()
-            return self._trace(call, key, frame, trace)
+            return self._trace(call, frame, trace)
 
         patches.hook(convert_frame, "_compile", compile, takes=_COMPILE_TAKES)
         patches.hook(convert_frame, "compile_frame", compile_frame, takes=_FRAME_TAKES)
@@ -231,46 +232,41 @@ class Traces:
             self._fail("finding the key of a trace", error)
         return ""
 
-    def _place(self, key: str) -> str:
-        """Return the key under which the traces of a frame lie; empty where it has none.
-
-        With `trace=rerun`, that of a kernel that has run the same, and met the frame as often. An audit takes
-        those first.
-        """
-        setting = self._session.settings.trace
-        if not key or self._later.trial is not None or setting == "on":
-            return key
+    def _knows_what_ran(self, call: _Call) -> bool:
+        """Tell whether it is known what has run before a frame, where traces are for reruns alone."""
+        if self._session.settings.trace != "rerun" or self._later.trial is not None:
+            return True
         try:
-            with self._lock:
-                ran = self._session.program.digest()
-                self._met[key] += 1
-                place = sha256(f"{key} {ran} {self._met[key]}".encode())
+            call.place = self._reruns.place(call.key)
         except Exception as error:
             self._fail("telling what this kernel has run", error)
-            return ""
-        if not ran:
-            logger.info("no trace of a rerun is used: files of yours have changed, or were run by a cell")
-            return "" if setting == "rerun" else key
-        return place if setting == "rerun" or self._session.find(_TYPE, place) else key
+            return False
+        if not call.place and self._session.find(_TYPE, call.key):
+            self._session.emit(FrameTraced(**stamp(), reason=_NOT_TOLD))
+        return bool(call.place)
 
-    def _stored(self, key: str) -> Sequence[Artifact]:
-        """Return the traces under a key, newest first."""
+    def _stored(self, call: _Call) -> Iterator[tuple[Artifact, bool]]:
+        """Yield the traces that are tried, and of each whether it may be adopted: else it is compared."""
         if (trial := self._later.trial) is not None:
-            return () if trial.artifact is None else (trial.artifact,)
-        return self._session.find(_TYPE, key)[:_MOST_CANDIDATES]
+            yield from () if trial.artifact is None else [(trial.artifact, True)]
+            return
+        stored, may_be = self._session.find(_TYPE, call.key), self._session.settings.trace != "audit"
+        here = self._reruns.traces(call.place) if call.place else {each.digest for each in stored}
+        nearest = sorted(stored, key=lambda each: each.digest not in here)  # then newest, as before
+        yield from ((each, may_be and each.digest in here) for each in nearest[:_MOST_CANDIDATES])
 
     def _has_none(self, key: str) -> bool:
         """Tell whether it is known of a function that it can have no trace."""
         tries_again = self._drawn < 1 / _KERNELS_PER_TRY
         return not tries_again and bool(self._session.find(NO_TRACE, key))
 
-    def _adopt(self, call: _Call, key: str, frame: Frame, backend: Any, one_graph: bool) -> Any:
-        """Return what stands in for Dynamo's output; None where no trace fits, or it is to be audited."""
+    def _adopt(self, call: _Call, frame: Frame, backend: Any, one_graph: bool) -> Any:
+        """Return what stands in for Dynamo's output; None where no trace fits, or it is to be compared."""
         self._session.emit(SpanStarted(**stamp(), name=_SPAN))
         load = partial(loaded, options_of(self._torch, backend))
-        reasons = []
+        key, reasons = call.key, []
         try:
-            for number, artifact in enumerate(self._stored(key)):
+            for number, (artifact, may_be_adopted) in enumerate(self._stored(call)):
                 digest = artifact.digest
                 if self._session.find(DIFFERS, digest):
                     continue  # an audit has found it to be wrong
@@ -280,8 +276,8 @@ class Traces:
                         raise corrupt(f"a trace of {trace.function}() lies under the key of another function")
                     candidate = Candidate(key, digest, trace)
                     fitting = checked(self._torch, read, frame, thorough=number == 0)
-                    if self._session.settings.trace == "audit":
-                        call.audited = candidate
+                    if not may_be_adopted:
+                        call.compared = candidate
                         return None
                     call.adopted = adopted(self._torch, fitting, frame, call.hooks, call.cache_entries, load)
                 except (Untold, Unknown, RecursionError) as why:
@@ -296,6 +292,7 @@ class Traces:
                 self._later.keep(candidate, frame, backend, one_graph=one_graph)
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
+                self._note_rerun(call, digest, made=False)
                 facts = len(trace.facts) + len(trace.names)
                 self._session.emit(
                     TraceAdopted(
@@ -320,14 +317,15 @@ class Traces:
             self._session.emit(FrameTraced(**stamp(), reason=reason))
         return None
 
-    def _trace(self, call: _Call, key: str, frame: Frame, trace: Callable[[], Any]) -> Any:
-        """Have Dynamo trace, and record it once it has built its guards."""
+    def _trace(self, call: _Call, frame: Frame, trace: Callable[[], Any]) -> Any:
+        """Have Dynamo trace, and record it or compare it once it has built its guards."""
         call.seen = seen = Seen()
         here = threading.get_ident()
         utils = sys.modules["torch._dynamo.utils"]
         breaks = len(utils.graph_break_reasons)
         began = time.perf_counter()
-        with watching(seen, lambda: threading.get_ident() == here):
+        ran = Ran(notes=call.compared is None)  # that takes long, and was looked at when it was recorded
+        with watching(seen, lambda: threading.get_ident() == here, ran):
             output = trace()
         seconds = time.perf_counter() - began - call.backend_seconds
         call.seen = None
@@ -336,29 +334,30 @@ class Traces:
 
         def build_guards(*args: Any, **kwargs: Any) -> Any:
             built = build(*args, **kwargs)
-            self._record(key, frame, output, call, seen, seconds)
+            self._record(call, frame, output, seen, seconds)
             return built
 
         output.__dict__["build_guards"] = build_guards
         return output
 
-    def _record(self, key: str, frame: Frame, output: Any, call: _Call, seen: Seen, seconds: float) -> None:
+    def _record(self, call: _Call, frame: Frame, output: Any, seen: Seen, seconds: float) -> None:
         try:
             if not all(call.graphs.values()):
                 raise Untold("its graph depends on more than torch's keys hold")
-            trace = recorded(self._torch, key, frame, output, seen, call.graphs, call.inputs)
-            if call.audited is not None:
-                self._compare(call.audited, trace)
+            trace = recorded(self._torch, call.key, frame, output, seen, call.graphs, call.inputs)
+            if call.compared is not None:
+                self._compare(call, call.compared, trace)
                 return
             trace = replace(trace, seconds=round(seconds, 3), **_told_of_break(call.broke, frame.code))
-            artifact = Artifact(_TYPE, key, to_bytes(trace))
+            artifact = Artifact(_TYPE, call.key, to_bytes(trace))
             if (trial := self._later.trial) is not None:
                 trial.artifact = artifact
                 return
             count_and_record(self._session, artifact, made=True)
+            self._note_rerun(call, artifact.digest, made=True)
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
-            if call.audited is None and self._later.trial is None:
+            if call.compared is None and self._later.trial is None:
                 self._session.cache.record(NO_TRACE, call.key, str(why).encode("utf-8", "replace"), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
@@ -370,12 +369,17 @@ class Traces:
         line = code.co_firstlineno + trace.break_line - 1
         return break_text(self._session, trace.break_reason, code.co_filename, line)
 
-    def _compare(self, stored: Candidate, traced: Trace) -> None:
+    def _note_rerun(self, call: _Call, digest: str, *, made: bool) -> None:
+        if call.place:
+            self._reruns.note(call.place, digest, made=made)
+
+    def _compare(self, call: _Call, stored: Candidate, traced: Trace) -> None:
         """Say how a stored trace that fits compares with what torch traces; where it differs, give all up."""
         differs = difference(stored.trace, traced)
-        self._session.emit(TraceAudited(**stamp(), differs=differs))
+        self._session.emit(TraceAudited(**stamp(), differs=differs, is_of_others=bool(call.place)))
         name = f"{stored.trace.function}()"
         if not differs:
+            self._note_rerun(call, stored.digest, made=True)
             logger.info("%s was traced to audit its trace, which agrees", name)
             return
         logger.info(

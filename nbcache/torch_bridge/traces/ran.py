@@ -20,7 +20,9 @@ _TOOLS = (3, 4)
 class Ran:
     """Notes what runs between `begin` and `end`, as often as they are called, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, notes: bool = True) -> None:
+        """Unless it `notes`, it does nothing: on Python 3.11 that takes half as long again as to trace."""
+        self._notes = notes
         self._codes: dict[types.CodeType, None] = {}
         self._profile = None if _MONITORING else cProfile.Profile(subcalls=False, builtins=False)
         self._tool = 0
@@ -33,6 +35,8 @@ class Ran:
         return any(_MONITORING.get_tool(number) is None for number in _TOOLS)
 
     def begin(self) -> None:
+        if not self._notes:
+            return
         if self._profile is not None:
             self._profile.enable()
             return
@@ -51,6 +55,8 @@ class Ran:
         _MONITORING.restart_events()
 
     def end(self) -> None:
+        if not self._notes:
+            return
         if self._profile is not None:
             self._profile.disable()
             return

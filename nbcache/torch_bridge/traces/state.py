@@ -16,6 +16,7 @@ from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.unnoticed import is_read
 
 __all__ = ["TESTED", "key_of", "options_of"]
 
@@ -99,6 +100,8 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("hooks for all modules are set")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise Untold("it runs in a distributed program")
+    if is_read():
+        raise Untold("somebody reads what torch logs while it traces")
     yield f"torch {torch.__version__} {torch.version.git_version}"
     yield f"Python {sys.version} {sys.get_int_max_str_digits()} {locale.setlocale(locale.LC_ALL)}"
     yield f"small numbers {sys.float_info.min / 2 > 0}"  # torch.set_flush_denormal is for Python, too

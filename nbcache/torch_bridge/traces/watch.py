@@ -245,8 +245,8 @@ def _members() -> dict[type, int]:
 
 
 @contextmanager
-def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
-    """Note into `seen` what Dynamo makes in here, on the threads where `is_here`.
+def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None]:
+    """Note into `seen` what Dynamo makes in here, on the threads where `is_here`, and what `ran` notes.
 
     Dynamo traces on one thread at a time.
     """
@@ -261,7 +261,7 @@ def watching(seen: Seen, is_here: Callable[[], bool]) -> Iterator[None]:
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
     modules, members, method = {*sys.modules}, _members(), ConstantVariable.call_method
-    compiler, look, ran = OutputGraph.call_user_compiler, LazyVariableTracker.original_value, Ran()
+    compiler, look = OutputGraph.call_user_compiler, LazyVariableTracker.original_value
 
     def compile(*args: Any, **kwargs: Any) -> Any:
         ran.end()
