@@ -11,6 +11,9 @@ from nbcache.kernel.reasons import NOT_STORED
 
 __all__ = ["Compile", "Graph", "graph_break_of", "reason_of", "saved_seconds_of", "trace_of"]
 
+_GRAPH_DIFFERS = f"{NOT_STORED}graph: "
+"""How a reason begins that tells what came of an edit, and not what was edited."""
+
 
 class Graph:
     """A graph in the making."""
@@ -78,8 +81,9 @@ def reason_of(compile: Compile, graph: Graph, compiled: int, renamed: bool) -> s
     if graph.outcome is not Outcome.HIT:
         if compile.frame and compile.frame.failure:
             return f"not compiled: {compile.frame.failure}"
-        if isinstance(compile.trace, FrameTraced) and (graph.reason or "").startswith(NOT_STORED):
-            return f"{NOT_STORED}{compile.trace.reason}"
+        reason, trace = graph.reason or "", compile.trace
+        if isinstance(trace, FrameTraced) and trace.names_cause and reason.startswith(_GRAPH_DIFFERS):
+            return f"{NOT_STORED}{trace.reason}; {reason.removeprefix(NOT_STORED)}"
         return graph.reason
     notes = []
     if compiled:

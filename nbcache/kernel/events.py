@@ -170,6 +170,8 @@ class FrameTraced(Event):
     """A frame is traced although there is a trace of it: `reason` is a fact that does not hold."""
 
     reason: str
+    names_cause: bool = False
+    """Whether it names what somebody has changed: a function, or a value."""
 
 
 @dataclass(frozen=True, slots=True)

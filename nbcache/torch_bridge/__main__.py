@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Slice
@@ -32,7 +33,7 @@ def main(device: str) -> None:
     """Compile the sample for `device`; what fails raises."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_POLITE)
-    settings = Settings.from_env(os.environ)
+    settings = replace(Settings.from_env(os.environ), trace="off")  # kernels are to trace the sample
     bridge = TorchBridge()
     session = Session(settings, bridge, DirectoryStore(settings.dir))
     session.start()

@@ -48,6 +48,8 @@ PRECISION = "precision of matrix multiplications"
 WITHIN = "    with torch.no_grad():\n        return"
 SETTING = "SCALE = 2.0"
 CONFIG = f"{SETTING}; import torch._inductor.config as c; c."
+HELPER, FORWARD = (rf"(?:{each}\(\), In\[1\]:\d+, has changed; )?" for each in ("helper", r"Net\.forward"))
+"""What traces add, on a torch that there are traces for."""
 HOOKED = "net = Net(); net.a.register_forward_hook(lambda module, given, out: -out)"
 TWO = "self.factor = 3.0\n        self.a = nn.Sequential(nn.Linear(8, {0}), nn.Linear({0}, 8))"
 
@@ -102,13 +104,13 @@ CHANGES = {
     # code
     "body": changed("y.sum() if", "y.sum().exp() if", r"graph: 1 node differs: none before, exp\(_\) now"),
     "operator": changed("+ BIAS", "- BIAS", "graph: 1 node differs: add.* before, sub.* now"),
-    "helper": changed("x.sin()", "x.cos()", r"graph: 1 node differs: sin\(_\) before, cos\(_\) now"),
-    "longer helper": changed("x.sin()", "x.sin().tan()", r"graph: 1 node differs: .* tan\(_\) now"),
+    "helper": changed("x.sin()", "x.cos()", HELPER + r"graph: 1 node differs: sin\(_\) before, cos\(_\) now"),
+    "longer helper": changed("x.sin()", "x.sin().tan()", HELPER + r"graph: 1 node differs: .* tan\(_\) now"),
     "closure": changed("make(2)", "make(3)", "constant power of inner: 2 before, 3 now"),
     "global": changed(SETTING, "SCALE = 4.0", "constant SCALE: 2.0 before, 4.0 now"),
     "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant TABLE\['gain'\]: 1.5 before, 2.5 now"),
     "attribute": changed("factor = 3.0", "factor = 5.0", "constant net.factor: 3.0 before, 5.0 now"),
-    "forward": changed("* self.factor\n", "/ self.factor\n", "graph: 1 node differs: mul.* div.* now"),
+    "forward": changed("* self.factor\n", "/ self.factor\n", FORWARD + "graph: 1 node differs: mul.* div.*"),
     "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
     "wider layers": changed("self.factor = 3.0", TWO.format(9), "inputs: 4 before, 6 now"),
     "no bias": changed(
@@ -120,7 +122,7 @@ CHANGES = {
     "evaluation": changed("net = Net()", "net = Net().eval()", None),
     "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, not a constant now"),
     "hook": changed("net = Net()", HOOKED, r"graph: 1 node differs: clone.* neg"),
-    "custom operator": changed("x.sin()", "double(x)", "graph: 1 node differs: sin.* nbtest.double"),
+    "custom operator": changed("x.sin()", "double(x)", HELPER + "graph: 1 node differs: sin.* nbtest.double"),
     "code of an operator that is not called": changed("return x * 2\n", "return x * 3\n", None),
     "comment": changed("def helper(x): return", "def helper(x):\n    # why\n    return", None),
     "another function": changed("def helper", "def other(x): return x\ndef helper", None),

@@ -16,6 +16,7 @@ from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_a
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.own_code import placed
 from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
+from nbcache.torch_bridge.traces.sizes import note_sizes
 from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 __all__ = ["Adopted", "adopted"]
@@ -94,30 +95,11 @@ def adopted(
         )
         output.__dict__["build_guards"] = lambda *args, **kwargs: manager
         result.output = output
-        _note_sizes(torch, found, frame)
+        note_sizes(torch, found.read, found.values, frame)
         return result
     except BaseException:
         result.take_back()
         raise
-
-
-def _note_sizes(torch: ModuleType, found: Checked, frame: Frame) -> None:
-    """Have torch know with which sizes and numbers the function was met, so that others become dynamic."""
-    import torch._dynamo.pgo as pgo
-
-    class Tracer:
-        f_code = frame.code
-        closure = frame.closure
-
-    inputs = {*found.read.trace.inputs}
-    for index, (source, value) in enumerate(zip(found.read.sources, found.values, strict=True)):
-        if type(value) is torch.Tensor and index in inputs:
-            entry = pgo.FrameStateSizeEntry.make_tensor(tuple(value.shape), value.stride())
-        elif type(value) is int and type(source).__name__ == "LocalSource":
-            entry = pgo.FrameStateSizeEntry.make_scalar(value)
-        else:
-            continue
-        pgo.update_automatic_dynamic(Tracer, source.name, entry)
 
 
 def _value(

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import BuiltinMethodType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
@@ -24,6 +24,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.reading import ReadTrace
+from nbcache.torch_bridge.traces.sizes import vary
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     DEEPLY,
@@ -39,6 +40,7 @@ __all__ = ["Checked", "checked"]
 
 _SHOWN = ("bool ", "int ", "float ", "str ", "NoneType ")
 """How digests begin that show a value."""
+_OTHER_TENSOR = "another kind of tensor than before (its shape, type, layout, device or gradient)"
 
 
 class Checked:
@@ -87,17 +89,17 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
             if not thorough:
                 break
     if changed:
-        raise Untold(max(changed, key=_Changed.tells).words())
+        raise max(changed, key=_Changed.tells).untold()
     _check_deeply(torch, {place: facts.pop(place) for place in [*facts] if place.startswith(DEEPLY)}, values)
     for place, digest in facts.items():
         if place.startswith("$"):
             if (now := objects.digest(os.environ.get(place[1:]))) != digest:
-                raise Untold(_Changed(f"the environment variable {place[1:]}", None, digest, now).words())
+                raise _Changed(f"the environment variable {place[1:]}", None, digest, now).untold()
         else:
             module, _, name = place.partition(" ")
             value = found_at(module, name)
             if (now := objects.digest(value)) != digest:
-                raise Untold(_Changed(f"{name} of {module}", value, digest, now).words())
+                raise _Changed(f"{name} of {module}", value, digest, now).untold()
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
     if registrations(torch, objects) != registered:
@@ -108,6 +110,8 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
                 f"{_words(sources[number])} is another object than before, or the same as another one"
             )
     _check_names(objects, trace, frame)
+    if vary(torch, read, values, frame):
+        raise Untold("its sizes or numbers have varied, and torch makes them dynamic")
     return Checked(read, values)
 
 
@@ -137,7 +141,7 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
         ):
             if then != now:
                 what = f"the name {name}" + (f" of {module}" if module else "")
-                raise Untold(_Changed(what, None, then, now).words())
+                raise _Changed(what, None, then, now).untold()
     asked = names_from(trace.asked)
     for module, names in trace.attributes:
         held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
@@ -167,8 +171,12 @@ class _Changed:
         """Return how much it tells: a value that is shown most, then a function, then what is deep inside."""
         return self._is_plain(), isinstance(self.value, FunctionType), self.what.count(".")
 
-    def words(self) -> str:
-        """Return it as a clause."""
+    def untold(self) -> Untold:
+        """Return it as the reason why a trace does not fit."""
+        is_cause = self._is_plain() or isinstance(self.value, FunctionType)
+        return Untold(self._words(), names_cause=is_cause)
+
+    def _words(self) -> str:
         if self._is_plain():
             before, after = (each.partition(" ")[2] for each in (self.then, self.now))
             return f"{self.what}: {before} before, {after} now"
@@ -177,10 +185,16 @@ class _Changed:
         if isinstance(self.value, FunctionType):
             code = self.value.__code__
             return f"{self.value.__qualname__}(), {code.co_filename}:{code.co_firstlineno}, has changed"
-        return f"{self.what} has changed"
+        if isinstance(self.value, BuiltinMethodType) and _is_tensor(self.value.__self__):
+            return f"{self.what.rpartition('.')[0]} is {_OTHER_TENSOR}"
+        return f"{self.what} is {_OTHER_TENSOR}" if _is_tensor(self.value) else f"{self.what} has changed"
 
     def _is_plain(self) -> bool:
         return self.then.startswith(_SHOWN) and self.now.startswith(_SHOWN)
+
+
+def _is_tensor(value: object) -> bool:
+    return type(value).__name__ in ("Parameter", "Tensor")
 
 
 def _scope(read: ReadTrace, frame: Frame) -> dict[str, Any]:

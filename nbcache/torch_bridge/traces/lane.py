@@ -264,7 +264,8 @@ class Traces:
         """Return what stands in for Dynamo's output; None where no trace fits, or it is to be compared."""
         self._session.emit(SpanStarted(**stamp(), name=_SPAN))
         load = partial(loaded, options_of(self._torch, backend))
-        key, reasons = call.key, []
+        key = call.key
+        reasons: list[BaseException] = []
         try:
             for number, (artifact, may_be_adopted) in enumerate(self._stored(call)):
                 digest = artifact.digest
@@ -281,7 +282,7 @@ class Traces:
                         return None
                     call.adopted = adopted(self._torch, fitting, frame, call.hooks, call.cache_entries, load)
                 except (Untold, Unknown, RecursionError) as why:
-                    reasons.append(str(why))
+                    reasons.append(why)
                     continue
                 except FormatError as error:
                     self._session.rejected(_TYPE, key, error)
@@ -312,13 +313,15 @@ class Traces:
         finally:
             self._session.emit(SpanEnded(**stamp(), name=_SPAN))
         if reasons:
-            logger.debug("traced again: %s", "; ".join(reasons))
-            reason = with_cells(self._session, reasons[0]) or ""
-            self._session.emit(FrameTraced(**stamp(), reason=reason))
+            logger.debug("traced again: %s", "; ".join(map(str, reasons)))
+            reason = with_cells(self._session, str(reasons[0])) or ""
+            names_cause = getattr(reasons[0], "names_cause", False)
+            self._session.emit(FrameTraced(**stamp(), reason=reason, names_cause=names_cause))
         return None
 
     def _trace(self, call: _Call, frame: Frame, trace: Callable[[], Any]) -> Any:
         """Have Dynamo trace, and record it or compare it once it has built its guards."""
+        __tracebackhide__ = True
         call.seen = seen = Seen()
         here = threading.get_ident()
         utils = sys.modules["torch._dynamo.utils"]
@@ -333,6 +336,7 @@ class Traces:
         build = output.build_guards
 
         def build_guards(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             built = build(*args, **kwargs)
             self._record(call, frame, output, seen, seconds)
             return built

@@ -82,6 +82,11 @@ class Own:
 class Untold(Exception):
     """A function has no trace, or a trace does not fit; the message, a clause, says why."""
 
+    def __init__(self, why: str, *, names_cause: bool = False) -> None:
+        """`names_cause` tells whether it names what somebody has changed: a function, or a value."""
+        super().__init__(why)
+        self.names_cause = names_cause
+
 
 def environment() -> tuple[Any, Any]:
     """Return the variables of the process's environment, and the dictionary that holds them."""

@@ -264,6 +264,7 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
     compiler, look = OutputGraph.call_user_compiler, LazyVariableTracker.original_value
 
     def compile(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         ran.end()
         try:
             return compiler(*args, **kwargs)
@@ -271,23 +272,27 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
             ran.begin()
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         made = type.__call__(cls, *args, **kwargs)
         if is_here():
             seen.trackers.append(made)
         return made
 
     def walk(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if is_here():
             seen.note_code(kwargs["f_code"], kwargs["f_globals"])
         return begin(self, *args, **kwargs)
 
     def make_sourceless(tx: Any, value: Any) -> Any:
+        __tracebackhide__ = True
         if is_here():
             seen.sourceless.append(value)
         return create(tx, value)
 
     def noting(compare: Callable[..., Any], kinds: set[tuple[type | None, ...]]) -> Callable[..., Any]:
         def noted(tx: Any, operands: Any, *more: Any) -> Any:
+            __tracebackhide__ = True
             found = compare(tx, operands, *more)
             if is_here():
                 kinds.add(tuple(map(_type_of, operands)))
@@ -296,11 +301,13 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
         return noted
 
     def original_value(self: Any) -> Any:
+        __tracebackhide__ = True
         if is_here():
             seen.hashed.add(id(self))
         return look(self)
 
     def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if name in ("decode", "encode") and is_here():
             seen.codecs.update(_constants((*args, *kwargs.values())))
         return method(self, tx, name, *args, **kwargs)
