@@ -208,7 +208,7 @@ and only where --variants names them, with everything in a Redis and all folders
   torch-redis without nbcache; torch's own remote caches (FX graphs and AOTAutograd)
   shared      nbcache connected to that Redis
 
-and only where --variants names them, with traces (NBCACHE_TRACE=on):
+and only where --variants names them, with traces, as by default (the others have NBCACHE_TRACE=off):
   cold-traced cold, and what Dynamo traces is stored too
   traced      restart, on the store of cold-traced
 

@@ -113,13 +113,13 @@ def variables(variant: Variant, url: str, keys: Path) -> dict[str, str]:
     `url` is that of the Redis, where there is one; `keys` the folder of the key by which nbcache's kernels
     trust each other there.
     """
-    if variant.keeps_traces:
-        return {"NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
+    if loads_nbcache(variant):
+        traces = {"NBCACHE_AUDIT": "0"} if variant.keeps_traces else {"NBCACHE_TRACE": "off"}
+        shared = {"NBCACHE_SHARED_URL": url, "NBCACHE_TRUST_DIR": str(keys)}
+        return {**traces, **(shared if variant is Variant.SHARED else {})}
     if variant is Variant.TORCH_REDIS:
         caches = ("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE")
         return {**dict.fromkeys(caches, "1"), "TORCHINDUCTOR_REDIS_URL": url}
-    if variant is Variant.SHARED:
-        return {"NBCACHE_SHARED_URL": url, "NBCACHE_TRUST_DIR": str(keys)}
     return {}
 
 

@@ -125,10 +125,10 @@ class Settings:
         True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
     )
     trace: str = _setting(
-        "off",
+        "rerun",
         _OneOf(("off", "rerun", "on", "audit")),
         "keep traces, so that a restored function is not traced again, where a kernel has run the same cells "
-        "(rerun), or whatever it has run (on): experiments; trace it all the same, and compare (audit)",
+        "(rerun), or whatever it has run (on, an experiment); trace it all the same, and compare (audit)",
     )
     audit: int = _setting(20, _count, "with traces, one of this many kernels audits; 0 for none")
     report: str = _setting(

@@ -322,8 +322,8 @@ def test_traces_have_a_cold_kernel_and_a_store_of_their_own() -> None:
 
     assert [each for each in Variant if each.keeps_traces] == [*traced, Variant.FORKED_TRACED]
     assert not {*traced} & {*USUAL}
-    assert {variables(each, "", Path())["NBCACHE_TRACE"] for each in traced} == {"on"}
-    assert variables(Variant.RESTART, "", Path()) == {}
+    assert not any("NBCACHE_TRACE" in variables(each, "", Path()) for each in traced)
+    assert variables(Variant.RESTART, "", Path()) == {"NBCACHE_TRACE": "off"}
     assert [each.variant for each in schedule(traced, (0.0, FULL), runs=1)] == [
         Variant.COLD_TRACED,
         Variant.TRACED,

@@ -52,7 +52,7 @@ later.KeptCall.compile = with_another_key
 @pytest.fixture
 def tracing(prewarming: dict[str, str]) -> dict[str, str]:
     """Return an environment with prewarming and traces on, in which every kernel audits."""
-    return {**prewarming, "NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "1"}
+    return {**prewarming, "NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "1", "NBCACHE_NOTEBOOK": "traced.ipynb"}
 
 
 def slices(kernel: Kernel) -> list[str]:
