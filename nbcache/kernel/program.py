@@ -18,10 +18,8 @@ __all__ = ["Program"]
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
 """A line that at most has nbcache do something."""
-_RUNS_FILES = re.compile(
-    r"^\s*%{1,2}run\b|\brun_(?:line|cell)_magic\(\s*['\"]run\b|\bexecfile\b", re.MULTILINE
-)
-"""A cell that runs files, of which the kernel does not tell which."""
+_RUNS_FILES = re.compile(r"%run\b|\brun_(?:line|cell)_magic\(\s*(?:['\"]run\b|[^'\"\s])|\bexecfile\b")
+"""A cell that runs files, of which the kernel does not tell which, or a magic that a variable names."""
 
 
 class Program:

@@ -44,11 +44,15 @@ def test_what_only_has_nbcache_do_something_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["%run model.py", "a = 1\n  %run x", "get_ipython().run_line_magic('run', 'x')"]
+    "cell",
+    [
+        *("%run model.py", "a = 1\n  %run x", "%time %run x", "get_ipython().run_line_magic('run', 'x')"),
+        "get_ipython().run_line_magic(name, 'x')",
+    ],
 )
 def test_after_a_file_was_run_nothing_is_told(cell: str) -> None:
     assert ran("a = 1", cell) == "" == ran(cell, "a = 1")
-    assert ran("run = 1\nrun %run")
+    assert ran("run = 1\nrun % run") and ran("get_ipython().run_line_magic('time', 'x')")
 
 
 def test_more_cells_change_what_was_told() -> None:

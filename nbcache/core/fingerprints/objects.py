@@ -23,6 +23,7 @@ import weakref
 from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Any
 
 from nbcache.core.fingerprints.abstract import deciding, registered
@@ -102,7 +103,7 @@ class _Kind:
         """Whether a value counts whole, whoever holds it."""
         self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
         """Whether a value counts by its type alone where an instance holds it."""
-        self.is_deep = is_deep or vars(kind).get("__module__") == "typing"
+        self.is_deep = is_deep or issubclass(kind, Enum) or vars(kind).get("__module__") == "typing"
         """Whether a value counts with all that it holds, since Python compares and prints it so."""
         self.empty = _EMPTY.get(kind)
         """The digest of one that holds nothing; None where that depends on more."""

@@ -100,6 +100,8 @@ def recorded(
     _refuse_what_varies(graph, graphs)
     for code in seen.ran:
         raise Untold(f"Python runs {code.co_qualname}() while it is traced")
+    for name in seen.printed:
+        raise Untold(f"it makes a text of a {name}, with all that it holds")
     if seen.made_members:
         raise Untold("tracing it has made members of a flag")
     if imported := seen.imported & {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import os
@@ -64,6 +65,8 @@ class Seen:
         """The same of values of which it asks whether they are equal."""
         self.codecs: set[Any] = set()
         """What texts and bytes are encoded and decoded by; None where that is not known."""
+        self.printed: set[str] = set()
+        """Names of the types of objects that Python makes a text of, with all that they hold."""
         self.imported: set[str] = set()
         """Names of modules that were imported."""
         self.made_members = False
@@ -185,6 +188,17 @@ def _type_of(tracker: Any) -> type | None:
     return found
 
 
+def _printed(tracker: Any) -> Iterator[str]:
+    """Return the name of the type of an object of which `str` makes a text without Dynamo."""
+    from torch._dynamo.variables import UserDefinedObjectVariable
+
+    tracker = tracker.unwrap()
+    if isinstance(tracker, UserDefinedObjectVariable):
+        kind: Any = type(tracker.value)
+        if kind.__str__ is object.__str__:
+            yield kind.__qualname__
+
+
 def _constants(given: Iterable[Any]) -> Iterator[Any]:
     """Return the constants among arguments of Dynamo's, which are lists and dictionaries; None for others."""
     for each in given:
@@ -252,16 +266,18 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
     """
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
+    from torch._dynamo.variables import user_defined
     from torch._dynamo.variables.base import VariableTrackerMeta
     from torch._dynamo.variables.builder import SourcelessBuilder
+    from torch._dynamo.variables.builtin import BuiltinVariable
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lazy import LazyVariableTracker
 
-    meta: Any = VariableTrackerMeta
     walker: Any = InstructionTranslatorBase
     begin, create = walker.__init__, SourcelessBuilder.create
     modules, members, method = {*sys.modules}, _members(), ConstantVariable.call_method
     compiler, look = OutputGraph.call_user_compiler, LazyVariableTracker.original_value
+    builtin, forbidden = BuiltinVariable.call_function, user_defined.is_forbidden_context_manager
 
     def compile(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -270,6 +286,15 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
             return compiler(*args, **kwargs)
         finally:
             ran.begin()
+
+    def is_forbidden(context: Any) -> Any:
+        before = {*sys.modules}
+        ran.end()
+        try:
+            return forbidden(context)  # it imports pytest, if that is installed
+        finally:
+            ran.begin()
+            modules.update(sys.modules.keys() - before)
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -312,27 +337,50 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
             seen.codecs.update(_constants((*args, *kwargs.values())))
         return method(self, tx, name, *args, **kwargs)
 
+    def call_builtin(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        found = builtin(self, tx, args, kwargs)
+        if self.fn is str and is_here():  # by now, it is known what the arguments are
+            seen.printed.update(name for each in args for name in _printed(each))
+        return found
+
     asked = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
     comparing = {name: compare_op_handlers[name] for name in asked}
+    replaced = (
+        (BuiltinVariable, "call_function", call_builtin),
+        (ConstantVariable, "call_method", call_method),
+        (LazyVariableTracker, "original_value", original_value),
+        (OutputGraph, "call_user_compiler", compile),
+        (SourcelessBuilder, "create", staticmethod(make_sourceless)),
+        (VariableTrackerMeta, "__call__", make),
+        (user_defined, "is_forbidden_context_manager", is_forbidden),
+        (walker, "__init__", walk),
+    )
     ran.begin()
-    ConstantVariable.call_method = call_method
-    compare_op_handlers.update({name: noting(comparing[name], kinds) for name, kinds in asked.items()})
-    meta.__call__ = make
-    walker.__init__ = walk
-    SourcelessBuilder.create = staticmethod(make_sourceless)
-    OutputGraph.call_user_compiler = compile
-    LazyVariableTracker.original_value = original_value
     try:
-        yield
+        with contextlib.ExitStack() as stack:
+            for owner, name, function in replaced:
+                stack.enter_context(_replaced(owner, name, function))
+            stack.callback(compare_op_handlers.update, comparing)
+            for name, kinds in asked.items():
+                compare_op_handlers[name] = noting(comparing[name], kinds)
+            yield
     finally:
-        compare_op_handlers.update(comparing)
-        ConstantVariable.call_method = method
-        OutputGraph.call_user_compiler = compiler
-        LazyVariableTracker.original_value = look
-        SourcelessBuilder.create = staticmethod(create)
-        walker.__init__ = begin
-        del meta.__call__
         ran.end()
         seen.note_run(ran.codes())
         seen.made_members = _members() != members
         seen.imported = {*sys.modules} - modules
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
+    """Set an attribute of a class or a module for a while."""
+    before = vars(owner).get(name, _replaced)
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        if before is _replaced:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
