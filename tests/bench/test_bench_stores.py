@@ -96,9 +96,10 @@ def test_each_variant_gets_its_own_way_to_the_redis_and_no_other(tmp_path: Path)
     }
     assert variables(Variant.SHARED, url, tmp_path) == {
         "NBCACHE_SHARED_URL": url,
+        "NBCACHE_TRACE": "off",
         "NBCACHE_TRUST_DIR": str(tmp_path),
     }
-    assert not variables(Variant.RESTART, url, tmp_path)
+    assert variables(Variant.RESTART, url, tmp_path) == {"NBCACHE_TRACE": "off"}
 
 
 def test_without_any_redis_server_one_error_says_what_to_do(
