@@ -185,10 +185,17 @@ def results(compile):
 
 
 EDITS_IN_WORDS = [
-    ("K = 2.0", "K = 3.0", "the global K: 2.0 before, 3.0 now"),
-    ("return x + 1", "return x - 1", "helper(), In[1]:3, has changed"),
-    ("self.gain = 0.5", "self.gain = 0.25", "the global net.gain: 0.5 before, 0.25 now"),
-    ("self.gain = 0.5", "self.gain = torch.tensor(0.5)", "the global net.gain has changed"),
+    ("K = 2.0", "K = 3.0", "not stored: constant K: 2.0 before, 3.0 now; "),
+    (
+        "return x + 1",
+        "return x - 1",
+        "not stored: helper(), In[1]:3, has changed; graph: 1 node differs: add",
+    ),
+    ("self.gain = 0.5", "self.gain = 0.25", "not stored: constant net.gain: 0.5 before, 0.25 now; "),
+    ("= 0.5", "= torch.tensor(0.5)", "not stored: constant net.gain: 0.5 before, not a constant now; "),
+    ("helper(x):", "helper(x, more=1):", "traced again: helper(), In[1]:3, has changed"),
+    ("class Net:", "class Net:\n    more = 1", "traced again: the global net has changed"),
+    ("ones(3)", "ones(3).t()", "traced again: x is another kind of tensor than before "),
 ]
 
 
@@ -218,7 +225,7 @@ def results(compile):
     found = first.run(program.replace(old, new), tmp_path / "kernels")
 
     (reason,) = reasons(found)
-    assert reason == f"not stored: {told}"
+    assert reason.startswith(told)
 
 
 @pytest.mark.parametrize("name", [*PARTLY, *UNTRACED, *ATTACKS])

@@ -20,9 +20,10 @@ _MIME = "application/vnd.nbcache.why+json"
 def why_lines(why: Why) -> Iterator[tuple[str, str]]:
     """Return what there is to say of a graph, as (label, text)."""
     found = why.explanation
+    said = None if found is None else found.clause()  # which says no more than what follows
     for label, text in explanations(why.graph):
-        if found is None or text != f"{NOT_STORED}{found.clause()}":  # which says no more than what follows
-            yield label, text
+        if text != f"{NOT_STORED}{said}":
+            yield label, text.removesuffix(f"; {said}")
         if label == "recompile" and why.meter:
             yield "so far", why.meter
         if label == "graph break" and why.cost:
