@@ -19,7 +19,7 @@ FAILED = "failed"
 NO_TRACE = "no_trace"
 """Type of an artifact that says of a function, by the key of its traces, why it has none."""
 RERUN = "rerun"
-"""Type of an artifact that says, by the key of a function and all that has run: which trace torch makes."""
+"""Type of an artifact that says of a function, by the key of its traces, after what torch made which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ TYPES: Mapping[str, ArtifactType] = {
     DIFFERS: ArtifactType(is_shared=False),
     FAILED: ArtifactType(is_shared=False),
     NO_TRACE: ArtifactType(is_shared=False),
-    RERUN: ArtifactType(is_useful_alone=False),
+    RERUN: ArtifactType(grows=True, is_useful_alone=False),
 }
 """The types that are bound to less than all of an environment, or kept apart, by name."""
 _OTHER = ArtifactType()

@@ -372,6 +372,46 @@ def results(compile):
     assert not difference(found, first.run(program, tmp_path / "eager", eager=True))
 
 
+def test_an_adoption_notes_in_torchs_profile_of_sizes_what_tracing_notes(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    noted = tmp_path / "noted"
+    program = f"""
+import torch
+import torch._dynamo.pgo as pgo
+class Plain:
+    k, gain = 5, 2.5
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.n, self.gain = torch.nn.Linear(4, 4), 7, 1.5
+    def forward(self, x): return self.wide(x) * self.n * self.gain
+torch.manual_seed(0)
+plain, net, K, G = Plain(), Net(), 3, 4.5
+L, D = [6, 7.5], {{"a": 8, "b": 9.5}}
+def f(x, n, q, *args, unused=11, **kw):
+    y = net(x) * n * q * plain.k * plain.gain * K * G * L[0] * L[1] * D["a"] * D["b"]
+    return y * args[0] * args[1] * kw["z"] * kw["w"]
+def results(compile):
+    with torch.no_grad():
+        found = compile(f)(torch.ones(3, 4), 2, 3.5, 12, 13.5, z=14, w=15.5)
+    for code, state in pgo.get_code_state().items():
+        if code.name == "f":
+            told = [f"{{name}} {{entry.render()}}" for name, entry in state.automatic_dynamic.items()]
+            open({str(noted)!r}, "w").write("\\n".join(sorted(told)))
+    return [found]
+"""
+    first, second = both
+    first.run(program, tmp_path / "kernels")
+    expected = noted.read_text()
+    noted.unlink()
+
+    found = second.run(program, tmp_path / "kernels")
+
+    assert reasons(found)[0].startswith(ADOPTED)
+    assert noted.read_text() == expected and len(expected.splitlines()) > 12
+
+
 def test_other_sizes_become_dynamic_after_an_adopted_trace_as_after_tracing(
     both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:

@@ -251,7 +251,7 @@ class Traces:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
             return
         stored, may_be = self._session.find(_TYPE, call.key), self._session.settings.trace != "audit"
-        here = self._reruns.traces(call.place) if call.place else {each.digest for each in stored}
+        here = self._reruns.traces(call.key, call.place) if call.place else {each.digest for each in stored}
         nearest = sorted(stored, key=lambda each: each.digest not in here)  # then newest, as before
         yield from ((each, may_be and each.digest in here) for each in nearest[:_MOST_CANDIDATES])
 
@@ -293,7 +293,7 @@ class Traces:
                 self._later.keep(candidate, frame, backend, one_graph=one_graph)
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
-                self._note_rerun(call, digest, made=False)
+                self._note_rerun(call, digest)
                 facts = len(trace.facts) + len(trace.names)
                 self._session.emit(
                     TraceAdopted(
@@ -358,7 +358,7 @@ class Traces:
                 trial.artifact = artifact
                 return
             count_and_record(self._session, artifact, made=True)
-            self._note_rerun(call, artifact.digest, made=True)
+            self._note_rerun(call, artifact.digest)
         except (Untold, Unknown, FormatError, RecursionError) as why:
             self._refused(frame.code, why)
             if call.compared is None and self._later.trial is None:
@@ -373,9 +373,9 @@ class Traces:
         line = code.co_firstlineno + trace.break_line - 1
         return break_text(self._session, trace.break_reason, code.co_filename, line)
 
-    def _note_rerun(self, call: _Call, digest: str, *, made: bool) -> None:
+    def _note_rerun(self, call: _Call, digest: str) -> None:
         if call.place:
-            self._reruns.note(call.place, digest, made=made)
+            self._reruns.note(call.key, call.place, digest)
 
     def _compare(self, call: _Call, stored: Candidate, traced: Trace) -> None:
         """Say how a stored trace that fits compares with what torch traces; where it differs, give all up."""
@@ -383,7 +383,7 @@ class Traces:
         self._session.emit(TraceAudited(**stamp(), differs=differs, is_of_others=bool(call.place)))
         name = f"{stored.trace.function}()"
         if not differs:
-            self._note_rerun(call, stored.digest, made=True)
+            self._note_rerun(call, stored.digest)
             logger.info("%s was traced to audit its trace, which agrees", name)
             return
         logger.info(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Set
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nbcache.artifacts.types import RERUN
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Reruns"]
 
+_MOST = 64
+"""Of how many kernels that have run something else it is kept which traces torch made."""
+_LINE = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
+"""What has run, and the digest of the trace that torch made there."""
+
 
 class Reruns:
     """What is noted of the traces of a kernel and of those before it that have run the same."""
@@ -24,6 +31,8 @@ class Reruns:
         self._lock = threading.Lock()
         self._met: Counter[str] = Counter()
         """By the keys of frames: how often each was met."""
+        self._noted: dict[str, dict[str, None]] = {}
+        """By the keys of frames: what is noted, newest first."""
 
     def place(self, key: str) -> str:
         """Return what stands for a frame that is met now, after all that has run; empty where none tells.
@@ -33,12 +42,24 @@ class Reruns:
         with self._lock:
             ran = self._session.program.digest()
             self._met[key] += 1
-            return ran and sha256(f"{key} {ran} {self._met[key]}".encode())
+            return ran and sha256(f"{ran} {self._met[key]}".encode())
 
-    def traces(self, place: str) -> Set[str]:
-        """Return the digests of the traces that torch made of the frame at this place."""
-        return {each.content.decode("ascii", "replace") for each in self._session.find(RERUN, place)}
+    def traces(self, key: str, place: str) -> Set[str]:
+        """Return the digests of the traces that torch made of the frame with this key at this place."""
+        stored = self._session.find(RERUN, key)
+        with self._lock:
+            noted = self._noted.setdefault(key, {})
+            for each in stored:
+                noted.update(dict.fromkeys(_LINE.findall(each.content.decode("ascii", "replace"))))
+            told = (line.split() for line in noted)
+            return {trace for where, trace in told if where == place}
 
-    def note(self, place: str, trace: str, *, made: bool) -> None:
-        """Note the digest of a trace that torch `made` of the frame at this place, or that was used there."""
-        self._session.cache.record(RERUN, place, trace.encode("ascii"), made=made)
+    def note(self, key: str, place: str, trace: str) -> None:
+        """Note the digest of a trace that torch made of the frame at this place, or that was used there."""
+        line = f"{place} {trace}"
+        with self._lock:
+            noted = self._noted.setdefault(key, {})
+            if is_new := line not in noted:
+                self._noted[key] = noted = dict.fromkeys(islice((line, *noted), _MOST))
+            content = "\n".join(noted).encode("ascii")
+        self._session.cache.record(RERUN, key, content, made=is_new)

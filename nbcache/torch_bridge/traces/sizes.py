@@ -13,6 +13,8 @@ from nbcache.torch_bridge.traces.reading import ReadTrace
 __all__ = ["note_sizes", "vary"]
 
 _NUMBERS = (int, float)
+_OF_VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH")
+"""Guards of numbers that Dynamo has looked at."""
 
 
 def vary(torch: ModuleType, read: ReadTrace, values: Sequence[Any], frame: Frame) -> bool:
@@ -42,12 +44,11 @@ def note_sizes(torch: ModuleType, read: ReadTrace, values: Sequence[Any], frame:
     import torch._dynamo.pgo as pgo
 
     tracer: Any = SimpleNamespace(f_code=frame.code, closure=frame.closure)
-    inputs = {*read.trace.inputs}
-    for index, (source, value) in enumerate(zip(read.sources, values, strict=True)):
-        is_argument = type(value) in _NUMBERS and type(source).__name__ == "LocalSource"
-        entry = _entry(torch, source.name, value) if is_argument or index in inputs else None
-        if entry is not None:
-            pgo.update_automatic_dynamic(tracer, source.name, entry)
+    met = {*read.trace.inputs, *(index for index, kind, *_ in read.trace.guards if kind in _OF_VALUES)}
+    for index in sorted(met):
+        name = read.sources[index].name
+        if (entry := _entry(torch, name, values[index])) is not None:
+            pgo.update_automatic_dynamic(tracer, name, entry)
 
 
 def _entry(torch: ModuleType, name: str, value: Any) -> Any:
