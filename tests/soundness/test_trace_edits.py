@@ -10,6 +10,7 @@ import pytest
 from soundness.attacked import HELD, MENDED
 from soundness.attacks import ATTACKS
 from soundness.eighth_attack import EIGHTH
+from soundness.ninth_attack import NINTH
 from soundness.restarts import Restarts
 from soundness.seventh_attack import SEVENTH
 from soundness.test_edits import difference, edited
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("t
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
-ATTACKED = {"held": HELD, "mended": MENDED, "seventh": SEVENTH, "eighth": EIGHTH}
+ATTACKED = {"held": HELD, "mended": MENDED, "seventh": SEVENTH, "eighth": EIGHTH, "ninth": NINTH}
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:

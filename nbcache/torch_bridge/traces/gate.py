@@ -104,6 +104,20 @@ def check_classes(classes: Iterable[type]) -> None:
             held = getattr(found, "__func__", found)
             if isinstance(held, _UNSEEN) and (name.startswith("__") or name in _RUN_OF_CLASSES):
                 raise Untold(f"it may call {cls.__qualname__}.{name}(), which is a {type(held).__qualname__}")
+            if issubclass(type(found), property) and _runs_unseen(found) and _is_users(cls):
+                raise Untold(f"it may read {cls.__qualname__}.{name}, which no code of Python's returns")
+
+
+def _runs_unseen(made: property) -> bool:
+    """Tell whether what a property returns comes from something else than a function in Python."""
+    return made.fget is not None and not isinstance(made.fget, types.FunctionType)
+
+
+def _is_users(cls: type) -> bool:
+    """Tell whether a class is of the user's own modules and cells."""
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None) or getattr(module, "__spec__", None)
+    return file is None or (isinstance(file, str) and not is_installed(file))
 
 
 def check_module(module: types.ModuleType) -> None:
