@@ -41,10 +41,11 @@ class Program:
         """Note a cell that begins."""
         self._new.append(source)
 
-    def digest(self) -> str:
+    def digest(self, generated: str = "") -> str:
         """Return the digest of what has run up to now, with the running cell; empty where it can't be told.
 
-        That is so where a module's file has changed since nbcache was loaded, or a cell runs a file.
+        That is so where a module's file has changed since nbcache was loaded, or a cell runs a file. Modules
+        in the folder `generated` don't count.
         """
         while self._new:
             source = self._new.pop(0)
@@ -55,6 +56,8 @@ class Program:
             return ""
         found = self._told.copy()
         for name, path in sorted(_own_modules()):
+            if generated and path.startswith(os.path.join(generated, "")):
+                continue
             digest = self._file(path)
             if not digest:
                 return ""

@@ -82,7 +82,7 @@ class TorchBridge:
         self._varied = profile.Varied(self._profile_name)
         self._caches = CacheSettings()
         self._dependencies: Dependencies | None = None
-        self._traces: Traces | None = None
+        self.traces: Traces | None = None  # until torch is imported
         self._late = False
         """Whether torch was imported before nbcache was loaded."""
         self._waiting: list[Callable[[], None]] = []
@@ -181,7 +181,7 @@ class TorchBridge:
             return iter(())
         if compiling_for is not None:
             return prewarm.compile_steps(self._session, compiling_for)
-        return prewarm.steps(self._session, self._serving, self._user_has_torch, lambda: self._traces)
+        return prewarm.steps(self._session, self._serving, self._user_has_torch, lambda: self.traces)
 
     def clear(self) -> None:
         """Empty the folders that we give torch, for all environments."""
@@ -349,10 +349,10 @@ class TorchBridge:
 
     def _trace(self, follow: str, module: ModuleType) -> None:
         """Hook what keeps traces."""
-        if self._traces is None:
+        if self.traces is None:
             self._waiting.append(partial(self._trace, follow, module))
         else:
-            self._hook(getattr(self._traces, follow), module)
+            self._hook(getattr(self.traces, follow), module)
 
     def _not_sound(self) -> None:
         """Neither store nor serve anything from now on: what graphs depend on cannot be told."""
@@ -374,7 +374,7 @@ class TorchBridge:
             self.uninstall()
             return
         self._dependencies, self._sound = Dependencies(torch, late=self._late), True
-        self._traces = Traces(torch, session, self._serving_graphs, self._dependencies)
+        self.traces = Traces(torch, session, self._serving_graphs, self._dependencies)
         self._depends("follow_operators", torch)
         self._depends("follow_attributes", torch)
         while self._waiting:

@@ -76,6 +76,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     del sys.modules["nbcache_test_module"]
 
 
+def test_modules_that_torch_has_generated_do_not_count(module: Path) -> None:
+    program = Program()
+    os.utime(module)
+    assert program.digest() == "" != program.digest(generated=str(module.parent))
+    assert program.digest(generated=str(module.parent)[:-1]) == ""
+
+
 @pytest.mark.parametrize("load", ["store_history=True", "silent=True"])
 def test_cells_before_nbcache_was_loaded_count_however_it_is_loaded(run_python: RunPython, load: str) -> None:
     done = run_python(

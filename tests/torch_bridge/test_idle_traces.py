@@ -102,6 +102,22 @@ def test_a_trace_is_tried_and_what_was_adopted_is_audited_while_no_cell_runs(
     assert result == expected[-1].strip()
 
 
+def test_with_rerun_a_trace_is_adopted_after_prewarming_as_without(
+    tracing: dict[str, str], start_kernel: StartKernel
+) -> None:
+    rerun = {**tracing, "NBCACHE_TRACE": "rerun", "NBCACHE_AUDIT": "0"}
+    cold = start_kernel(rerun)
+    run(cold, LOAD, *CELLS[:3])
+    cold.end()
+
+    kernel = start_kernel(rerun)
+    run(kernel, LOAD)
+    kernel.idle()
+    run(kernel, *CELLS[:3])
+
+    assert graphs(kernel)[0]["trace"] == "adopted"
+
+
 @pytest.mark.proof
 def test_without_a_sample_nothing_is_tried_and_traces_stay(
     isolated: dict[str, str], start_kernel: StartKernel, tmp_path: Path

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +59,8 @@ class Kernel:
         self.store: Store = DirectoryStore(self.settings.dir)
         self.store_error: StoreUnavailable | None = None
         self.location = lambda: Location(str(self.notebook), "VS Code")
+        self.has_no_traces = ""
+        """Why it has none."""
         self.session = self.start()
 
     def start(self) -> Session:
@@ -73,7 +76,9 @@ class Kernel:
     def rows(self) -> list[Check]:
         self.session.settings = self.settings
         # The bridge is not installed: which folder torch has in this process does not matter.
-        found = doctor.in_kernel(self.session, TorchBridge(), self.sharing, self.location, self.store_error)
+        bridge: Any = TorchBridge()
+        bridge.traces = SimpleNamespace(off_because=lambda: self.has_no_traces)
+        found = doctor.in_kernel(self.session, bridge, self.sharing, self.location, self.store_error)
         return [check for check in found if check.name != "torch's folder"]
 
     def row(self, name: str) -> Check:
@@ -508,6 +513,16 @@ def test_prewarming_says_how_far_it_is_and_that_a_notice_explains_what_failed(ke
     assert (notice.state, "prewarming (divide) failed" in notice.found) == (NOTE, True)
 
 
+def test_traces_that_there_are_none_of_say_why(kernel: Kernel) -> None:
+    assert kernel.row("traces").found == "rerun"
+    kernel.has_no_traces = "not tested with torch 2.15.0"
+    assert kernel.row("traces").found == (
+        "off: not tested with torch 2.15.0; functions are traced in each kernel"
+    )
+    kernel.settings = kernel.settings.with_value("trace", "off", origin="%nbcache config")
+    assert kernel.row("traces").found == "off (%nbcache config)"
+
+
 def test_a_notice_that_a_report_has_shown_is_still_there(kernel: Kernel) -> None:
     kernel.session.notice("the store was away")
     kernel.session.end_cell()
@@ -570,6 +585,9 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
     assert before["torch's folder"]["state"] == "ok"
     assert f"/{digest} (nbcache, for this environment)" in before["torch's folder"]["found"]
     assert "torch uses" in before["CPU"]["found"]
+    tested = torch.__version__.partition("+")[0] == "2.13.0"
+    untested = f"off: not tested with torch {torch.__version__}; functions are traced in each kernel"
+    assert before["traces"]["found"] == ("rerun" if tested else untested)
     assert after["torch's folder"]["state"] == "problem"
     assert "/elsewhere: nbcache only watches there" in after["torch's folder"]["found"]
 
@@ -580,7 +598,7 @@ def test_in_a_terminal_a_problem_is_a_failure(isolated: dict[str, str], tmp_path
     checks = by_name(sound.stdout)
     assert (sound.returncode, sound.stderr) == (0, "")
     assert checks["torch"]["found"] == f"{torch.__version__}, imported"
-    assert not {"notebook", "snapshots", "prewarming", "notices"} & {*checks}
+    assert not {"notebook", "snapshots", "prewarming", "traces", "notices"} & {*checks}
 
     (tmp_path / "file").touch()
     broken = isolated | {"NBCACHE_DIR": str(tmp_path / "file")}

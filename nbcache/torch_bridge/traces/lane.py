@@ -113,6 +113,12 @@ class Traces:
         self._read_ahead = ReadAhead(session)
         self._later = Later(torch, session, self._is_on, self._key, self._fail, self._differs)
 
+    def off_because(self) -> str:
+        """Return why this kernel has no traces whatever its setting is, a clause; nothing where it has."""
+        if not self._tested:
+            return f"not tested with torch {self._torch.__version__}"
+        return "something has failed, as a notice says" if self._off else ""
+
     # --- hooks ----------------------------------------------------------------------------------
 
     def trace_frames(self, convert_frame: ModuleType, session: Session, patches: Patches) -> None:

@@ -37,10 +37,13 @@ class Reruns:
     def place(self, key: str) -> str:
         """Return what stands for a frame that is met now, after all that has run; empty where none tells.
 
-        Each call counts: what becomes of a frame depends on how often it was met.
+        Each call counts: what becomes of a frame depends on how often it was met. What torch has generated
+        does not: prewarming has it loaded, or not yet.
         """
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
         with self._lock:
-            ran = self._session.program.digest()
+            ran = self._session.program.digest(generated=cache_dir())
             self._met[key] += 1
             return ran and sha256(f"{ran} {self._met[key]}".encode())
 

@@ -46,6 +46,7 @@ def in_kernel(
         ("snapshots", partial(notebook.snapshots, sharing, here, settings.trust)),
         ("shared store", partial(notebook.connection, settings, session.shared_client)),
         ("prewarming", partial(notebook.prewarming, settings, session.prewarm)),
+        ("traces", partial(notebook.traces, settings, bridge.traces)),
         ("notices", partial(notebook.notices, session.notices)),
     )
 

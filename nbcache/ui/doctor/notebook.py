@@ -22,12 +22,23 @@ from nbcache.shared.client import SharedClient
 from nbcache.snapshots.verify import Received
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.traces.lane import Traces
 from nbcache.ui.display.rows import Check, prewarming_parts, shared_parts
 from nbcache.ui.display.snapshots import arrival
 from nbcache.ui.doctor.checks import Checks, note, ok, problem
 from nbcache.ui.locate import Location
 
-__all__ = ["connection", "file", "kernel", "notices", "prewarming", "reachable", "snapshots", "version"]
+__all__ = [
+    "connection",
+    "file",
+    "kernel",
+    "notices",
+    "prewarming",
+    "reachable",
+    "snapshots",
+    "traces",
+    "version",
+]
 
 _LOOK_SECONDS = 0.5
 """How long to wait until the notebook's snapshots have been looked for."""
@@ -122,6 +133,15 @@ def prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
     else:
         begun = DOT.join(prewarming_parts(prewarming))
         yield ok("prewarming", begun or "not begun: it is done while no cell runs, in a notebook's kernel")
+
+
+def traces(settings: Settings, kept: Traces | None) -> Checks:
+    """Tell whether this kernel keeps traces; `kept` is None where torch is not imported."""
+    why = "" if kept is None else kept.off_because()
+    if settings.trace == "off":
+        yield ok("traces", f"off ({settings.origin('trace')})")
+    else:
+        yield ok("traces", f"off: {why}; functions are traced in each kernel" if why else settings.trace)
 
 
 def notices(notices: list[str]) -> Checks:
