@@ -21,6 +21,9 @@ _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
 _RUNS_FILES = re.compile(r"%run\b|\brun_(?:line|cell)_magic\(\s*(?:['\"]run\b|[^'\"\s])|\bexecfile\b")
 """A cell that runs files, of which the kernel does not tell which, or a magic that a variable names."""
 
+_CLOCKS_DIFFER = 0.05
+"""Seconds by which a file that is written now may seem older than this process's clock says."""
+
 
 class Program:
     """Two kernels with the same `digest` have run the same cells in the same order, on the same modules.
@@ -33,7 +36,7 @@ class Program:
         self._new: list[str] = []
         """Cells that are not told yet: most kernels never ask for the digest."""
         self._runs_files = False
-        self._began = time.time()
+        self._began = time.time() - _CLOCKS_DIFFER
         self._files: dict[str, tuple[tuple[int, int], str]] = {}
         """By path, what was found of a file, and its digest."""
 
