@@ -11,8 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.kernel.program import Program
+from nbcache.kernel.program import Program, _own_modules
 from support.front_door import RunPython
+
+
+@pytest.fixture(autouse=True)
+def without_other_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the other modules of this process, of which other tests may have removed the files."""
+
+    def own_modules() -> Iterator[tuple[str, str]]:
+        return (each for each in _own_modules() if each[0] == "nbcache_test_module")
+
+    monkeypatch.setattr("nbcache.kernel.program._own_modules", own_modules)
 
 
 def ran(*cells: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from nbcache.core.key import sha256
 from nbcache.core.model import Artifact
 from nbcache.kernel.program import Program
@@ -26,6 +28,12 @@ class Kernel:
     def record(self, type: str, key: str, content: bytes, *, made: bool) -> None:
         self._stored[key] = content
         self.made.append(made)
+
+
+@pytest.fixture(autouse=True)
+def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the modules of this process, of which other tests may have removed the files."""
+    monkeypatch.setattr("nbcache.kernel.program._own_modules", lambda: ())
 
 
 def kernel(stored: dict[str, bytes], *cells: str) -> tuple[Any, Reruns]:
