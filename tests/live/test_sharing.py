@@ -515,6 +515,7 @@ def test_another_snapshot_writes_only_what_is_new(
     (before,) = bob.json("inspect", str(ada[0].snapshot))
     made = {each["digest"]: each["maker"] for each in before["manifests"][0]["artifacts"]}
     assert {*made.values()} == {signer}
+    assert {"rerun", "trace"} <= {each["type"] for each in before["manifests"][0]["artifacts"]}
     assert versions["trusted"]["manifests"] == before["manifests"]
     own = versions["own"]["manifests"][0]["artifacts"]
     assert made.keys() <= {each["digest"] for each in own}

@@ -91,6 +91,8 @@ class _Call:
         """The graph break that it ends in, as torch notes it."""
         self.compared: Candidate | None = None
         """A trace that fits, to be compared with what is traced."""
+        self.stored: Artifact | None = None
+        """What it was read from, where it is used from now on if it agrees."""
 
 
 class Traces:
@@ -284,7 +286,7 @@ class Traces:
                     candidate = Candidate(key, digest, trace)
                     fitting = checked(self._torch, read, frame, thorough=number == 0)
                     if not may_be_adopted:
-                        call.compared = candidate
+                        call.compared, call.stored = candidate, artifact
                         return None
                     call.adopted = adopted(self._torch, fitting, frame, call.hooks, call.cache_entries, load)
                 except (Untold, Unknown, RecursionError) as why:
@@ -390,6 +392,8 @@ class Traces:
         name = f"{stored.trace.function}()"
         if not differs:
             self._note_rerun(call, stored.digest)
+            if call.place and call.stored is not None:  # so that snapshots hold it
+                count_and_record(self._session, call.stored, made=False)
             logger.info("%s was traced to audit its trace, which agrees", name)
             return
         logger.info(
