@@ -19,7 +19,7 @@ FAILED = "failed"
 NO_TRACE = "no_trace"
 """Type of an artifact that says of a function, by the key of its traces, why it has none."""
 RERUN = "rerun"
-"""Type of an artifact that says of a function, by the key of its traces, after what torch made which."""
+"""Type of an artifact that lists, by the key of a function's traces, what had run when torch made each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,9 @@ CHANGES = {
     "global": changed(SETTING, "SCALE = 4.0", "constant SCALE: 2.0 before, 4.0 now"),
     "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant TABLE\['gain'\]: 1.5 before, 2.5 now"),
     "attribute": changed("factor = 3.0", "factor = 5.0", "constant net.factor: 3.0 before, 5.0 now"),
-    "forward": changed("* self.factor\n", "/ self.factor\n", FORWARD + "graph: 1 node differs: mul.* div.*"),
+    "forward": changed(
+        "* self.factor\n", "/ self.factor\n", FORWARD + "graph: 1 node differs: mul.* div.* now"
+    ),
     "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
     "wider layers": changed("self.factor = 3.0", TWO.format(9), "inputs: 4 before, 6 now"),
     "no bias": changed(

@@ -62,6 +62,7 @@ def test_what_only_has_nbcache_do_something_does_not_count() -> None:
 )
 def test_after_a_file_was_run_nothing_is_told(cell: str) -> None:
     assert ran("a = 1", cell) == "" == ran(cell, "a = 1")
+    assert ran("run = 1\nrun %run") == ""  # which may be a magic
     assert ran("run = 1\nrun % run") and ran("get_ipython().run_line_magic('time', 'x')")
 
 

@@ -11,7 +11,7 @@ from soundness.test_edits import difference
 from soundness.test_trace_edits import ADOPTED, reasons
 
 # Proofs, as in `test_trace_edits`.
-pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("traces")]
+pytestmark = [pytest.mark.compile, pytest.mark.proof]
 
 CHANGES = """
 import torch

@@ -61,6 +61,7 @@ def test_an_idle_kernel_sets_the_compiler_up_and_starts_no_process(
     names = [name for name in slices(kernel) if not name.startswith("read torch.")]
     begun = names.index("trace a sample")
     assert names[begun + 1 : begun + 4] == [*["restore a sample for cpu"] * 2, "vector instruction sets"]
+    assert {*names[begun + 4 :]} <= {"record a trace", "adopt a trace", "read a trace"}
     read = kernel.ask("[*__import__('torch')._dynamo.funcname_cache.cache]")
     assert {"conv.py", "normalization.py"} <= {Path(file).name for file in read}
     assert kernel.ask(f"{SESSION}.graphs") == []

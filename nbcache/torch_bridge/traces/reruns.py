@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Reruns"]
 
 _MOST = 64
-"""Of how many kernels that have run something else it is kept which traces torch made."""
+"""How many lines are kept of a function, the newest first."""
 _LINE = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
-"""What has run, and the digest of the trace that torch made there."""
+"""A place, and the digest of a trace that torch made there."""
 
 
 class Reruns:

@@ -291,6 +291,7 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
             ran.begin()
 
     def is_forbidden(context: Any) -> Any:
+        __tracebackhide__ = True
         before = {*sys.modules}
         ran.end()
         try:
