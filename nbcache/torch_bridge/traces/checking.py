@@ -23,6 +23,7 @@ from nbcache.torch_bridge.traces.facts import (
     scope_of,
 )
 from nbcache.torch_bridge.traces.frame import Frame
+from nbcache.torch_bridge.traces.modules import module_named
 from nbcache.torch_bridge.traces.reading import ReadTrace
 from nbcache.torch_bridge.traces.sizes import vary
 from nbcache.torch_bridge.traces.values import (
@@ -144,7 +145,7 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
                 raise _Changed(what, None, then, now).untold()
     asked = names_from(trace.asked)
     for module, names in trace.attributes:
-        held: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
+        held: dict[str, Any] = getattr(module_named(module), "__dict__", {})
         had, has = names_from(names), asked & held.keys()
         if there := sorted(has - had):
             raise Untold(f"{there[0]} of the module {module} was not there before")

@@ -14,6 +14,7 @@ from typing import Any
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.core.fingerprints.running import Running
 from nbcache.torch_bridge.traces.gate import is_users
+from nbcache.torch_bridge.traces.modules import module_named
 from nbcache.torch_bridge.traces.values import Untold
 
 __all__ = [
@@ -166,7 +167,7 @@ def same_objects(values: Sequence[Any]) -> list[int]:
 
 def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:
     """Return the globals of a module; those of the function itself, where the name is empty."""
-    return scope if not module else getattr(sys.modules.get(module), "__dict__", None)
+    return scope if not module else getattr(module_named(module), "__dict__", None)
 
 
 def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,6 +35,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
+from nbcache.torch_bridge.traces.modules import module_named, name_of, names_for
 from nbcache.torch_bridge.traces.own_code import code_row, within
 from nbcache.torch_bridge.traces.packages import read_deeply, run_of_packages
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
@@ -372,11 +373,10 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
     """Return the name of the module whose globals these are; empty for the function's own."""
     if scope is frame.scope:
         return ""
-    name = scope.get("__name__")
-    for known in (name, *sys.modules):
-        if isinstance(known, str) and getattr(sys.modules.get(known), "__dict__", None) is scope:
+    for known in (*names_for(scope), *sys.modules):
+        if getattr(module_named(known), "__dict__", None) is scope:
             return known
-    raise Untold(f"it calls code of {name}, which is no module that is imported")
+    raise Untold(f"it calls code of {scope.get('__name__')}, which is no module that is imported")
 
 
 def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
@@ -412,7 +412,8 @@ def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
     """Return which of the names that are asked for each module among values has."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
     for module in sorted(modules.values(), key=lambda each: each.__name__):
-        if sys.modules.get(module.__name__) is not module:
+        name = name_of(module)
+        if not name:
             raise Untold(f"the module {module.__name__} cannot be found again")
         gate.check_module(module)
-        yield [module.__name__, names_to(asked & module.__dict__.keys())]
+        yield [name, names_to(asked & module.__dict__.keys())]

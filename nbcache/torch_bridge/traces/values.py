@@ -12,6 +12,7 @@ from typing import Any
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code_digest import code_digest, hashed
 from nbcache.core.fingerprints.objects import Objects, Rule, full_name
+from nbcache.torch_bridge.traces.modules import name_of
 
 __all__ = [
     "ANNOTATIONS",
@@ -196,6 +197,8 @@ def _rule(torch: ModuleType) -> Rule:
             return partial(_operator, torch)
         if issubclass(kind, namespaces):
             return lambda objects, value: f"operators {value.__name__}"
+        if kind is ModuleType:
+            return _module
         return None
 
     def rule(objects: Objects, value: Any) -> str | None:
@@ -220,6 +223,12 @@ def _rule(torch: ModuleType) -> Rule:
         return f"treated {numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {told}"
 
     return treated
+
+
+def _module(objects: Objects, value: Any) -> str | None:
+    """Return which module it is; None where it cannot be found again."""
+    name = name_of(value)
+    return f"module {name}" if name else None
 
 
 def _operator(torch: ModuleType, objects: Objects, value: Any) -> str:

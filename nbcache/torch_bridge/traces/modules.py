@@ -1,0 +1,35 @@
+"""Finds modules again by name: those that are imported, and copies of Python's that Dynamo walks through."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+__all__ = ["module_named", "name_of", "names_for"]
+
+_COPY = "torch._dynamo.polyfills.{0}.py_{0}"
+"""Where Dynamo keeps the copy of a module of Python's that has no code in C, such as `operator`."""
+
+
+def module_named(name: str) -> Any:
+    """Return the module that `name_of` gives a name; None where there is none."""
+    if (found := sys.modules.get(name)) is not None:
+        return found
+    holder, _, module = name.rpartition(".py_")
+    if name != _COPY.format(module):
+        return None
+    return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{module}")
+
+
+def name_of(module: ModuleType) -> str:
+    """Return the name by which a module is found again; empty where it is not."""
+    return next((name for name in names_for(module.__dict__) if module_named(name) is module), "")
+
+
+def names_for(scope: dict[str, Any]) -> Iterator[str]:
+    """Return the names by which the module with these globals may be found."""
+    name = scope.get("__name__")
+    if isinstance(name, str):
+        yield from (name, _COPY.format(name))
