@@ -14,6 +14,7 @@ from soundness.eighth_attack import EIGHTH
 from soundness.ninth_attack import NINTH
 from soundness.restarts import Restarts
 from soundness.seventh_attack import SEVENTH
+from soundness.tenth_attack import TENTH
 from soundness.test_edits import difference, edited
 from soundness.traced import PARTLY, TRACED, UNTRACED
 
@@ -22,7 +23,14 @@ pytestmark = [pytest.mark.compile, pytest.mark.proof]
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"
-ATTACKED = {"held": HELD, "mended": MENDED, "seventh": SEVENTH, "eighth": EIGHTH, "ninth": NINTH}
+ATTACKED = {
+    "held": HELD,
+    "mended": MENDED,
+    "seventh": SEVENTH,
+    "eighth": EIGHTH,
+    "ninth": NINTH,
+    "tenth": TENTH,
+}
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:

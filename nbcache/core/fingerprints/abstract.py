@@ -5,17 +5,22 @@ from __future__ import annotations
 from _abc import _get_dump  # type: ignore[import-not-found]
 from abc import ABC, ABCMeta
 from collections.abc import Iterator
+from typing import Protocol
 
 __all__ = ["deciding", "registered"]
+
+_OF_NOTHING: tuple[object, ...] = (ABC, Protocol)
 
 
 def deciding(abstract: type) -> Iterator[type]:
     """Return the classes below an abstract one that have code of their own for what counts as an instance.
 
-    Of `ABC` itself nothing is an instance.
+    Of `ABC` and `Protocol` themselves nothing is an instance.
     """
+    if any(abstract is each for each in _OF_NOTHING):
+        return
     below: type
-    for below in type.__subclasses__(abstract) if abstract is not ABC else ():
+    for below in type.__subclasses__(abstract):
         if "__subclasshook__" in vars(below) or type(below) is not type(abstract):
             yield below
         yield from deciding(below)

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain, pairwise
 from types import CodeType, ModuleType
@@ -17,6 +17,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import REST, Trace, names_to, value_to
 from nbcache.core.fingerprints.code_digest import lines_digest
+from nbcache.core.fingerprints.instances import protocol_attributes
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
@@ -155,7 +156,7 @@ def recorded(
         facts.append([f"{DEEPLY}{index}", deep.digest(values[index])])
         if not deep.covers(values[index]):
             raise Untold(f"Python reads a {type(values[index]).__qualname__}, which no fact tells")
-    asked = _asked(seen)
+    asked = _asked(seen, [*objects.classes(), *everything])
     places = _places(torch, objects, held, values, inlined)
     for module, name in chain(of_packages, places, _of_unreached(seen, asked)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
@@ -391,9 +392,12 @@ def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
         yield from ([module, *row] for row in names_of(objects, scope, sorted(found)))
 
 
-def _asked(seen: Seen) -> set[str]:
-    """Return the names by which code may have asked a module for something."""
+def _asked(seen: Seen, values: Iterable[Any]) -> set[str]:
+    """Return the names by which code may have asked a module for something, protocols among `values` too."""
     asked = {*seen.texts()}
+    for value in values:
+        if issubclass(type(value), type) and vars(value).get("_is_protocol"):
+            asked.update(protocol_attributes(value))  # of `isinstance(module, Protocol)`
     for code, _ in seen.codes.values():
         for each in () if _is_torchs(code) else within(code):
             asked.update(each.co_names)

@@ -346,6 +346,8 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
         found = builtin(self, tx, args, kwargs)
         if self.fn is str and is_here():  # by now, it is known what the arguments are
             seen.printed.update(name for each in args for name in _printed(each))
+        if (self.fn is str or self.fn is bytes) and is_here():
+            seen.codecs.update(_constants((*args[1:], *kwargs.values())))
         return found
 
     asked = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
