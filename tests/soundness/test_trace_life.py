@@ -10,8 +10,11 @@ from soundness.restarts import Restarts
 from soundness.test_edits import difference
 from soundness.test_trace_edits import ADOPTED, reasons
 
+from nbcache.torch_bridge import environment
+
 # Proofs, as in `test_trace_edits`.
 pytestmark = [pytest.mark.compile, pytest.mark.proof]
+RELEASE = environment.release(environment.torch_version() or "0.0")
 
 CHANGES = """
 import torch
@@ -316,6 +319,26 @@ def results(compile):
     assert adopts(second.run(program, tmp_path / "kernels"))[0]
     found = second.run(program.replace("break(False)", "break(True)"), tmp_path / "kernels")
     assert "Unsupported" in found["error"]
+
+
+@pytest.mark.skipif(RELEASE < (2, 15), reason="there it changes no graph of another function")
+def test_where_cuda_graphs_are_overridden_there_is_no_trace(
+    both: tuple[Restarts, Restarts], tmp_path: Path
+) -> None:
+    program = """
+import torch
+def f(x): return x + 1
+def results(compile):
+    with torch._dynamo.override_cudagraphs(fwd=False):
+        return [compile(f)(torch.ones(3))]
+"""
+    first, second = both
+    for machine in (first, first, second):
+        assert not any(adopts(machine.run(program, tmp_path / "kernels")))
+    plain = program.replace("with torch._dynamo.override_cudagraphs(fwd=False)", "if True")
+    first.run(plain, tmp_path / "kernels")
+    assert all(adopts(second.run(plain, tmp_path / "kernels")))
+    assert not any(adopts(second.run(program, tmp_path / "kernels")))
 
 
 def test_several_traces_under_a_key_are_each_adopted_where_they_fit(

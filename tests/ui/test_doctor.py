@@ -31,6 +31,7 @@ from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge, environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
+from nbcache.torch_bridge.traces.state import TESTED
 from nbcache.ui import doctor
 from nbcache.ui.display.rows import Check, CheckState
 from nbcache.ui.locate import Location
@@ -585,7 +586,7 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
     assert before["torch's folder"]["state"] == "ok"
     assert f"/{digest} (nbcache, for this environment)" in before["torch's folder"]["found"]
     assert "torch uses" in before["CPU"]["found"]
-    tested = torch.__version__.partition("+")[0] == "2.13.0"
+    tested = torch.__version__.partition("+")[0] in TESTED
     untested = f"off: not tested with torch {torch.__version__}; functions are traced in each kernel"
     assert before["traces"]["found"] == ("rerun" if tested else untested)
     assert after["torch's folder"]["state"] == "problem"

@@ -100,6 +100,9 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("hooks for all modules are set")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise Untold("it runs in a distributed program")
+    chosen = getattr(torch._dynamo.utils, "_get_cudagraph_override", None)  # since torch 2.15
+    if chosen is not None and chosen() is not None:
+        raise Untold("which graphs are CUDA graphs is overridden")
     if is_read():
         raise Untold("somebody reads what torch logs while it traces")
     yield f"torch {torch.__version__} {torch.version.git_version}"
