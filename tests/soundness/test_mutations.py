@@ -78,8 +78,9 @@ def test_no_trace_answers_for_a_mutant_whose_answer_is_another(
         if "error" in found and "error" in expected:
             continue
         if wrong := difference(found, expected):
-            if difference(second.run(mutant.source, tmp_path / "eager", eager=True), expected):
-                continue  # it answers otherwise each time: `random.seed()`
+            later = second.run(mutant.source, tmp_path / "eager", eager=True)
+            if not {"error"} & {*expected, *later} and difference(later, expected):
+                continue  # it answers differently each time: `random.seed()`
             cold = second.run(mutant.source, tmp_path / f"cold{number}")  # torch itself may answer otherwise
             both_fail = "error" in found and "error" in cold
             problems += [(mutant, wrong)] if not both_fail and difference(found, cold) else []

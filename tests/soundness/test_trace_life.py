@@ -265,7 +265,7 @@ def test_whatever_happens_after_an_adoption_the_answer_is_the_one_of_now(
     first, second = both
     first.run(program, tmp_path / "kernels")
     found = second.run(program, tmp_path / "kernels")
-    assert adopts(found)[0]
+    assert any(adopts(found))  # torch's profile of sizes has numbers that change be dynamic from the start
     assert not difference(found, second.run(program, tmp_path / "eager", eager=True))
 
 
@@ -334,11 +334,11 @@ def results(compile):
 """
     first, second = both
     for machine in (first, first, second):
-        assert not any(adopts(machine.run(program, tmp_path / "kernels")))
+        assert adopts(machine.run(program, tmp_path / "kernels")) == [False]
     plain = program.replace("with torch._dynamo.override_cudagraphs(fwd=False)", "if True")
     first.run(plain, tmp_path / "kernels")
-    assert all(adopts(second.run(plain, tmp_path / "kernels")))
-    assert not any(adopts(second.run(program, tmp_path / "kernels")))
+    assert adopts(second.run(plain, tmp_path / "kernels")) == [True]
+    assert adopts(second.run(program, tmp_path / "kernels")) == [False]
 
 
 def test_several_traces_under_a_key_are_each_adopted_where_they_fit(

@@ -9,15 +9,13 @@ from typing import Protocol
 
 __all__ = ["deciding", "registered"]
 
-_OF_NOTHING: tuple[object, ...] = (ABC, Protocol)
-
 
 def deciding(abstract: type) -> Iterator[type]:
     """Return the classes below an abstract one that have code of their own for what counts as an instance.
 
-    Of `ABC` and `Protocol` themselves nothing is an instance.
+    Of `ABC` and `Protocol` there are none: classes inherit from them, and nobody asks for their instances.
     """
-    if any(abstract is each for each in _OF_NOTHING):
+    if abstract is ABC or abstract is Protocol:
         return
     below: type
     for below in type.__subclasses__(abstract):

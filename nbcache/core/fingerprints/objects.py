@@ -123,13 +123,16 @@ class Objects:
         most: int = _MOST_OBJECTS,
         deeply: bool = False,
         are_deep: Callable[[type], bool] = lambda kind: False,
+        scope_name: Callable[[dict[str, Any]], str] = lambda scope: "",
     ) -> None:
         """`rules` come before everything else; attributes that are `ignored` don't count.
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
         `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
         `deeply` has instances count whole that instances hold; `are_deep` tells types of which that is so.
+        `scope_name` returns the name by which a function's globals are found; empty where they are not.
         """
+        self._scope_name = scope_name
         self._are_deep = are_deep
         self._most = most
         self._deeply = deeply
@@ -325,7 +328,7 @@ class Objects:
         return self._join(
             f"function {function.__qualname__}",
             f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
-            f"{function.__globals__.get('__name__')}",
+            f"{function.__globals__.get('__name__')} {self._scope_name(function.__globals__)}",
             code_digest(function.__code__),
             self.digest(function.__defaults__),
             self.digest(function.__kwdefaults__),

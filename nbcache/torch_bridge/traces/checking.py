@@ -18,6 +18,7 @@ from nbcache.torch_bridge.traces.facts import (
     fact_of,
     found_at,
     is_whole,
+    names_held,
     names_of,
     same_objects,
     scope_of,
@@ -146,7 +147,7 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
     asked = names_from(trace.asked)
     for module, names in trace.attributes:
         held: dict[str, Any] = getattr(module_named(module), "__dict__", {})
-        had, has = names_from(names), asked & held.keys()
+        had, has = names_from(names), names_held(held, asked)
         if there := sorted(has - had):
             raise Untold(f"{there[0]} of the module {module} was not there before")
         if gone := sorted(had - has):

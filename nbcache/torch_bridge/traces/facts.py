@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ __all__ = [
     "fact_of",
     "found_at",
     "is_whole",
+    "names_held",
     "names_of",
     "place_of",
     "same_objects",
@@ -191,6 +191,15 @@ def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -
     return rows
 
 
+def names_held(scope: Mapping[str, Any], asked: Set[str]) -> set[str]:
+    """Return which of the names that are asked for a module has; of one that is None, that it is, too.
+
+    A method of a protocol that is None there does not fit it.
+    """
+    held = asked & scope.keys()
+    return held | {f"{name} is None" for name in held if scope[name] is None}
+
+
 def place_of(value: Any) -> tuple[str, str] | None:
     """Return the module and the qualified name under which a function or class is found; None elsewhere."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -204,7 +213,7 @@ def place_of(value: Any) -> tuple[str, str] | None:
 
 def found_at(module: str, name: str) -> Any:
     """Return what is found under a qualified name in a module that is imported; Untold where nothing is."""
-    found: Any = sys.modules.get(module, ABSENT)
+    found: Any = module_named(module)
     for part in name.split("."):
         if isinstance(found, types.ModuleType):
             found = found.__dict__.get(part, ABSENT)

@@ -353,26 +353,33 @@ class Traces:
         return output
 
     def _record(self, call: _Call, frame: Frame, output: Any, seen: Seen, seconds: float) -> None:
+        """Store the trace of a frame, or that it has none. Nothing may be raised: torch calls this."""
         try:
-            if not all(call.graphs.values()):
-                raise Untold("its graph depends on more than torch's keys hold")
-            trace = recorded(self._torch, call.key, frame, output, seen, call.graphs, call.inputs)
-            if call.compared is not None:
-                self._compare(call, call.compared, trace)
-                return
-            trace = replace(trace, seconds=round(seconds, 3), **_told_of_break(call.broke, frame.code))
-            artifact = Artifact(_TYPE, call.key, to_bytes(trace))
-            if (trial := self._later.trial) is not None:
-                trial.artifact = artifact
-                return
-            count_and_record(self._session, artifact, made=True)
-            self._note_rerun(call, artifact.digest)
-        except (Untold, Unknown, FormatError, RecursionError) as why:
-            self._refused(frame.code, why)
-            if call.compared is None and self._later.trial is None:
-                self._session.cache.record(NO_TRACE, call.key, str(why).encode("utf-8", "replace"), made=True)
+            try:
+                self._store(call, frame, output, seen, seconds)
+            except (Untold, Unknown, FormatError, RecursionError) as why:
+                self._refused(frame.code, why)
+                if call.compared is None and self._later.trial is None:
+                    told = str(why).encode("utf-8", "replace")
+                    self._session.cache.record(NO_TRACE, call.key, told, made=True)
         except Exception as error:
             self._fail("recording a trace", error)
+
+    def _store(self, call: _Call, frame: Frame, output: Any, seen: Seen, seconds: float) -> None:
+        """Store the trace of a frame, or compare it with the one that is stored; Untold where it has none."""
+        if not all(call.graphs.values()):
+            raise Untold("its graph depends on more than torch's keys hold")
+        trace = recorded(self._torch, call.key, frame, output, seen, call.graphs, call.inputs)
+        if call.compared is not None:
+            self._compare(call, call.compared, trace)
+            return
+        trace = replace(trace, seconds=round(seconds, 3), **_told_of_break(call.broke, frame.code))
+        artifact = Artifact(_TYPE, call.key, to_bytes(trace))
+        if (trial := self._later.trial) is not None:
+            trial.artifact = artifact
+            return
+        count_and_record(self._session, artifact, made=True)
+        self._note_rerun(call, artifact.digest)
 
     def _break_of(self, trace: Trace, code: CodeType) -> str | None:
         """Return why an adopted function ends in a graph break, and where."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-__all__ = ["module_named", "name_of", "names_for"]
+__all__ = ["module_named", "name_of", "scope_name"]
 
 _COPY = "torch._dynamo.polyfills.{0}.py_{0}"
 """Where Dynamo keeps the copy of a module of Python's that has no code in C, such as `operator`."""
@@ -25,11 +24,12 @@ def module_named(name: str) -> Any:
 
 def name_of(module: ModuleType) -> str:
     """Return the name by which a module is found again; empty where it is not."""
-    return next((name for name in names_for(module.__dict__) if module_named(name) is module), "")
+    name = scope_name(module.__dict__)
+    return name if name and module_named(name) is module else ""
 
 
-def names_for(scope: dict[str, Any]) -> Iterator[str]:
-    """Return the names by which the module with these globals may be found."""
+def scope_name(scope: dict[str, Any]) -> str:
+    """Return the name by which the module with these very globals is found; empty where it is not."""
     name = scope.get("__name__")
-    if isinstance(name, str):
-        yield from (name, _COPY.format(name))
+    names = (name, _COPY.format(name)) if type(name) is str else ()
+    return next((each for each in names if getattr(module_named(each), "__dict__", None) is scope), "")

@@ -9,11 +9,12 @@ import os
 import re
 import sys
 import types
+from abc import ABC
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import chain, pairwise
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from nbcache.artifacts.traces import REST, Trace, names_to, value_to
 from nbcache.core.fingerprints.code_digest import lines_digest
@@ -30,13 +31,14 @@ from nbcache.torch_bridge.traces.facts import (
     builtins_of,
     fact_of,
     found_at,
+    names_held,
     names_of,
     place_of,
     same_objects,
 )
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
-from nbcache.torch_bridge.traces.modules import module_named, name_of, names_for
+from nbcache.torch_bridge.traces.modules import name_of, scope_name
 from nbcache.torch_bridge.traces.own_code import code_row, within
 from nbcache.torch_bridge.traces.packages import read_deeply, run_of_packages
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
@@ -144,6 +146,7 @@ def recorded(
     held = [*seen.held()]
     everything = [*values, *(value for value, _ in held)]
     _refuse_comparing(seen, values)
+    _refuse_bases(sources, values)
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
@@ -271,6 +274,13 @@ def _refuse_comparing(seen: Seen, values: Sequence[Any]) -> None:
         raise Untold("it asks whether two numbers, texts or tuples are the very same")
 
 
+def _refuse_bases(sources: Sources, values: Sequence[Any]) -> None:
+    """Raise Untold of code that may ask for instances of what classes only inherit from: see `deciding`."""
+    for (kind, *_), value in zip(sources.rows, values, strict=True):
+        if kind != "TypeMROSource" and (value is ABC or value is Protocol):
+            raise Untold(f"it reads {value.__name__} by a name")
+
+
 def _goes_through_set(code: CodeType) -> bool:
     """Tell whether code uses a set that it writes out for anything but `in`."""
     steps = steps_of(code)
@@ -374,8 +384,10 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
     """Return the name of the module whose globals these are; empty for the function's own."""
     if scope is frame.scope:
         return ""
-    for known in (*names_for(scope), *sys.modules):
-        if getattr(module_named(known), "__dict__", None) is scope:
+    if found := scope_name(scope):
+        return found
+    for known, module in [*sys.modules.items()]:
+        if getattr(module, "__dict__", None) is scope:
             return known
     raise Untold(f"it calls code of {scope.get('__name__')}, which is no module that is imported")
 
@@ -393,11 +405,14 @@ def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
 
 
 def _asked(seen: Seen, values: Iterable[Any]) -> set[str]:
-    """Return the names by which code may have asked a module for something, protocols among `values` too."""
+    """Return the names by which a module may have been asked for something.
+
+    Code does that, and so does `isinstance` for a protocol, if there is one among `values`.
+    """
     asked = {*seen.texts()}
     for value in values:
         if issubclass(type(value), type) and vars(value).get("_is_protocol"):
-            asked.update(protocol_attributes(value))  # of `isinstance(module, Protocol)`
+            asked.update(protocol_attributes(value), vars(value).get("__protocol_attrs__", ()))
     for code, _ in seen.codes.values():
         for each in () if _is_torchs(code) else within(code):
             asked.update(each.co_names)
@@ -407,7 +422,9 @@ def _asked(seen: Seen, values: Iterable[Any]) -> set[str]:
 
 def _of_unreached(seen: Seen, asked: Set[str]) -> Iterator[tuple[str, str]]:
     """Return what code may have read of modules that it came to by no name, such as those of defaults."""
-    modules = {module.__name__: module for module in seen.unreached_modules()}
+    modules = {name_of(module): module for module in seen.unreached_modules()}
+    if "" in modules:
+        raise Untold(f"the module {modules[''].__name__} cannot be found again")
     for name, module in sorted(modules.items()):
         yield from ((name, each) for each in sorted(asked & module.__dict__.keys()))
 
@@ -420,4 +437,4 @@ def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
         if not name:
             raise Untold(f"the module {module.__name__} cannot be found again")
         gate.check_module(module)
-        yield [name, names_to(asked & module.__dict__.keys())]
+        yield [name, names_to(names_held(module.__dict__, asked))]

@@ -20,7 +20,7 @@ from nbcache.torch_bridge.unnoticed import is_read
 
 __all__ = ["TESTED", "key_of", "options_of"]
 
-TESTED = ("2.13.0",)
+TESTED = ("2.13.0", "2.15.0")
 """The versions of torch that this was tested with, for those alone there are traces."""
 _CONFIGS = (
     *("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"),
@@ -102,7 +102,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("it runs in a distributed program")
     chosen = getattr(torch._dynamo.utils, "_get_cudagraph_override", None)  # since torch 2.15
     if chosen is not None and chosen() is not None:
-        raise Untold("which graphs are CUDA graphs is overridden")
+        raise Untold("torch._dynamo.override_cudagraphs is in force")
     if is_read():
         raise Untold("somebody reads what torch logs while it traces")
     yield f"torch {torch.__version__} {torch.version.git_version}"

@@ -12,7 +12,7 @@ from typing import Any
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code_digest import code_digest, hashed
 from nbcache.core.fingerprints.objects import Objects, Rule, full_name
-from nbcache.torch_bridge.traces.modules import name_of
+from nbcache.torch_bridge.traces.modules import name_of, scope_name
 
 __all__ = [
     "ANNOTATIONS",
@@ -144,6 +144,7 @@ def objects_for(torch: ModuleType, *, annotations: bool, deeply: bool = False) -
         counters=counters,
         deeply=deeply,
         are_deep=torch.utils._pytree.is_constant_class,
+        scope_name=scope_name,
     )
 
 

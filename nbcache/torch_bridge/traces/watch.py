@@ -23,6 +23,8 @@ __all__ = ["Seen", "watching"]
 
 _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
 """Values of which Dynamo may have asked for the type; once it looks at one, it makes another."""
+_GLOBALS = vars(types.FunctionType)["__globals__"]
+"""What reads the globals of a function. Dynamo gives it their source, and another value stands for them."""
 _OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
 """Where the classes are of what Dynamo makes for itself."""
 _ITERATED: tuple[Any, ...] = (
@@ -111,7 +113,8 @@ class Seen:
         return (guarded(source) for tracker, source in self._given() if self._is_lazy(tracker) is lazy)
 
     def _is_lazy(self, tracker: Any) -> bool:
-        return type(tracker).__name__ in _LAZY and id(tracker) not in self.hashed
+        reads_globals = object.__getattribute__(tracker, "__dict__").get("descriptor") is _GLOBALS
+        return (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
 
     def unguarded(self) -> set[Any]:
         """Return the sources that Dynamo does not guard: globals that code of the standard library reads."""
@@ -343,12 +346,13 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
 
     def call_builtin(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
-        found = builtin(self, tx, args, kwargs)
-        if self.fn is str and is_here():  # by now, it is known what the arguments are
-            seen.printed.update(name for each in args for name in _printed(each))
-        if (self.fn is str or self.fn is bytes) and is_here():
-            seen.codecs.update(_constants((*args[1:], *kwargs.values())))
-        return found
+        try:
+            return builtin(self, tx, args, kwargs)
+        finally:
+            if (self.fn is str or self.fn is bytes) and is_here():
+                # by now, it is known what the arguments are; what was raised, the code may catch
+                seen.printed.update(name for each in args for name in _printed(each))
+                seen.codecs.update(_constants((*args[1:], *kwargs.values())))
 
     asked = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
     comparing = {name: compare_op_handlers[name] for name in asked}
