@@ -19,7 +19,7 @@ FAILED = "failed"
 NO_TRACE = "no_trace"
 """Type of an artifact that says of a function, by the key of its traces, why it has none."""
 RERUN = "rerun"
-"""Type of an artifact that lists, by the key of a function's traces, what had run when torch made each."""
+"""Type of an artifact that lists traces of a function, under their key, each with what had run before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,7 +395,7 @@ class Traces:
     def _compare(self, call: _Call, stored: Candidate, traced: Trace) -> None:
         """Say how a stored trace that fits compares with what torch traces; where it differs, give all up."""
         differs = difference(stored.trace, traced)
-        self._session.emit(TraceAudited(**stamp(), differs=differs, other_cells=bool(call.place)))
+        self._session.emit(TraceAudited(**stamp(), differs=differs, ran_other_cells=bool(call.place)))
         name = f"{stored.trace.function}()"
         if not differs:
             self._note_rerun(call, stored.digest)

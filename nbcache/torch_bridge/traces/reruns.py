@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Reruns"]
 
 _MOST = 64
-"""How many lines are kept of a function, the newest first."""
+"""At how many places the traces of a function are remembered, the newest first."""
 _LINE = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
 """A place, and the digest of a trace that torch made there."""
 
