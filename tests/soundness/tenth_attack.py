@@ -43,17 +43,7 @@ def coded(text: str, base: str) -> Subject:
             return x * n
         results = infer(f, X)
         """,
-        [
-            *(edit(f'BASE = "{base}"', f'BASE = "{other}"') for other in bases if other != base),
-            edit(
-                f'BASE = "{base}"\n',
-                "",
-                "codecs.register(found)\n",
-                "",
-                '"a".encode("nbcache_codec10")\n',
-                "",
-            ),
-        ],
+        [edit(f'BASE = "{base}"', f'BASE = "{other}"') for other in bases if other != base],
     )
 
 
