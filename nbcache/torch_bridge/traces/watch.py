@@ -346,13 +346,18 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
 
     def call_builtin(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
+        by_codec = (self.fn is str or self.fn is bytes) and len(args) + len(kwargs) > 1
         try:
-            return builtin(self, tx, args, kwargs)
-        finally:
-            if (self.fn is str or self.fn is bytes) and is_here():
-                # by now, it is known what the arguments are; what was raised, the code may catch
-                seen.printed.update(name for each in args for name in _printed(each))
-                seen.codecs.update(_constants((*args[1:], *kwargs.values())))
+            found = builtin(self, tx, args, kwargs)
+        except Exception:
+            if by_codec and is_here():  # the code may catch what is raised
+                seen.codecs.add(None)
+            raise
+        if by_codec and is_here():
+            seen.codecs.update(_constants((*args[1:], *kwargs.values())))
+        if self.fn is str and is_here():  # by now, it is known what the arguments are
+            seen.printed.update(name for each in args for name in _printed(each))
+        return found
 
     asked = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
     comparing = {name: compare_op_handlers[name] for name in asked}
