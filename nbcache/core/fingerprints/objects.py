@@ -186,11 +186,8 @@ class Objects:
         told = set()
         for abstract in classes.values():
             if issubclass(type(abstract), ABCMeta):
-                told |= {
-                    f"{full_name(each)} {full_name(abstract)}"
-                    for each in registered(abstract)
-                    if id(each) in classes
-                }
+                known = (each for each in registered(abstract) if id(each) in classes)
+                told |= {f"{full_name(each)} {full_name(abstract)}" for each in known}
                 told |= {f"{full_name(each)} decides" for each in deciding(abstract)}
         return hashed(sorted(told))
 

@@ -22,16 +22,15 @@ from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
 from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge.events import (
-    break_text,
     is_restoring_only,
     last_break,
     stamp,
     with_cells,
-    words_of_break,
 )
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.traces.adopting import Adopted, adopted
 from nbcache.torch_bridge.traces.audit import difference
+from nbcache.torch_bridge.traces.breaks import break_of, told_of_break
 from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.later import Candidate, Later
@@ -309,7 +308,7 @@ class Traces:
                         guards=len(trace.guards),
                         facts=facts,
                         once_seconds=trace.seconds,
-                        graph_break_reason=self._break_of(trace, frame.code),
+                        graph_break_reason=break_of(self._session, trace, frame.code),
                     )
                 )
                 return call.adopted.output
@@ -373,20 +372,13 @@ class Traces:
         if call.compared is not None:
             self._compare(call, call.compared, trace)
             return
-        trace = replace(trace, seconds=round(seconds, 3), **_told_of_break(call.broke, frame.code))
+        trace = replace(trace, seconds=round(seconds, 3), **told_of_break(call.broke, frame.code))
         artifact = Artifact(_TYPE, call.key, to_bytes(trace))
         if (trial := self._later.trial) is not None:
             trial.artifact = artifact
             return
         count_and_record(self._session, artifact, made=True)
         self._note_rerun(call, artifact.digest)
-
-    def _break_of(self, trace: Trace, code: CodeType) -> str | None:
-        """Return why an adopted function ends in a graph break, and where."""
-        if not trace.break_reason or not trace.break_line:
-            return trace.break_reason or None
-        line = code.co_firstlineno + trace.break_line - 1
-        return break_text(self._session, trace.break_reason, code.co_filename, line)
 
     def _note_rerun(self, call: _Call, digest: str) -> None:
         if call.place:
@@ -441,15 +433,3 @@ class Traces:
         if adopted is not None:
             adopted.take_back()
         self._fail("going on with a trace", error)
-
-
-def _told_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
-    """Return what a trace holds of the graph break that this code ends in."""
-    if reason is None:
-        return {}
-    told: dict[str, Any] = {"break_reason": words_of_break(reason.reason)}
-    stack = getattr(reason, "user_stack", None)
-    own = {line for *_, line in code.co_lines()}
-    if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own:
-        told["break_line"] = max(0, stack[-1].lineno - code.co_firstlineno + 1)
-    return told
