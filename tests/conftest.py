@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from jupyter_client.manager import KernelManager
 
-from support import compiler
+from support import compiler, kernel_ports
 from support.front_door import (
     CALL,
     DEFINE,
@@ -47,6 +47,13 @@ def _nothing_compiled_twice(tmp_path_factory: pytest.TempPathFactory, worker_id:
     """Have all tests share what the C++ compiler makes."""
     folder = tmp_path_factory.getbasetemp()
     compiler.put_first((folder if worker_id == "master" else folder.parent) / "compiled")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ports_of_their_own() -> Iterator[None]:
+    """Have no kernel die because another test took its port."""
+    with kernel_ports.slice_of_its_own():
+        yield
 
 
 @pytest.fixture

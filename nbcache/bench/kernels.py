@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -58,6 +59,10 @@ class BenchError(NbcacheError):
 
 class CellFailed(BenchError):
     """A cell raised an error, or its kernel died."""
+
+
+class KernelDied(CellFailed):
+    """A kernel's process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,7 @@ class Kernel:
                 reply = self._client.get_shell_msg(timeout=1.0)
             except queue.Empty:
                 if not self._manager.is_alive():
-                    raise CellFailed("the kernel died", where=self._last_words()) from None
+                    raise KernelDied("the kernel died", where=self._last_words()) from None
                 if time.monotonic() > until:
                     raise CellFailed(f"the kernel did not answer in {timeout:.0f} s") from None
                 continue
@@ -250,6 +255,28 @@ def kernel(
     It may be `forked` from a nursery, which is started before and ended after it. Raises BenchError where
     there is none, or it does not fit.
     """
+    with contextlib.ExitStack() as ending:
+        if forked:
+            ending.callback(_nursery, python, ["stop"], variables, cwd)
+            _nursery(python, ["start"], variables, cwd)
+        start = functools.partial(_started, python, home, variables, cwd, forked=forked)
+        try:
+            running = ending.enter_context(start())
+        except KernelDied:
+            # Another process may have been faster to take a port that jupyter_client had found free.
+            running = ending.enter_context(start())
+        if forked and not running.ask("__import__('sys').modules['nbcache.launcher'].__name__"):
+            status = json.loads(_nursery(python, ["status", "--json"], variables, cwd))
+            why = status["ordinary"]["why"] if status["ordinary"] else "it does not say why"
+            raise BenchError(f"the kernel was not forked from the nursery: {why}", where=python)
+        yield running
+
+
+@contextlib.contextmanager
+def _started(
+    python: str, home: Home, variables: Mapping[str, str], cwd: Path, *, forked: bool
+) -> Iterator[Kernel]:
+    """Start a kernel, and end it; CellFailed where it never answers."""
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import KernelManager
 
@@ -269,9 +296,6 @@ def kernel(
         connection_file=str(jupyter / "connection.json"),
     )
     with log.open("wb") as output, contextlib.ExitStack() as ending:
-        if forked:
-            ending.callback(_nursery, python, ["stop"], variables, cwd)
-            _nursery(python, ["start"], variables, cwd)
         started = time.perf_counter()
         ending.callback(_end, manager)
         manager.start_kernel(env=dict(variables), cwd=str(cwd), stdout=output, stderr=output)
@@ -281,10 +305,6 @@ def kernel(
         ending.callback(client.stop_channels)
         running = Kernel(manager, client, log, started)
         running.wait_until_ready()
-        if forked and not running.ask("__import__('sys').modules['nbcache.launcher'].__name__"):
-            status = json.loads(_nursery(python, ["status", "--json"], variables, cwd))
-            why = status["ordinary"]["why"] if status["ordinary"] else "it does not say why"
-            raise BenchError(f"the kernel was not forked from the nursery: {why}", where=python)
         yield running
 
 

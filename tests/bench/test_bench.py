@@ -45,7 +45,9 @@ from nbcache.core.model import Artifact, Environment, Manifest
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.environment import release, torch_version
 from nbcache.ui.terminal import parser as cli
+from support import kernel_ports
 from support.front_door import RunPython, run_interpreter
+from support.torch_versions import HAS_TRACES
 
 OWN = """\
 import torch
@@ -686,6 +688,19 @@ def test_a_kernel_that_dies_says_so(tmp_path: Path) -> None:
         running.run("import os; os._exit(3)")
 
 
+@pytest.mark.compile
+def test_a_kernel_whose_ports_were_taken_at_its_start_is_started_again(tmp_path: Path) -> None:
+    home = Home(tmp_path / "here")
+    home.empty()
+    variables = environment(home, os.environ, link_package(tmp_path))
+    with (
+        kernel_ports.taken() as given,
+        kernel(sys.executable, home, variables, tmp_path) as running,
+    ):
+        assert running.ask("'a' + 'b'") == "ab"
+    assert len(given) == 10
+
+
 def is_running(process: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
@@ -745,13 +760,12 @@ def test_traces_are_measured_where_they_are_asked_for(own: Path, isolated: dict[
         run["variant"]: [(graph["outcome"], graph.get("trace")) for graph in run["report"]["graphs"]]
         for run in subject["runs"]
     }
-    adopts = (torch_version() or "").partition("+")[0] == "2.13.0"
     assert found == {
         "restart": [("hit", None)],
         "cold-traced": [("miss", None)],
-        "traced": [("hit", "adopted" if adopts else None)],
+        "traced": [("hit", "adopted" if HAS_TRACES else None)],
     }
-    assert (subject["traced_sizes"]["trace_bytes"] > 0) == adopts
+    assert (subject["traced_sizes"]["trace_bytes"] > 0) == HAS_TRACES
     assert subject["sizes"]["trace_bytes"] == 0
     assert "with traces: " in done.stdout and "not traced: " not in done.stdout
 

@@ -9,7 +9,12 @@ from soundness.restarts import Restarts
 from soundness.test_edits import difference
 from soundness.test_trace_edits import ADOPTED, reasons
 
-pytestmark = [pytest.mark.compile, pytest.mark.proof, pytest.mark.xdist_group("architectures")]
+from support.torch_versions import needs_traces
+
+pytestmark = [
+    *(pytest.mark.compile, pytest.mark.proof, needs_traces),
+    pytest.mark.xdist_group("architectures"),
+]
 
 ADOPT = (
     *("albert", "bert", "clip_vision_model", "cohere", "convnext", "deberta-v2", "dinov2", "distilbert"),

@@ -17,8 +17,10 @@ from soundness.tenth_attack import TENTH
 from soundness.test_edits import difference, edited
 from soundness.traced import PARTLY, TRACED, UNTRACED
 
+from support.torch_versions import needs_traces
+
 # Proofs, since each row takes many restarts. All workers share them, and each makes the fixtures for itself.
-pytestmark = [pytest.mark.compile, pytest.mark.proof]
+pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
 
 ADOPTED = "not traced: "
 AGREES = "traced again: its trace was audited, and agrees"

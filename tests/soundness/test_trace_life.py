@@ -11,9 +11,10 @@ from soundness.test_edits import difference
 from soundness.test_trace_edits import ADOPTED, reasons
 
 from nbcache.torch_bridge import environment
+from support.torch_versions import needs_traces
 
 # Proofs, as in `test_trace_edits`.
-pytestmark = [pytest.mark.compile, pytest.mark.proof]
+pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
 RELEASE = environment.release(environment.torch_version() or "0.0")
 
 CHANGES = """

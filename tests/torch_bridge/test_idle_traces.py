@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from support.front_door import LOAD, LOG, REPORTS, SESSION, SET_UP, Environ, Kernel
+from support.torch_versions import needs_traces
 
-pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("prewarm")]  # for its fixtures
+pytestmark = [
+    *(pytest.mark.compile, needs_traces),
+    pytest.mark.xdist_group("prewarm"),  # for its fixtures
+]
 
 StartKernel = Callable[[Environ], Kernel]
 

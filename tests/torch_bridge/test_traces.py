@@ -24,8 +24,9 @@ from support.front_door import (
     run_interpreter,
     shown,
 )
+from support.torch_versions import needs_traces
 
-pytestmark = pytest.mark.compile
+pytestmark = [pytest.mark.compile, needs_traces]
 
 ON = "%nbcache config trace=on audit=0"
 OFF = "%nbcache config trace=off"

@@ -31,7 +31,6 @@ from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge, environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
-from nbcache.torch_bridge.traces.state import TESTED
 from nbcache.ui import doctor
 from nbcache.ui.display.rows import Check, CheckState
 from nbcache.ui.locate import Location
@@ -39,6 +38,7 @@ from support.front_door import LOAD, RunCells, RunPython, printed, run_interpret
 from support.people import Person, unsigned
 from support.redis_servers import RedisServer
 from support.testing import FailingStore, FakeBridge
+from support.torch_versions import HAS_TRACES
 
 OK, NOTE, PROBLEM = CheckState
 
@@ -586,9 +586,8 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
     assert before["torch's folder"]["state"] == "ok"
     assert f"/{digest} (nbcache, for this environment)" in before["torch's folder"]["found"]
     assert "torch uses" in before["CPU"]["found"]
-    tested = torch.__version__.partition("+")[0] in TESTED
     untested = f"off: not tested with torch {torch.__version__}; functions are traced in each kernel"
-    assert before["traces"]["found"] == ("rerun" if tested else untested)
+    assert before["traces"]["found"] == ("rerun" if HAS_TRACES else untested)
     assert after["torch's folder"]["state"] == "problem"
     assert "/elsewhere: nbcache only watches there" in after["torch's folder"]["found"]
 

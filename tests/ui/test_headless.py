@@ -12,6 +12,8 @@ from typing import Any
 import nbformat
 import pytest
 
+from nbcache.ui.terminal import headless
+from support import kernel_ports
 from support.front_door import KERNEL, kernel_specs, run_interpreter
 
 pytestmark = pytest.mark.compile
@@ -101,3 +103,18 @@ def test_a_cell_that_fails_is_told_by_its_place_in_the_file_whatever_else_fails(
         1,
         "cell 2: ZeroDivisionError: division by zero",
     )
+
+
+def test_a_kernel_whose_ports_were_taken_at_its_start_is_started_again(
+    isolated: dict[str, str], tmp_path: Path
+) -> None:
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), tmp_path / "model.ipynb"
+    )
+    told: list[str] = []
+    with kernel_ports.taken() as given:
+        done = headless.run(tmp_path / "model.ipynb", isolated, say=told.append)
+
+    assert len(given) == 10
+    assert told[0] == "its kernel did not start, and is started again"
+    assert done.error == "cell 1: ZeroDivisionError: division by zero"

@@ -107,7 +107,8 @@ def run(
             ) from error
 
     error_text, said, at = None, None, "its start"
-    with _kernel(client, path, {**os.environ, **environ, "NBCACHE_NOTEBOOK": str(path.resolve())}):
+    env = {**os.environ, **environ, "NBCACHE_NOTEBOOK": str(path.resolve())}
+    with _kernel(client, path, env, say):
         try:
             if not loads:
                 load()
@@ -135,13 +136,17 @@ def run(
 
 
 @contextlib.contextmanager
-def _kernel(client: NotebookClient, path: Path, env: Mapping[str, str]) -> Iterator[None]:
+def _kernel(
+    client: NotebookClient, path: Path, env: Mapping[str, str], say: Callable[[str], None]
+) -> Iterator[None]:
     """Start a notebook's kernel, and end it; SnapshotError where it is none that can run torch."""
     from jupyter_client.kernelspec import NoSuchKernel
 
+    name = client.kernel_name
     with contextlib.ExitStack() as running:
         try:
-            spec = client.create_kernel_manager().kernel_spec
+            manager = client.create_kernel_manager()
+            name, spec = manager.kernel_name, manager.kernel_spec
             language = spec.language if spec is not None else ""
             if language and "python" not in language.lower():
                 raise SnapshotError(
@@ -149,7 +154,12 @@ def _kernel(client: NotebookClient, path: Path, env: Mapping[str, str]) -> Itera
                     where=str(path),
                     next_step="choose a kernel of Python's in Jupyter",
                 )
-            running.enter_context(client.setup_kernel(env=dict(env)))
+            try:
+                running.enter_context(client.setup_kernel(env=dict(env)))
+            except RuntimeError:
+                # Another process may have been faster to take a port that jupyter_client had found free.
+                say("its kernel did not start, and is started again")
+                running.enter_context(client.setup_kernel(env=dict(env)))
         except NoSuchKernel as error:
             raise SnapshotError(
                 f"there is no kernel {error.name!r} here",
@@ -158,7 +168,7 @@ def _kernel(client: NotebookClient, path: Path, env: Mapping[str, str]) -> Itera
             ) from error
         except (OSError, RuntimeError) as error:
             raise SnapshotError(
-                f"its kernel {client.kernel_name!r} does not start: {one_line(str(error))}",
+                f"its kernel {name!r} does not start: {one_line(str(error))}",
                 where=str(path),
                 next_step="start it in Jupyter, or choose another there",
             ) from error

@@ -1,0 +1,12 @@
+"""What there is with the torch that the tests run on."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+
+from nbcache.torch_bridge.traces.state import TESTED
+
+HAS_TRACES = version("torch").partition("+")[0] in TESTED
+needs_traces = pytest.mark.skipif(not HAS_TRACES, reason="there are no traces with this torch")
