@@ -15,6 +15,8 @@ from soundness.test_edits import difference
 from soundness.test_trace_edits import ADOPTED, reasons
 from soundness.traced import PARTLY, TRACED
 
+from support.torch_versions import needs_traces
+
 SUBJECTS = {
     name: subject
     for name, subject in (TRACED | PARTLY | ATTACKS).items()
@@ -57,6 +59,7 @@ def adopted(answer: dict[str, Any]) -> list[bool]:
 
 @pytest.mark.proof
 @pytest.mark.compile
+@needs_traces
 @pytest.mark.parametrize(
     "name",
     [
