@@ -184,6 +184,11 @@ HIDDEN = {
         ),
         *("k", "j"),
     ),
+    "digits of a number": ("K = 10 ** 5000 + {}\ndef target(x): return x * K", *("1", "2")),
+    "digits of a member": (
+        "class N(int): pass\nK = N(10 ** 5000 + {})\ndef target(x): return x * K",
+        *("1", "2"),
+    ),
     "sign of a NaN": ("K = {}\ndef target(x): return x * K", *("float('nan')", "-float('nan')")),
     "registry": (
         (

@@ -195,6 +195,15 @@ def test_a_nan_is_unknown_and_its_sign_counts_in_code() -> None:
     assert code_digest(codes[0]) != code_digest(codes[1])
 
 
+def test_a_number_counts_however_many_digits_it_has() -> None:
+    class Number(int):
+        pass
+
+    many = 10**5000
+    for made in (int, Number, lambda each: {each}, lambda each: {(1, each): 1}):
+        assert digest(made(many)) == digest(made(10**5000)) != digest(made(many + 1))  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("name", ["k", "z"])
 def test_a_protocol_counts_by_what_it_has_annotations_of_alone(name: str) -> None:
     source = """

@@ -10,6 +10,7 @@ import pytest
 from soundness.attacked import HELD, MENDED
 from soundness.attacks import ATTACKS
 from soundness.eighth_attack import EIGHTH
+from soundness.eleventh_attack import ELEVENTH
 from soundness.ninth_attack import NINTH
 from soundness.restarts import Restarts
 from soundness.seventh_attack import SEVENTH
@@ -38,6 +39,7 @@ ATTACKED = {
     "eighth": EIGHTH,
     "ninth": NINTH,
     "tenth": TENTH,
+    "eleventh": ELEVENTH,
 }
 
 

@@ -11,6 +11,15 @@ from soundness.subjects import Subject, edit, subject
 __all__ = ["PARTLY", "TRACED", "UNTRACED"]
 
 TRACED: dict[str, Subject] = {
+    "a number of many digits": subject(
+        """\
+        class C: many, p = 10 ** 5000, 2.0
+        def f(x, k=10 ** 5001): return x * C.p
+        results = infer(f, X)
+        """,
+        [edit("2.0", "3.0"), edit("10 ** 5000", "10 ** 5002"), edit("k=10 ** 5001", "k=10 ** 5003")],
+        [edit("results =", "unrelated = 3\nresults =")],
+    ),
     "body": subject(
         """\
         def f(x):
@@ -707,6 +716,14 @@ PARTLY: dict[str, Subject] = {
 """Programs with functions that have no trace, and others that torch makes of what is left of them."""
 
 UNTRACED: dict[str, Subject] = {
+    "precision of float32": subject(
+        """\
+        torch.backends.fp32_precision = "ieee"
+        def f(x): return x * 2
+        results = infer(f, X)
+        """,
+        [edit('"ieee"', '"tf32"'), edit("x * 2", "x * 3")],
+    ),
     "attribute of no name": subject(
         """\
         class C: pass

@@ -43,7 +43,7 @@ from nbcache.core.fingerprints.instances import (
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, Known, contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
-__all__ = ["Fingerprint", "Rule", "Unknown", "exact"]
+__all__ = ["Fingerprint", "Rule", "Unknown", "exact", "exact_int"]
 
 Rule = Callable[["Fingerprint", Any], bool]
 """Adds a value of a type of its own to a fingerprint and returns True, or returns False."""
@@ -53,6 +53,8 @@ _MOST_VALUES = 20_000
 _MOST_DEPTH = 120
 """Of values within values; Python's own limit is some five times as far away."""
 _MOST_BYTES = 1 << 20
+_MOST_BITS = 2_000
+"""Of numbers that are told in decimal: `sys.set_int_max_str_digits` allows 640 digits at least."""
 _PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _LEAVES = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
 """They do nothing to a result."""
@@ -326,7 +328,7 @@ class Fingerprint:
         self._names.append(" ".join(state))
         self._attributes(state)
         if native in _PLAIN or native is int:
-            text: Any = native.__repr__  # not what the class tells
+            text: Any = exact_int if native is int else native.__repr__  # not what the class tells
             self.note(text(value))
         elif native in _DICTIONARIES:
             pass
@@ -415,7 +417,12 @@ def exact(value: Any) -> str:
         return f"nan {struct.pack('>d', value).hex()}"
     if isinstance(value, complex) and value != value:
         return f"{exact(value.real)} {exact(value.imag)}"
-    return repr(value)
+    return repr(value) if type(value) is not int else exact_int(value)
+
+
+def exact_int(value: int) -> str:
+    """Return a number as text, also where Python's `repr` refuses to, as it has too many digits."""
+    return int.__repr__(value) if int.bit_length(value) <= _MOST_BITS else f"0x{int.__format__(value, 'x')}"
 
 
 def _name(value: Any) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.abstract import deciding, registered
 from nbcache.core.fingerprints.code_digest import code_digest, hashed, value_digest
-from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.fingerprints.digests import Unknown, exact, exact_int
 from nbcache.core.fingerprints.instances import (
     has_dictionary,
     has_python,
@@ -75,6 +75,8 @@ _NO_INSTANCES: tuple[type, ...] = (
     *(staticmethod, classmethod, property, functools.partial, CACHED, range, slice, weakref.ref, _FIELD),
 )
 """Types of containers, of code, and of what wraps them."""
+_DEEP = (types.GenericAlias, types.MappingProxyType, types.UnionType, slice)
+"""Types that C compares with all that they hold."""
 _OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
 
 
@@ -103,7 +105,7 @@ class _Kind:
         """Whether a value counts whole, whoever holds it."""
         self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
         """Whether a value counts by its type alone where an instance holds it."""
-        self.is_deep = is_deep or issubclass(kind, Enum) or vars(kind).get("__module__") == "typing"
+        self.is_deep = is_deep or issubclass(kind, (Enum, *_DEEP)) or vars(kind).get("__module__") == "typing"
         """Whether a value counts with all that it holds, since Python compares and prints it so."""
         self.empty = _EMPTY.get(kind)
         """The digest of one that holds nothing; None where that depends on more."""
@@ -409,7 +411,7 @@ class Objects:
     def _instance_maker(self, kind: type) -> Callable[[Any], str]:
         native = native_class(kind)
         if native in _PLAIN:
-            text: Any = native.__repr__  # not what the class tells
+            text: Any = exact_int if native is int else native.__repr__  # not what the class tells
             return lambda value: self._join("plain", self.digest(kind), text(value), *self._held(value))
         if native is types.SimpleNamespace or (native is object and (kind is object or has_python(kind))):
             return lambda value: self._join("instance", self.digest(kind), *self._held(value))
@@ -428,7 +430,7 @@ def _plain(kind: type, value: Any) -> str:
     """Return the digest of a number, a text or a constant of Python's own; Unknown of a NaN."""
     if value != value:
         raise Unknown("it holds a NaN, which lists find by its identity")
-    text = f"{kind.__name__} {value!r}"
+    text = f"{kind.__name__} {exact_int(value) if kind is int else repr(value)}"
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {hashed([text])}"
 
 
@@ -440,7 +442,7 @@ def full_name(cls: type) -> str:
 def _name(value: Any) -> str | None:
     """Return what tells an element of a set from others in each process; None where nothing does."""
     if is_plain(value):
-        return f"{type(value).__name__} {value!r}"
+        return f"{type(value).__name__} {exact(value)}"
     if issubclass(type(value), (type, types.FunctionType, *DESCRIPTORS)):
         return f"{getattr(value, '__module__', None)}.{value.__qualname__}"
     if type(value) in (tuple, frozenset):

@@ -14,7 +14,7 @@ from typing import Any
 from nbcache.core.fingerprints.abstract import deciding
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
-from nbcache.core.installed import is_installed
+from nbcache.core.installed import is_installed, module_of_stdlib
 from nbcache.torch_bridge.traces.values import Untold, environment
 
 __all__ = ["check", "check_classes", "check_environment", "check_module", "is_of_environment", "is_users"]
@@ -26,6 +26,7 @@ _RUN_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
 """Methods that `isinstance`, `issubclass` and enumerations call, which Dynamo has Python do."""
 _UNSEEN = (CACHED, functools.partial, functools.partialmethod)
 """Types of what may stand in place of a method, and which Python calls without running its code anew."""
+_PROPERTIES = (functools.cached_property, property, types.DynamicClassAttribute)
 _READ_MORE = frozenset(
     {
         *("__build_class__", "__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash"),
@@ -104,13 +105,16 @@ def check_classes(classes: Iterable[type]) -> None:
             held = getattr(found, "__func__", found)
             if isinstance(held, _UNSEEN) and (name.startswith("__") or name in _RUN_OF_CLASSES):
                 raise Untold(f"it may call {cls.__qualname__}.{name}(), which is a {type(held).__qualname__}")
-            if issubclass(type(found), property) and _runs_unseen(found) and _is_users(cls):
-                raise Untold(f"it may read {cls.__qualname__}.{name}, which no code of Python's returns")
+            if issubclass(type(found), _PROPERTIES) and _runs_unseen(found) and _is_users(cls):
+                raise Untold(f"it may read {cls.__qualname__}.{name}, which no code of yours returns")
 
 
-def _runs_unseen(made: property) -> bool:
-    """Tell whether what a property returns comes from something else than a function in Python."""
-    return made.fget is not None and not isinstance(made.fget, types.FunctionType)
+def _runs_unseen(made: Any) -> bool:
+    """Tell whether what a property returns comes from C, or from the standard library."""
+    function = made.func if isinstance(made, functools.cached_property) else made.fget
+    if not isinstance(function, types.FunctionType):
+        return function is not None
+    return bool(module_of_stdlib(function.__code__.co_filename))
 
 
 def _is_users(cls: type) -> bool:

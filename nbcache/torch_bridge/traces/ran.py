@@ -23,7 +23,8 @@ class Ran:
     def __init__(self, *, notes: bool = True) -> None:
         """Unless it `notes`, it does nothing: on Python 3.11 that takes half as long again as to trace."""
         self._notes = notes
-        self._codes: dict[types.CodeType, None] = {}
+        self._codes: dict[int, types.CodeType] = {}
+        """By id: code that was made of the same text is equal."""
         self._profile = None if _MONITORING else cProfile.Profile(subcalls=False, builtins=False)
         self._tool = 0
 
@@ -45,7 +46,7 @@ class Ran:
         def started(code: types.CodeType, offset: int) -> Any:
             if threading.get_ident() != here:
                 return None
-            codes[code] = None
+            codes[id(code)] = code
             return disable
 
         self._tool = next(number for number in _TOOLS if _MONITORING.get_tool(number) is None)
@@ -67,6 +68,6 @@ class Ran:
     def codes(self) -> Iterator[types.CodeType]:
         """Return the code that was run, each once."""
         if self._profile is None:
-            return iter(self._codes)
+            return iter(self._codes.values())
         entries = self._profile.getstats()
         return (each.code for each in entries if isinstance(each.code, types.CodeType))

@@ -132,7 +132,7 @@ def _backends(torch: ModuleType) -> Iterator[tuple[str, Any]]:
             cuda.cudnn_sdp_enabled(),
         ),
     )
-    yield "cudnn", (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
+    yield "cudnn", (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
     yield "mkldnn", torch.backends.mkldnn.enabled
 
 

@@ -6,7 +6,7 @@ import os
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
@@ -58,7 +58,9 @@ _TRACING_RULES = (
     "_polyfilled_function_ids",
 )
 """Sets of the ids of functions that Dynamo treats in a way of their own."""
-
+_COMPARING = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__")
+_COMPARED_AS_TOLD = ("datetime", "decimal", "re")
+"""Modules of the types that torch itself has C compare."""
 
 IDENTITY = "="
 """The place of the fact that says which objects were the very same."""
@@ -143,8 +145,22 @@ def objects_for(torch: ModuleType, *, annotations: bool, deeply: bool = False) -
         annotations=annotations,
         counters=counters,
         deeply=deeply,
-        are_deep=torch.utils._pytree.is_constant_class,
+        are_deep=partial(_are_deep, torch.utils._pytree),
         scope_name=scope_name,
+    )
+
+
+def _are_deep(pytree: ModuleType, kind: type) -> bool:
+    """Tell whether Dynamo has C compare such objects, with all that they hold, as somebody has allowed."""
+    from torch._dynamo.variables import user_defined
+
+    allowed = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
+    methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
+    return bool(pytree.is_constant_class(kind)) or any(
+        type(each) is WrapperDescriptorType
+        and each in allowed
+        and each.__objclass__.__module__ not in _COMPARED_AS_TOLD
+        for each in methods
     )
 
 

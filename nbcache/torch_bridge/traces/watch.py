@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import functools
-import os
-import re
 import sys
 import types
 from collections import OrderedDict
@@ -15,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
-from nbcache.torch_bridge.traces.gate import is_users
+from nbcache.torch_bridge.traces.judged import TORCHS, Judged
 from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.sources import guarded
 
@@ -36,17 +33,6 @@ _NOT_HELD: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of what only walks through something else."""
-_MADE = ("<eval_with_key", "<lambdify")
-"""Where code is that torch makes."""
-_TORCHS = frozenset(
-    {
-        *("IPython", "comm", "filelock", "fsspec", "functorch", "ipykernel", "jinja2", "jupyter_client"),
-        *("markupsafe", "mpmath", "networkx", "numpy", "optree", "psutil", "sympy", "tornado", "torch"),
-        *("torchgen", "traitlets", "triton", "typing_extensions", "zmq"),
-    }
-)
-"""Packages that torch and a kernel run of their own accord."""
-_DISTRIBUTED = os.path.join("torch", "distributed", "")
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
 _AS_IT_IS = 3
 """The depth from which on a container counts by itself."""
@@ -86,24 +72,12 @@ class Seen:
 
     def note_run(self, codes: Iterable[types.CodeType]) -> None:
         """Note code that Python ran, rather than Dynamo."""
-        ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
-        modules = {
-            str(object.__getattribute__(module, "__dict__").get("__file__")): name
-            for name, module in [*sys.modules.items()]
-            if issubclass(type(module), types.ModuleType)
-        }
-        for code in codes:
-            package = _package_of(code.co_filename)
-            if code.co_name == "__getattr__" and _DISTRIBUTED in code.co_filename:
-                self.ran.add(code)  # of wrappers, which hand on what they wrap
-            if package in _TORCHS or code.co_filename.startswith((ours, *_MADE)):
-                continue
-            if package:
-                self.ran_of_packages[code] = module = modules.get(code.co_filename, "")
-                if module:
-                    self.note_code(code, vars(sys.modules[module]))
-            elif _is_users(code):
-                self.ran.add(code)
+        judged = Judged(codes)
+        self.ran |= judged.refused
+        self.ran_of_packages.update(judged.of_packages)
+        for code, module in judged.of_packages.items():
+            if module:
+                self.note_code(code, vars(sys.modules[module]))
 
     def sources(self, *, lazy: bool = False) -> Iterator[Any]:
         """Return by which way each value was reached, where there is one; some more than once.
@@ -223,35 +197,6 @@ def _is_scope(value: dict[Any, Any]) -> bool:
     return module is not None and module.__dict__ is value
 
 
-@functools.cache
-def _package_of(file: str) -> str:
-    """Return the installed package that a file belongs to; empty for any other file."""
-    found = re.search("/(?:dist|site)-packages/([^/.]+)", file)
-    return found[1] if found else ""
-
-
-def _is_users(code: types.CodeType) -> bool:
-    """Tell whether code that Python ran is the user's, who may have made it of a text.
-
-    Methods that `dataclass` and `namedtuple` make are not; nor is a text that is run as a whole, since the
-    code that runs it counts.
-    """
-    if code.co_filename != "<string>":
-        return is_users(code)
-    made = code.co_name == "<module>" or code.co_qualname.startswith("__create_fn__")
-    return not (made or code in {*_of_namedtuples()})
-
-
-def _of_namedtuples() -> Iterator[types.CodeType]:
-    """Return the code that `namedtuple` has made."""
-    for cls in tuple.__subclasses__():
-        new = getattr(vars(cls).get("__new__"), "__func__", None)
-        if not isinstance(new, types.FunctionType):
-            continue
-        if str(new.__globals__.get("__name__")).startswith("namedtuple_"):
-            yield new.__code__
-
-
 def _members() -> dict[type, int]:
     """Return how many members the user's flags have: `A | B` makes one that stays."""
     found: dict[type, int] = {}
@@ -259,7 +204,7 @@ def _members() -> dict[type, int]:
     while classes:
         cls = classes.pop()
         classes += type.__subclasses__(cls)
-        if cls.__module__.partition(".")[0] not in (*_TORCHS, *sys.stdlib_module_names):
+        if cls.__module__.partition(".")[0] not in (*TORCHS, *sys.stdlib_module_names):
             found[cls] = len(vars(cls).get("_value2member_map_", ()))
     return found
 
