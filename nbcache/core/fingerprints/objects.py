@@ -227,9 +227,8 @@ class Objects:
             self._held_by_instance, self._deeply = before, deeply
 
     def _kind(self, type_: type) -> _Kind:
-        deep = self._are_deep(type_)
-        found = self._kinds[type_] = _Kind(type_, self._values, self._maker(type_), is_deep=deep)
-        return found
+        made = _Kind(type_, self._values, self._maker(type_), is_deep=self._are_deep(type_))
+        return self._kinds.setdefault(type_, made)
 
     def _counted(self, value: Any, kind: _Kind) -> str:
         key = id(value), self._held_by_instance, self._deeply
