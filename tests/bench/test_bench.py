@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from nbcache.artifacts.store import ArtifactStore
 from nbcache.bench import command, kept, options, runner
 from nbcache.bench.chart import bars_of, draw
 from nbcache.bench.interrupts import interruptible, told_as_interrupt
-from nbcache.bench.kernels import BenchError, CellFailed, Home, environment, kernel, link_package
+from nbcache.bench.kernels import BenchError, CellFailed, Home, Kernel, environment, kernel, link_package
 from nbcache.bench.options import (
     COMPILE_MODES,
     FULL,
@@ -650,11 +651,17 @@ def test_prewarming_is_waited_for_until_it_is_over() -> None:
     assert state("running", most=0.0) == "running"
 
 
-def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.fixture
+def fresh(tmp_path: Path) -> AbstractContextManager[Kernel]:
+    """Return what starts a kernel in folders of its own, and ends it."""
     home = Home(tmp_path / "here")
     home.empty()
     variables = environment(home, os.environ, link_package(tmp_path))
-    with kernel(sys.executable, home, variables, tmp_path) as running:
+    return kernel(sys.executable, home, variables, tmp_path)
+
+
+def test_a_kernel_runs_cells_answers_and_leaves_no_process(fresh: AbstractContextManager[Kernel]) -> None:
+    with fresh as running:
         cell = running.run(
             "import subprocess, time; time.sleep(0.2); child = subprocess.Popen(['sleep', '600'])"
         )
@@ -677,26 +684,19 @@ def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> No
 
 
 @pytest.mark.compile
-def test_a_kernel_that_dies_says_so(tmp_path: Path) -> None:
-    home = Home(tmp_path / "here")
-    home.empty()
-    variables = environment(home, os.environ, link_package(tmp_path))
+def test_a_kernel_that_dies_says_so(fresh: AbstractContextManager[Kernel]) -> None:
     with (
-        kernel(sys.executable, home, variables, tmp_path) as running,
+        fresh as running,
         pytest.raises(CellFailed, match="the kernel died"),
     ):
         running.run("import os; os._exit(3)")
 
 
 @pytest.mark.compile
-def test_a_kernel_whose_ports_were_taken_at_its_start_is_started_again(tmp_path: Path) -> None:
-    home = Home(tmp_path / "here")
-    home.empty()
-    variables = environment(home, os.environ, link_package(tmp_path))
-    with (
-        kernel_ports.taken() as given,
-        kernel(sys.executable, home, variables, tmp_path) as running,
-    ):
+def test_a_kernel_whose_ports_were_taken_at_its_start_is_started_again(
+    fresh: AbstractContextManager[Kernel],
+) -> None:
+    with kernel_ports.taken() as given, fresh as running:
         assert running.ask("'a' + 'b'") == "ab"
     assert len(given) == 10
 

@@ -36,19 +36,8 @@ _COMPARE = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__rep
 _MAKE = frozenset(
     f"__{name}__"
     for name in (
-        *(
-            "class_getitem",
-            "del",
-            "delattr",
-            "delitem",
-            "enter",
-            "exit",
-            "getnewargs",
-            "init",
-            "init_subclass",
-            "missing",
-        ),
-        *("new", "post_init", "prepare", "set_name", "setattr", "setitem"),
+        *("class_getitem", "del", "delattr", "delitem", "enter", "exit", "getnewargs", "init"),
+        *("init_subclass", "missing", "new", "post_init", "prepare", "set_name", "setattr", "setitem"),
     )
 )
 """Methods that tell nothing of what the objects within an object hold."""
@@ -93,8 +82,8 @@ def _package_of(file: str) -> str:
 def _is_users(code: types.CodeType) -> bool:
     """Tell whether code that Python ran is the user's, who may have made it of a text.
 
-    Methods that `dataclass` and `namedtuple` make are not; nor is a text that is run as a whole, since the
-    code that runs it counts.
+    Methods that `dataclass` and `namedtuple` make are not: see `_of_dataclasses`. Nor is a text that is run
+    as a whole, since the code that runs it counts.
     """
     if code.co_filename != "<string>":
         return is_users(code)
@@ -117,7 +106,7 @@ def _of_dataclasses() -> Iterator[types.CodeType]:
     """Return the code that `dataclass` has made for classes of the user's to compare and to print objects."""
     classes: list[type] = [object]
     met: set[type] = set()
-    known = {*TORCHS, *sys.stdlib_module_names, "nbcache"} - {"__main__"}
+    known = {*TORCHS, *sys.stdlib_module_names, "nbcache"}
     while classes:
         new: set[type] = {*type.__subclasses__(classes.pop())} - met
         met |= new
