@@ -14,6 +14,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from support import compiler, kernel_ports
+from support.environ import clean_own
 from support.front_door import (
     CALL,
     DEFINE,
@@ -39,7 +40,21 @@ if TYPE_CHECKING:
     from support.gpu_machines import Card, Machines
     from support.people import Person
 
+clean_own()
 pytest.register_assert_rewrite("support.testing")
+_LAST_LINES = 12
+"""Lines of each failure that are printed again at the end."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Print the names of failed tests, and their last lines, below all other output of a run."""
+    yield
+    failures = [*terminalreporter.getreports("error"), *terminalreporter.getreports("failed")]
+    for report in failures:
+        terminalreporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+        for line in report.longreprtext.splitlines()[-_LAST_LINES:]:
+            terminalreporter.write_line(f"    {line}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.environ import passed
+
 ROOT = Path(__file__).parents[1]
 FAKE = """\
 #!/bin/sh
@@ -22,9 +24,9 @@ esac
 
 def run_make(*arguments: str, folder: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
     """Run `make` as one does by hand, not as part of the `make` that runs the tests."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    environ = passed(os.environ) | more
     return subprocess.run(
-        ["make", *arguments], cwd=folder, env=environ | more, capture_output=True, text=True, check=False
+        ["make", *arguments], cwd=folder, env=environ, capture_output=True, text=True, check=False
     )
 
 

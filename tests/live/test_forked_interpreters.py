@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,34 @@ from support.front_door import RunCells, RunPython, environ_below, give_to_clien
 pytestmark = pytest.mark.compile
 
 
-def test_what_a_shell_tells_its_python_makes_no_kernel_import_torch_anew(
+SHELL = {
+    "COLUMNS": "30",
+    "FORCE_COLOR": "1",
+    "LD_PRELOAD": "libm.so.6",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "PYTHONUNBUFFERED": "1",
+    "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+}
+"""Variables of somebody's shell that libraries, reports and torch read."""
+
+
+def test_the_shell_that_starts_pytest_sets_no_variable_of_a_test() -> None:
+    code = "import os; from support import environ; environ.clean_own(); print(*os.environ)"
+    path = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    plain, within_shell = (
+        subprocess.run(command, env={**os.environ, **path, **more}, capture_output=True, check=True).stdout
+        for more in ({}, SHELL)
+    )
+    assert plain == within_shell
+
+
+def test_kernels_are_forked_whatever_the_shell_sets(
     run_cells: RunCells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
     environ = environ_below(tmp_path / "shell")
     give_to_client(environ, monkeypatch)
     assert printed(run_cells(["import sys; print('torch' in sys.modules)"], environ), 0) == "True\n"

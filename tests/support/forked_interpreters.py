@@ -55,12 +55,13 @@ def command(having: str) -> list[str]:
 
     These are `-c code`, or `-m module` and what that takes. The one that is forked ends with this process.
     """
+    from support.environ import passed  # as a script, this module has no package beside it
+
     folder = tempfile.TemporaryDirectory(prefix="interpreters-")
     path = f"{folder.name}/socket"
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(_READ)}
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", __file__, having, path],
-        env={**environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**passed(os.environ), "PYTHONPATH": str(Path(__file__).parents[2])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

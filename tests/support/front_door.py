@@ -27,6 +27,7 @@ from nbclient import NotebookClient
 
 import nbcache
 from support import forked_interpreters
+from support.environ import passed
 
 if TYPE_CHECKING:
     from nbcache.stores.base import Store
@@ -63,13 +64,8 @@ logging.getLogger("nbcache").setLevel("INFO")
 """Has `Lines.said` hold what nbcache logs from then on."""
 
 
-_FOREIGN = ("ATEN_", "IPYTHON", "JPY_", "JUPYTER", "NBCACHE_", "PYTHON", "TORCH", "TRITON_", "VSCODE_")
-"""Beginnings of environment variables that would make a test depend on where it is run."""
-
-
 def environ_below(folder: Path) -> dict[str, str]:
     """Return an environment for kernels and interpreters whose every folder is below `folder`; make them."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     jupyter = {
         "IPYTHONDIR": folder / "ipython",
         "JUPYTER_CONFIG_DIR": folder / "jupyter" / "config",
@@ -80,7 +76,7 @@ def environ_below(folder: Path) -> dict[str, str]:
     for each in (*jupyter.values(), folders["HOME"], folders["TMPDIR"]):
         each.mkdir(parents=True)
     return {
-        **environ,
+        **passed(os.environ),
         **{name: str(each) for name, each in (jupyter | folders).items()},
         "JUPYTER_PLATFORM_DIRS": "1",
         "NBCACHE_PREWARM": "off",  # or what a test finds would depend on how long cells let it wait

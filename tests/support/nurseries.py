@@ -36,7 +36,6 @@ class Place:
             "XDG_RUNTIME_DIR": str(folder),
         }
         self.environ["JPY_PARENT_PID"] = "99999"  # as in a terminal of Jupyter's; a kernel gets its own
-        self.environ.pop("PYTEST_CURRENT_TEST", None)  # with it ipykernel does not show what children print
         self.cwd = folder / "notebooks"
         self.cwd.mkdir()
         assert "installed:" in self.nbcache("install", "--user")

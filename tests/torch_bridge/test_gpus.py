@@ -17,6 +17,7 @@ import nbcache
 from nbcache.torch_bridge import environment, gpus, prewarm, sample
 from nbcache.torch_bridge.gpus import Found, Gpu
 from support import nvidia_driver
+from support.environ import passed
 from support.people import Person
 
 H100, H200, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "Tesla T4"
@@ -39,7 +40,7 @@ def ask(library: Path) -> Callable[..., list[Any]]:
     """Return a function that asks in a fresh interpreter: `ask(*gpus, **variables)`."""
 
     def ask(*named: str, **variables: str) -> list[Any]:
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+        plain = {name: value for name, value in passed(os.environ).items() if not name.startswith("CUDA_")}
         path = {"PYTHONPATH": str(Path(nbcache.__file__).parents[1])}
         environ = plain | path | nvidia_driver.shown_by(library, *named, **variables)
         done = subprocess.run([sys.executable, "-c", ASK], env=environ, capture_output=True, check=True)
