@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import os
+import signal
+import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["Pause", "Prewarming", "Slice", "SliceTime", "Steps"]
+__all__ = ["BackgroundProcess", "Pause", "Prewarming", "Slice", "SliceTime", "Steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,41 @@ class SliceTime:
     seconds: float
 
 
+class BackgroundProcess:
+    """A process that works only between cells: while a cell runs, it and its children are stopped.
+
+    They are a process group of the kernel's session, so that the system ends a stopped group with the kernel.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start the process; OSError where that fails."""
+        self._process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,  # so that the user's interrupts reach only the kernel
+        )
+
+    def exit_status(self) -> int | None:
+        """Return the exit status; None while the process is alive."""
+        return self._process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children; nothing happens where the process has ended."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def end(self, seconds: float) -> None:
+        """Have the process store what it has finished and end; wait for it for `seconds` at most."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+
 class Prewarming:
     """Runs the slices of `steps` one by one, and remembers how long each took.
 
@@ -59,12 +99,35 @@ class Prewarming:
         self.slices: list[SliceTime] = []
         self.seconds = 0.0
         """From the first slice to the end of the last one, and what was waited for in between."""
+        self._background: BackgroundProcess | None = None
+        self._cell_runs = False
+        self._lock = threading.Lock()
+
+    def begin_cell(self) -> None:
+        """Stop the background process until the next step: a cell needs the processor."""
+        with self._lock:
+            self._cell_runs = True
+            if self._background is not None:
+                self._background.send(signal.SIGSTOP)
+
+    def start_background(self, command: Sequence[str], environ: Mapping[str, str]) -> BackgroundProcess:
+        """Start the process that works between cells; OSError where that fails."""
+        process = BackgroundProcess(command, environ)
+        with self._lock:
+            self._background = process
+            if self._cell_runs:  # it began on another thread meanwhile
+                process.send(signal.SIGSTOP)
+        return process
 
     def step(self) -> Pause | None:
         """Run the next slice. Return what to wait for before the next step, or None for nothing.
 
         After the end, and once it has failed, it is always `Pause.CELL`.
         """
+        with self._lock:
+            if self._cell_runs and self._background is not None:
+                self._background.send(signal.SIGCONT)
+            self._cell_runs = False
         if self.state == "failed":
             return Pause.CELL
         if self._steps is None:

@@ -265,6 +265,7 @@ class Session:
         self._cell_began = self._clock()
         self._idle_since = None
         self.saving = True
+        self.prewarm.begin_cell()
         if (shared_client := self.shared_client) is not None:
             shared_client.level.begin_cell()
         self._tracker.begin_cell(cell)

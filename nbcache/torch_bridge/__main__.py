@@ -6,6 +6,7 @@ A kernel starts this in the background where its store has no sample yet; it giv
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -26,24 +27,38 @@ def _end_with(parent: int) -> None:
     """End this process when the kernel that started it has ended, however it did."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise SystemExit(1)
 
 
 def main(device: str) -> None:
-    """Compile the sample for `device`; what fails raises."""
+    """Compile the sample for `device`; what fails raises. SIGTERM and SIGHUP end it early.
+
+    Either way, the store keeps all graphs that were finished.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_POLITE)
     settings = replace(Settings.from_env(os.environ), trace="off")  # kernels are to trace the sample
     bridge = TorchBridge()
     session = Session(settings, bridge, DirectoryStore(settings.dir))
     session.start()
-    for step in bridge.prewarm(compiling_for=device):
-        if isinstance(step, Slice):
-            step.run()
-        else:
-            time.sleep(0.01)
-    session.close(_FLUSH_SECONDS)
+    try:
+        for step in bridge.prewarm(compiling_for=device):
+            if isinstance(step, Slice):
+                step.run()
+            else:
+                time.sleep(0.01)
+    finally:
+        session.close(_FLUSH_SECONDS)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except SystemExit:
+        os._exit(1)  # threads of torch's may still wait for a compiler

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from functools import partial
@@ -34,6 +33,8 @@ _SAMPLE_VERSION = 1
 
 _REST_SECONDS = 2.0
 """How long no cell must have run before a process is started: not amid cells that are run in a row."""
+_END_SECONDS = 1.0
+"""How long the end of a kernel waits for that process at most."""
 
 
 def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> Steps:
@@ -184,25 +185,15 @@ def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, 
     environ = {**os.environ, **session.settings.to_env()}
     command = [sys.executable, "-P", "-m", __package__, device]
     try:
-        process = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt of the user's is not for it
-        )
+        process = session.prewarm.start_background(command, environ)
     except OSError:
         return False
     try:
-        while process.poll() is None:
+        while (status := process.exit_status()) is None:
             yield Pause.SHORT
-        return process.returncode == 0
+        return status == 0
     finally:
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
+        process.end(_END_SECONDS)
 
 
 def _has_room() -> bool:

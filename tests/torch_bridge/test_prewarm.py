@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 
+from nbcache.artifacts.encoding import decode_entry, decode_ref
+from nbcache.stores.directory import DirectoryStore
 from support.front_door import CALL, DEFINE, LOAD, LOG, REPORTS, SESSION, SET_UP, Kernel, RunPython
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("prewarm")]  # for its fixtures
@@ -205,6 +209,57 @@ def test_a_variable_that_torch_has_read_already_is_warned_of(
     (notice,) = kernel.ask(f"{SESSION}.reports[-1].notices")
     assert notice.startswith("OMP_NUM_THREADS changed after nbcache had imported torch ahead")
     kernel.run("import torch; os.environ['OMP_NUM_THREADS'] = '2'")  # now it is the user's own import
+
+
+BACKGROUND = """\
+import psutil
+def background():
+    "Return the states of the process that compiles the sample, and of its children."
+    own = psutil.Process()
+    return {each.status() for child in own.children() for each in (child, *child.children(recursive=True))}
+"""
+
+
+def test_the_sample_is_compiled_only_between_cells_and_its_finished_graphs_stay(
+    with_headers: dict[str, str], start_kernel: StartKernel
+) -> None:
+    del with_headers["NBCACHE_PREWARM"]
+    store = DirectoryStore(with_headers["NBCACHE_DIR"])
+
+    def stored() -> set[str]:
+        refs = (
+            decode_ref(decode_entry(store.get(key) or b"", max_bytes=1 << 20)) for key in store.keys("ref/")
+        )
+        return {ref.key for ref in refs if ref.type == "inductor"}
+
+    before = stored()
+    kernel = start_kernel(with_headers)
+    kernel.run(BACKGROUND + LOAD)
+    kernel.wait_until("background()")
+    assert kernel.run("print(background())") == "{'stopped'}\n"
+    kernel.wait_until("background() - {'stopped'}")
+    while not (finished := stored() - before):
+        kernel.wait_until("True")
+    kernel.begin("import time; time.sleep(600)")  # the process is stopped while the kernel ends
+    kernel.end()
+    assert finished <= stored()
+
+
+def test_a_stopped_sample_compile_ends_with_its_killed_kernel(
+    with_headers: dict[str, str], start_kernel: StartKernel
+) -> None:
+    del with_headers["NBCACHE_PREWARM"]
+    kernel = start_kernel(with_headers)
+    kernel.run(BACKGROUND + LOAD)
+    kernel.wait_until("background()")
+    own = psutil.Process(kernel.ask("psutil.Process().pid"))
+    kernel.begin("import time; time.sleep(600)")
+    (child,) = own.children()
+    while child.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    own.kill()
+    psutil.wait_procs([child], timeout=60)
+    assert not child.is_running()
 
 
 def test_unloading_ends_it(with_headers: dict[str, str], start_kernel: StartKernel) -> None:
