@@ -16,6 +16,7 @@ from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers import cpp_kernels
 from nbcache.torch_bridge.providers.context import Context
+from support.front_door import RunPython
 
 LIBRARY = object()
 
@@ -92,3 +93,35 @@ def test_emptying_torchs_folder_leaves_what_says_whether_others_code_was_put_the
     assert not (folder / "fxgraph").exists() and not (folder / "other").exists()
     assert (folder / "new").exists()
     assert (folder / OWN).exists() == owned
+
+
+FORK = """
+import os, sys, threading
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "nbcache")
+shell.run_cell('''
+import torch
+@torch.compile
+def f(x): return x.sin() + 1
+f(torch.ones(4))
+''').raise_error()
+child = os.fork()
+if child == 0:
+    threading.Timer(120, os._exit, [2]).start()  # the bound of a hang
+    shell.run_cell('''
+@torch.compile
+def g(x): return x.cos() + 2
+g(torch.ones(4))
+''').raise_error()
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.compile
+def test_a_forked_child_compiles_though_its_parent_has_compiled(
+    with_headers: dict[str, str], run_python: RunPython
+) -> None:
+    """The threads of torch's compile pool are not there in the child."""
+    run_python(FORK, with_headers)

@@ -22,6 +22,7 @@ from nbcache.artifacts.types import BUNDLED
 from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest, sha256
 from nbcache.core.model import Artifact, Level
+from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import must_be_stored, stamp
@@ -101,6 +102,15 @@ class _Kernels:
         """By slot, files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
         self._restored: set[str] = set()
         """Those slots of them whose kernels were restored, from whomever."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """In a forked child, forget torch's pool of compiling threads and what its threads have not done.
+
+        None of these threads is there. torch (2.13) waits for them forever.
+        """
+        _forget(self._pending)
+        self._session.attempt("compiling in a forked process", _renew_pool)
 
     def load_async(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what loads a kernel; IncompleteGraph where a stored graph cannot have it."""
@@ -316,6 +326,19 @@ def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
             yield artifact
 
 
+def _forget(pending: set[tuple[Any, str]]) -> None:
+    """Remove these kernels from torch's in-process caches."""
+    for cls, name in tuple(pending):
+        cls.cache.pop(name, None)
+    pending.clear()
+
+
+def _renew_pool() -> None:
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.pool.cache_clear()
+
+
 def _same(library: Any) -> Any:
     return library
 
@@ -340,9 +363,7 @@ def _recording(
             try:
                 library = load()
             except BaseException:
-                for cls, name in tuple(pending):
-                    cls.cache.pop(name, None)
-                pending.clear()
+                _forget(pending)
                 raise
             pending.difference_update(entries)
             note(library)
