@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 
 from nbcache.core.text import redacted
 
-__all__ = ["LEVELS", "logger", "show"]
+__all__ = ["LEVELS", "defer", "deliver", "logger", "show"]
 
 LEVELS = ("off", "debug")
 """What the setting `log` can be."""
@@ -30,7 +31,10 @@ class _Logger(logging.Logger):
             if record.exc_info:
                 record.exc_text = _without_secrets(self._formatter.formatException(record.exc_info))
                 record.exc_info = None
-            super().handle(record)
+            if (records := getattr(_here, "records", None)) is not None:
+                records.append(record)
+            else:
+                super().handle(record)
         except Exception:  # a cell is worth more than a line about it
             pass
 
@@ -56,8 +60,22 @@ logger.__class__ = _Logger  # somebody may have asked for this logger before
 logger.addHandler(logging.NullHandler())
 _screen = _OnScreen()
 _screen.setFormatter(logging.Formatter("nbcache %(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
+_here = threading.local()
+"""`records`: what this thread has logged since `defer`; None outside."""
 _before: list[tuple[int, bool]] = []
 """The level, and whether the handlers of other loggers are asked, as they were found."""
+
+
+def defer() -> None:
+    """Keep what this thread logs until `deliver`: no handler runs before."""
+    _here.records = []
+
+
+def deliver() -> None:
+    """Hand on what this thread has logged since `defer`."""
+    records, _here.records = getattr(_here, "records", None), None
+    for record in records or ():
+        logger.handle(record)
 
 
 def show(level: str) -> None:

@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -37,6 +38,18 @@ def test_nothing_is_on_the_screen_until_it_is_asked_for(
         assert said.out == ""
         lines = [line.split(" ", 2)[2] for line in said.err.splitlines()]
         assert lines == (["looked up", "a fault"] if level == "debug" else []), level
+
+
+def test_handlers_run_after_a_deferral_and_on_other_threads_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log.defer()
+    log.logger.info("%s", "here")
+    other = threading.Thread(target=log.logger.info, args=("there",))
+    other.start()
+    other.join()
+    assert caplog.messages == ["there"]
+    log.deliver()
+    assert caplog.messages == ["there", "here"]
 
 
 @pytest.mark.parametrize(

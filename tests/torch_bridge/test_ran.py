@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from nbcache.torch_bridge.traces.packages import holds, verdict_of
 from nbcache.torch_bridge.traces.ran import Ran
+from nbcache.torch_bridge.traces.values import Untold
 
 
 def before() -> None: ...
@@ -66,3 +68,20 @@ def test_it_is_possible_while_a_number_is_free() -> None:
     for number in (3, 4):
         monitoring.free_tool_id(number)
     assert Ran.is_possible()
+
+
+def test_a_verdict_holds_as_long_as_the_function_that_python_ran_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nested() -> None: ...
+
+    own = sys.modules[__name__]
+    verdict = verdict_of(Untold("Python runs within()", code=within.__code__))
+    of_nested = verdict_of(Untold("Python runs nested()", code=nested.__code__))
+    assert holds(verdict) and holds(of_nested)
+    monkeypatch.setattr(own, "within", lambda: [1])
+    assert not holds(verdict)
+    monkeypatch.delattr(own, "within")
+    assert not holds(verdict)
+    assert holds(verdict_of(Untold("its sizes vary")))
+    assert not holds(b"a reason without a cause, as versions before stored it")

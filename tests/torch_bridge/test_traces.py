@@ -57,6 +57,22 @@ def test_a_restored_function_is_not_traced_again_and_its_report_says_so(
     assert told == [None, "adopted", None, "outdated"]
 
 
+HANDLER = """\
+import logging
+class Handler(logging.Handler):
+    def emit(self, record):
+        pass
+logging.getLogger("nbcache").addHandler(Handler())
+logging.getLogger("nbcache").setLevel("DEBUG")
+"""
+
+
+def test_a_handler_of_the_log_takes_no_trace_away(run_cells: RunCells) -> None:
+    cells = [LOAD, "%nbcache config audit=0", HANDLER, SET_UP, COMPILE, TRAIN, REPORTS]
+    run_cells(cells)
+    assert graphs(run_cells(cells))[0]["trace"] == "adopted"
+
+
 def test_with_rerun_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
     run_cells: RunCells, isolated: dict[str, str]
 ) -> None:

@@ -35,6 +35,7 @@ from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.later import Candidate, Later
 from nbcache.torch_bridge.traces.loading import loaded
+from nbcache.torch_bridge.traces.packages import holds, verdict_of
 from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
@@ -265,7 +266,7 @@ class Traces:
     def _has_none(self, key: str) -> bool:
         """Tell whether it is known of a function that it can have no trace."""
         tries_again = self._drawn < 1 / _KERNELS_PER_TRY
-        return not tries_again and bool(self._session.find(NO_TRACE, key))
+        return not tries_again and any(holds(each.content) for each in self._session.find(NO_TRACE, key))
 
     def _adopt(self, call: _Call, frame: Frame, backend: Any, one_graph: bool) -> Any:
         """Return what stands in for Dynamo's output; None where no trace fits, or it is to be compared."""
@@ -359,8 +360,7 @@ class Traces:
             except (Untold, Unknown, FormatError, RecursionError) as why:
                 self._refused(frame.code, why)
                 if call.compared is None and self._later.trial is None:
-                    told = str(why).encode("utf-8", "replace")
-                    self._session.cache.record(NO_TRACE, call.key, told, made=True)
+                    self._session.cache.record(NO_TRACE, call.key, verdict_of(why), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
 

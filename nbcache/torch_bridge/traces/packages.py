@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType, ModuleType
 from typing import Any
 
+from nbcache.core.fingerprints.code_digest import code_digest
 from nbcache.torch_bridge.traces.facts import found_at
+from nbcache.torch_bridge.traces.own_code import within
 from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.traces.watch import Seen
 
-__all__ = ["read_deeply", "run_of_packages"]
+__all__ = ["holds", "read_deeply", "run_of_packages", "verdict_of"]
 
 _OWN = frozenset(
     {
@@ -44,7 +47,8 @@ def run_of_packages(seen: Seen, values: Sequence[Any]) -> list[tuple[str, str]]:
         elif (module, code.co_qualname) in _OWN and found_at(module, code.co_qualname).__code__ is code:
             found.append((module, code.co_qualname))
             continue
-        raise Untold(f"Python runs {code.co_qualname}() of {module or 'a package'} while it is traced")
+        why = f"Python runs {code.co_qualname}() of {module or 'a package'} while it is traced"
+        raise Untold(why, code=code, module=module)
     return found
 
 
@@ -70,3 +74,32 @@ def _owner(code: CodeType, module: str) -> type | None:
     except Untold:
         return None
     return found if isinstance(found, type) else None
+
+
+def verdict_of(why: BaseException) -> bytes:
+    """Return the stored form of the reason for which a function has no trace.
+
+    Where Python ran a function, the verdict names the function, so that `holds` can look for it.
+    """
+    code, cause = getattr(why, "code", None), None
+    if code is not None:
+        files = {getattr(module, "__file__", None): name for name, module in [*sys.modules.items()]}
+        module = getattr(why, "module", "") or files.get(code.co_filename, "__main__")
+        cause = [module, code.co_qualname, code_digest(code)]
+    return json.dumps({"why": str(why), "cause": cause}).encode()
+
+
+def holds(verdict: bytes) -> bool:
+    """Return whether the cause of a stored verdict is still there: the same function under the same name.
+
+    A verdict without a function depends only on the key under which it is stored.
+    """
+    try:
+        cause = json.loads(verdict)["cause"]
+        if cause is None:
+            return True
+        module, name, digest = cause
+        outer = found_at(module, name.partition(".<locals>")[0]).__code__
+        return any(code.co_qualname == name and code_digest(code) == digest for code in within(outer))
+    except (AttributeError, KeyError, TypeError, ValueError, Untold):
+        return False

@@ -103,7 +103,7 @@ def recorded(
     graph = output.tracer_output.output_graph
     _refuse_what_varies(graph, graphs)
     for code in seen.ran:
-        raise Untold(f"Python runs {code.co_qualname}() while it is traced")
+        raise Untold(f"Python runs {code.co_qualname}() while it is traced", code=code)
     for name in seen.printed:
         raise Untold(f"it makes a text of a {name}, with all that it holds")
     if seen.made_members:

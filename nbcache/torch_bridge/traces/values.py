@@ -6,7 +6,7 @@ import os
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType, ModuleType, WrapperDescriptorType
+from types import CodeType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
@@ -85,10 +85,17 @@ class Own:
 class Untold(Exception):
     """A function has no trace, or a trace does not fit; the message, a clause, says why."""
 
-    def __init__(self, why: str, *, names_cause: bool = False) -> None:
-        """`names_cause` tells whether it names what somebody has changed: a function, or a value."""
+    def __init__(
+        self, why: str, *, names_cause: bool = False, code: CodeType | None = None, module: str = ""
+    ) -> None:
+        """`names_cause` tells whether it names what somebody has changed: a function, or a value.
+
+        `code` is the code that Python ran, where that is why; `module` names its module, if known.
+        """
         super().__init__(why)
         self.names_cause = names_cause
+        self.code = code
+        self.module = module
 
 
 def environment() -> tuple[Any, Any]:
