@@ -40,25 +40,24 @@ class Patches:
         self.hooks: list[tuple[Any, str]] = []
         """Those of them that cannot fail their caller."""
         self.off = False
-        """Whether a hook here has failed."""
+        """Whether the hooks here only call what they replace: one has failed, or `restore` was called."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set `owner.name` of a class or module until `restore`; AttributeError where it has none."""
         getattr(owner, name)
         before = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, value)
-        ours = vars(owner).get(name, _ABSENT)
-        self.replaced.append((owner, name))
 
         def undo() -> None:
-            if vars(owner).get(name, _ABSENT) is not ours:
+            if vars(owner).get(name, _ABSENT) is not value:
                 return  # somebody has patched over ours: taking theirs out would be worse
             if before is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
 
-        self._undo.append(undo)
+        self._undo.append(undo)  # before the attribute is set: an interrupt may come between
+        setattr(owner, name, value)
+        self.replaced.append((owner, name))
 
     def hook(
         self,
@@ -86,7 +85,7 @@ class Patches:
             raise TypeError(f"{name} is no function")
         if takes is not None:
             _check(original, name, takes.split(), only)
-        make = self._generator if inspect.isgeneratorfunction(stand_in) else self._function
+        make = self._generator if inspect.isgeneratorfunction(stand_in) else self.wrapped
         hooked = make(original, stand_in)
         functools.update_wrapper(hooked, original)
         for each in _KEPT:
@@ -95,7 +94,9 @@ class Patches:
         self.set(owner, name, hooked if kind is None else kind(hooked))
         self.hooks.append((owner, name))
 
-    def _function(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls `stand_in(original, …)`, and cannot fail its caller: see `hook`."""
+
         def hooked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True  # IPython shows users' errors without what stands between them and torch
             if self.off:
@@ -151,7 +152,8 @@ class Patches:
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Put back what was there, newest first."""
+        """Put back what was there, newest first; a hook that somebody has wrapped only calls the original."""
+        self.off = True
         self.replaced.clear()
         self.hooks.clear()
         while self._undo:

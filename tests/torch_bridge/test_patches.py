@@ -6,6 +6,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,47 @@ class Faults:
     def __init__(self) -> None:
         self.told: list[Exception] = []
         self.patches = Patches(self.told.append)
+
+
+def test_a_hook_that_somebody_else_wrapped_only_calls_the_original_after_restoring() -> None:
+    class Owner:
+        def value(self) -> int:
+            return 1
+
+    patches, calls = Patches(), []
+
+    def stand_in(original: Any, self: Owner) -> Any:
+        calls.append(1)
+        return original(self)
+
+    patches.hook(Owner, "value", stand_in)
+    ours = Owner.value
+    Owner.value = lambda self: ours(self) + 1  # type: ignore[method-assign]
+    patches.restore()
+    assert Owner().value() == 2 and not calls
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_an_interrupt_while_an_attribute_is_replaced_leaves_nothing_in_place(is_set: bool) -> None:
+    class Kind(type):
+        interrupts = True
+
+        def __setattr__(cls, name: str, value: Any) -> None:
+            interrupts, Kind.interrupts = Kind.interrupts, False
+            if is_set or not interrupts:
+                super().__setattr__(name, value)
+            if interrupts:
+                raise KeyboardInterrupt
+
+    class Owner(metaclass=Kind):
+        def value(self) -> int:
+            return 1
+
+    before, patches = Owner.value, Patches()
+    with pytest.raises(KeyboardInterrupt):
+        patches.set(Owner, "value", None)
+    patches.restore()
+    assert Owner.value is before
 
 
 def test_a_hook_that_fails_is_as_if_it_were_not_there_and_says_so_once() -> None:

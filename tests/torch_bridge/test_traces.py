@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from support.front_door import (
     graphs,
     kernel_specs,
     printed,
+    reports,
     run_interpreter,
     shown,
 )
@@ -71,6 +73,19 @@ def test_a_handler_of_the_log_takes_no_trace_away(run_cells: RunCells) -> None:
     cells = [LOAD, "%nbcache config audit=0", HANDLER, SET_UP, COMPILE, TRAIN, REPORTS]
     run_cells(cells)
     assert graphs(run_cells(cells))[0]["trace"] == "adopted"
+
+
+def test_a_fault_while_nbcache_watches_dynamo_costs_no_cell(run_cells: RunCells) -> None:
+    fault = """
+    from nbcache.torch_bridge.traces import watch
+    def note_code(*arguments): raise KeyError("f_code")
+    watch.Seen.note_code = note_code
+    """
+    cells = [LOAD, "%nbcache config audit=0", SET_UP, COMPILE, TRAIN, REPORTS]
+    failing = run_cells([LOAD, textwrap.dedent(fault), *cells[1:]])
+    assert printed(failing, 5) == printed(run_cells(cells), 4)
+    notice = "watching Dynamo trace failed, please report it: KeyError('f_code')"
+    assert notice in str(reports(failing)[-1]["notices"])
 
 
 def test_with_rerun_a_trace_is_for_a_kernel_that_has_run_the_same_cells(

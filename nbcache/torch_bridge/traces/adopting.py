@@ -11,6 +11,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import REST, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
 from nbcache.torch_bridge.traces.frame import Frame
@@ -154,20 +155,19 @@ def _no_shapes(guards: ModuleType) -> Any:
 @contextmanager
 def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
     """Have torch's builder of guards begin with the values that were looked up already."""
-    builder = guards.GuardBuilder
-    begin = builder.__init__
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, *args, **kwargs)
+    def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
         self.src_get_value_cache.update(
             {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
         )
 
-    builder.__init__ = init
+    patches = Patches()
     try:
+        patches.hook(guards.GuardBuilder, "__init__", init)
         yield
     finally:
-        builder.__init__ = begin
+        patches.restore()
 
 
 def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapping[Any, Any]) -> Any:

@@ -340,6 +340,9 @@ class Traces:
             output = trace()
         seconds = time.perf_counter() - began - call.backend_seconds
         call.seen = None
+        if seen.fault is not None:
+            self._fail("watching Dynamo trace", seen.fault)
+            return output
         call.broke = last_break(utils, breaks)
         build = output.build_guards
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.judged import TORCHS, Judged
 from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.sources import guarded
@@ -64,6 +65,8 @@ class Seen:
         """Code of the user's that Python has run, and Dynamo has not walked through."""
         self.ran_of_packages: dict[types.CodeType, str] = {}
         """Code of installed packages that Python has run, with the name of its module; empty for none."""
+        self.fault: Exception | None = None
+        """An exception of our own, after which nothing more was seen."""
         self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
         """By ids: code that was walked through, with its globals."""
 
@@ -224,76 +227,72 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lazy import LazyVariableTracker
 
-    walker: Any = InstructionTranslatorBase
-    begin, create = walker.__init__, SourcelessBuilder.create
-    modules, members, method = {*sys.modules}, _members(), ConstantVariable.call_method
-    compiler, look = OutputGraph.call_user_compiler, LazyVariableTracker.original_value
-    builtin, forbidden = BuiltinVariable.call_function, user_defined.is_forbidden_context_manager
+    modules, members = {*sys.modules}, _members()
 
-    def compile(*args: Any, **kwargs: Any) -> Any:
+    def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         ran.end()
         try:
-            return compiler(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             ran.begin()
 
-    def is_forbidden(context: Any) -> Any:
+    def is_forbidden(original: Any, context: Any) -> Any:
         __tracebackhide__ = True
         before = {*sys.modules}
         ran.end()
         try:
-            return forbidden(context)  # it imports pytest, if that is installed
+            return original(context)  # it imports pytest, if that is installed
         finally:
             ran.begin()
             modules.update(sys.modules.keys() - before)
 
-    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def make(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        made = type.__call__(cls, *args, **kwargs)
+        made = original(cls, *args, **kwargs)
         if is_here():
             seen.trackers.append(made)
         return made
 
-    def walk(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def walk(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if is_here():
             seen.note_code(kwargs["f_code"], kwargs["f_globals"])
-        return begin(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    def make_sourceless(tx: Any, value: Any) -> Any:
+    def make_sourceless(original: Any, tx: Any, value: Any) -> Any:
         __tracebackhide__ = True
         if is_here():
             seen.sourceless.append(value)
-        return create(tx, value)
+        return original(tx, value)
 
-    def noting(compare: Callable[..., Any], kinds: set[tuple[type | None, ...]]) -> Callable[..., Any]:
-        def noted(tx: Any, operands: Any, *more: Any) -> Any:
+    def noting(kinds: set[tuple[type | None, ...]]) -> Callable[..., Any]:
+        def noted(original: Any, tx: Any, operands: Any, *more: Any) -> Any:
             __tracebackhide__ = True
-            found = compare(tx, operands, *more)
+            result = original(tx, operands, *more)
             if is_here():
                 kinds.add(tuple(map(_type_of, operands)))
-            return found
+            return result
 
         return noted
 
-    def original_value(self: Any) -> Any:
+    def original_value(original: Any, self: Any) -> Any:
         __tracebackhide__ = True
         if is_here():
             seen.hashed.add(id(self))
-        return look(self)
+        return original(self)
 
-    def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if name in ("decode", "encode") and is_here():
             seen.codecs.update(_constants((*args, *kwargs.values())))
-        return method(self, tx, name, *args, **kwargs)
+        return original(self, tx, name, *args, **kwargs)
 
-    def call_builtin(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
         by_codec = (self.fn is str or self.fn is bytes) and len(args) + len(kwargs) > 1
         try:
-            found = builtin(self, tx, args, kwargs)
+            result = original(self, tx, args, kwargs)
         except Exception:
             if by_codec and is_here():  # the code may catch what is raised
                 seen.codecs.add(None)
@@ -302,45 +301,36 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
             seen.codecs.update(_constants((*args[1:], *kwargs.values())))
         if self.fn is str and is_here():  # by now, it is known what the arguments are
             seen.printed.update(name for each in args for name in _printed(each))
-        return found
+        return result
 
-    asked = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
-    comparing = {name: compare_op_handlers[name] for name in asked}
-    replaced = (
+    def note_fault(error: Exception) -> None:
+        seen.fault = error
+
+    operators = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
+    comparing = {name: compare_op_handlers[name] for name in operators}
+    hooks = (
         (BuiltinVariable, "call_function", call_builtin),
         (ConstantVariable, "call_method", call_method),
         (LazyVariableTracker, "original_value", original_value),
         (OutputGraph, "call_user_compiler", compile),
-        (SourcelessBuilder, "create", staticmethod(make_sourceless)),
+        (SourcelessBuilder, "create", make_sourceless),
         (VariableTrackerMeta, "__call__", make),
         (user_defined, "is_forbidden_context_manager", is_forbidden),
-        (walker, "__init__", walk),
+        (InstructionTranslatorBase, "__init__", walk),
     )
+    patches = Patches(note_fault)
     ran.begin()
     try:
-        with contextlib.ExitStack() as stack:
-            for owner, name, function in replaced:
-                stack.enter_context(_replaced(owner, name, function))
-            stack.callback(compare_op_handlers.update, comparing)
-            for name, kinds in asked.items():
-                compare_op_handlers[name] = noting(comparing[name], kinds)
-            yield
-    finally:
-        ran.end()
-        seen.note_run(ran.codes())
-        seen.made_members = _members() != members
-        seen.imported = {*sys.modules} - modules
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
-    """Set an attribute of a class or a module for a while."""
-    before = vars(owner).get(name, _replaced)
-    setattr(owner, name, function)
-    try:
+        for owner, name, stand_in in hooks:
+            patches.hook(owner, name, stand_in)
+        patches.undo(partial(compare_op_handlers.update, comparing))
+        for name, kinds in operators.items():
+            compare_op_handlers[name] = patches.wrapped(comparing[name], noting(kinds))
         yield
     finally:
-        if before is _replaced:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
+        patches.restore()
+        ran.end()
+        if seen.fault is None:
+            seen.note_run(ran.codes())
+        seen.made_members = _members() != members
+        seen.imported = {*sys.modules} - modules
