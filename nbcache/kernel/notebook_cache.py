@@ -32,6 +32,11 @@ T = TypeVar("T")
 
 _MOST_USES = 256
 """So many wait for the end of a cell, with what they are of."""
+_PAUSES = 20
+"""Seconds between two writings of manifest and history, for each second that the first took.
+
+Both hold all graphs, so that a long notebook would spend ever more time on them.
+"""
 
 
 class Kernel(Protocol):
@@ -97,6 +102,9 @@ class NotebookCache:
         """What notes that artifacts were used: work that waits for the end of the cell."""
         self._pid = os.getpid()
         self._closed = False
+        self._next_save = 0.0
+        """The time (`time.monotonic`) before which only `flush` writes the manifest."""
+        self._save_timer: threading.Timer | None = None
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -107,12 +115,15 @@ class NotebookCache:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
         if self._closed or os.getpid() != self._pid:
             return True
-        self.save_manifest()
+        self._submit_uses()
+        self._kernel.attempt("writing the manifest", partial(self.submit, self._save))
         return self._worker.flush(timeout)
 
     def close(self) -> None:
         """Store nothing any more."""
         self._closed = True
+        if self._save_timer is not None:
+            self._save_timer.cancel()
         self._worker.stop()
         self._local.artifacts.store.close()
 
@@ -321,10 +332,12 @@ class NotebookCache:
         if graphs and saves and environment is not None and os.getpid() == self._pid:
             add = partial(self.history.add, graphs, environment.digest)
             self._kernel.attempt("keeping the history", add)
+        self._submit_uses()
+        self._kernel.attempt("writing the manifest", partial(self.submit, self._save_paced))
+
+    def _submit_uses(self) -> None:
         while self._uses:
             self._kernel.attempt("noting what was used", partial(self.submit, self._uses.popleft()))
-        self._kernel.attempt("writing the manifest", partial(self.submit, self._save_manifest))
-        self._kernel.attempt("writing the history", partial(self.submit, self._save_history))
 
     # --- on the worker thread -------------------------------------------------------------------
 
@@ -339,11 +352,30 @@ class NotebookCache:
             if environment is self.environment:
                 self._manifest_builder.use(ref)
 
+    def _save_paced(self) -> None:
+        """Write manifest and history, or have a timer do so where they have just been written."""
+        pause = self._next_save - time.monotonic()
+        if pause <= 0.0:
+            self._save()
+        elif self._save_timer is None or not self._save_timer.is_alive():
+            self._save_timer = threading.Timer(pause, self.submit, [self._save_paced])
+            self._save_timer.daemon = True
+            self._save_timer.start()
+
+    def _save(self) -> None:
+        began = time.monotonic()
+        try:
+            self._save_manifest()
+        finally:
+            self._save_history()
+            ended = time.monotonic()
+            self._next_save = ended + _PAUSES * (ended - began)
+
     def _save_manifest(self) -> None:
         for brought in self._manifest_builder.take_brought():  # so that it is here without who brought it
             for ref in brought.manifest.artifacts:
                 if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
-                    self._prefetcher.came_from(ref.type, ref.key, brought.source)
+                    self._prefetcher.stored(ref, brought.source)
             self._local.save(brought.manifest)
         notebook = self._kernel.notebook(timeout=1.0)
         with self._lock:  # the environment may change, and what was used belongs to one

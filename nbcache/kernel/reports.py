@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from nbcache.core.log import logger
@@ -14,6 +15,9 @@ from nbcache.core.threads import renew_in_children
 __all__ = ["ReportLog"]
 
 _MOST_NOTICES = 100
+_MOST_REPORTS = 1000
+_MOST_NAMES = 10_000
+"""Names of cells' code that are remembered."""
 _LONGEST_NOTICE = 2000
 """Characters of a notice that are shown."""
 _MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
@@ -24,7 +28,7 @@ class ReportLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reports: list[CellReport] = []
+        self._reports: deque[CellReport] = deque(maxlen=_MOST_REPORTS)
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
         """All notices so far, in order."""
@@ -39,7 +43,7 @@ class ReportLog:
 
     @property
     def reports(self) -> list[CellReport]:
-        """The reports of the cells that have run, oldest first."""
+        """The reports of the last cells that have run, oldest first."""
         with self._lock:
             return list(self._reports)
 
@@ -103,6 +107,8 @@ class ReportLog:
 
     def name_code(self, filename: str, cell: Cell) -> None:
         """Remember that code compiled under `filename` is the source of `cell`."""
+        if len(self._code) >= _MOST_NAMES:
+            del self._code[next(iter(self._code))]
         self._code[filename.rpartition("/")[2]] = cell
 
     def code_cell(self, filename: str) -> Cell | None:

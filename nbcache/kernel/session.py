@@ -80,6 +80,7 @@ class Session:
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
+        self._overhead_lock = threading.Lock()
         self.explaining_seconds = 0.0
         """Of these, what keeping the parts of keys cost, and saying why graphs missed."""
         self._locator = NotebookLocator(locate_notebook, self.notice)
@@ -202,12 +203,12 @@ class Session:
 
     @property
     def graphs(self) -> list[GraphRecord]:
-        """Every graph since the extension was loaded, in the order in which they were done."""
+        """The graphs since the extension was loaded, oldest first; of thousands the last 1,000 or more."""
         return self._tracker.records
 
     @property
     def reports(self) -> list[CellReport]:
-        """The reports of the cells that have run, oldest first."""
+        """The reports of the last 1,000 cells that have run, oldest first."""
         return self.report_log.reports
 
     def report(self, cell: int | Cell | None = None) -> CellReport | None:
@@ -329,7 +330,9 @@ class Session:
         finally:
             if outermost:
                 self._attempting.now = False
-                self.overhead_seconds += self._clock() - began
+                if not self._unnoticed.is_here():
+                    with self._overhead_lock:
+                        self.overhead_seconds += self._clock() - began
 
     def emit(self, event: Event) -> None:
         """Take in one compile event."""
@@ -345,12 +348,8 @@ class Session:
     @contextlib.contextmanager
     def unnoticed(self) -> Iterator[None]:
         """Report nothing of what this thread compiles in here; what it makes is stored all the same."""
-        overhead = self.overhead_seconds
-        try:
-            with self._unnoticed.on_this_thread():
-                yield
-        finally:
-            self.overhead_seconds = overhead
+        with self._unnoticed.on_this_thread():
+            yield
 
     def find(self, type: str, key: str) -> Sequence[Artifact]:
         """Return what the levels beyond torch's own hold under torch's `key`, newest first.

@@ -61,6 +61,8 @@ _PHASES = {
     "nbcache.wait": "wait",
 }
 _LOOKUP = "nbcache.lookup"
+_FEWEST_RECORDS = 1000
+"""Graphs that are kept when the oldest are dropped, which happens when there are twice as many."""
 _MOST_NAMED = 3
 """Kernels that are named where they are tuned again."""
 
@@ -116,7 +118,7 @@ class Tracker:
 
     @property
     def records(self) -> list[GraphRecord]:
-        """Every graph so far."""
+        """The graphs so far, oldest first; of very many the last ones."""
         with self._lock:
             return list(self._records)
 
@@ -124,7 +126,19 @@ class Tracker:
         """Attribute what compiles from now on to `cell`."""
         with self._lock:
             self._cell = cell
+            if len(self._records) > 2 * _FEWEST_RECORDS:
+                self._drop_records(len(self._records) - _FEWEST_RECORDS)
             self._cell_start = len(self._records)
+
+    def _drop_records(self, count: int) -> None:
+        """Drop the oldest records, with what is known of their compiles."""
+        del self._records[:count]
+        self._runs = {run: index - count for run, index in self._runs.items() if index >= count}
+        self._tuned = {index - count: tuned for index, tuned in self._tuned.items() if index >= count}
+        compile_ids = {record.compile_id for record in self._records}
+        self._frames = {key: frame for key, frame in self._frames.items() if key in compile_ids}
+        keys = {record.key for record in self._records}
+        self._autograd_keys = {key: known for key, known in self._autograd_keys.items() if key in keys}
 
     def end_cell(self) -> tuple[GraphRecord, ...]:
         """Return the graphs of the cell that was running; what compiles from now on has no cell."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +17,7 @@ from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
+from nbcache.kernel import tracker
 from nbcache.kernel.session import Session
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
@@ -47,6 +50,16 @@ class Kernel:
         return Kernel(store, **changes)  # type: ignore[arg-type]
 
 
+class CountingStore(MemoryStore):
+    """Counts how often a manifest is written."""
+
+    manifests = 0
+
+    def put(self, key: str, value: bytes) -> None:
+        self.manifests += key.startswith("manifest/")
+        super().put(key, value)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[DirectoryStore]:
     with closing(DirectoryStore(tmp_path / "store")) as store:
@@ -64,6 +77,39 @@ def test_notices_are_not_without_end(store: DirectoryStore) -> None:
     assert "the rest is not shown" in shown[-1]
     kernel.session.notice("another")
     assert kernel.session.notices == list(shown)
+
+
+def test_a_kernel_of_10_000_cells_and_500_graphs_takes_no_more_memory_and_writes_less_often() -> None:
+    store = CountingStore("local store")
+    kernel = Kernel(store)
+    for number in range(5_000):
+        kernel.run(f"cell {number}", *([f"{number:064x}"] if number % 10 == 0 else []))
+    kernel.session.flush()
+    assert 0 < store.manifests < 250
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            before = tracemalloc.get_traced_memory()[0]
+            for number in range(5_000, 7_500):
+                kernel.run(f"cell {number}")
+            kernel.session.flush()
+            gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(kernel.session.graphs) == 500 and len(kernel.session.reports) == 1_000
+    assert grown < 50_000
+
+
+def test_the_oldest_graphs_of_a_very_long_kernel_are_dropped(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker, "_FEWEST_RECORDS", 3)
+    kernel = Kernel(store)
+    for number in range(9):
+        assert kernel.run(f"cell {number}", f"{number:064x}") == [Outcome.MISS]
+    assert [graph.key for graph in kernel.session.graphs] == [f"{number:064x}" for number in range(4, 9)]
+    assert kernel.restart(store).run("cell 0", f"{0:064x}") == [Outcome.HIT]
 
 
 def test_a_thread_can_hold_its_own_notices_back(store: DirectoryStore) -> None:

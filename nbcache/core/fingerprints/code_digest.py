@@ -13,7 +13,9 @@ from nbcache.core.fingerprints.digests import exact
 __all__ = ["code_digest", "hashed", "lines_digest", "value_digest"]
 
 _WITH_CONSTANT = frozenset(dis.hasconst)
+_MOST_CODES = 20_000
 _codes: dict[int, tuple[types.CodeType, str]] = {}
+"""Id of a code object → the object and its digest. Emptied where it grows too large."""
 
 
 def hashed(parts: Iterable[str]) -> str:
@@ -38,6 +40,8 @@ def code_digest(code: types.CodeType) -> str:
             _constant(constants),
         )
     )
+    if len(_codes) >= _MOST_CODES:
+        _codes.clear()
     _codes[id(code)] = (code, found)
     return found
 
