@@ -283,26 +283,40 @@ def test_what_was_imported_before_torch_changes_no_key(
     assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
 
 
+POOL = """\
+import concurrent.futures, threading
+go = threading.Event()
+pool = concurrent.futures.ThreadPoolExecutor(1)
+pool.submit(go.wait)
+"""
+ASYNCIO = """\
+import asyncio, threading
+go = threading.Event()
+waiting = asyncio.ensure_future(asyncio.to_thread(go.wait))
+await asyncio.sleep(0.1)
+"""
+
+
+NAMED = """\
+import threading
+go = threading.Event()
+threading.Thread(target=lambda: go.wait(), name="loader", daemon=True).start()
+"""
+
+
 def test_no_import_of_ours_runs_beside_a_thread_of_the_users(
     prewarming: dict[str, str], start_kernel: StartKernel
 ) -> None:
     kernel = start_kernel(prewarming)
-    kernel.run(
-        "import threading; go = threading.Event(); threading.Thread(target=go.wait, daemon=True).start()"
-    )
     kernel.run(LOAD)
-    kernel.run("go.set()")
+    for begin in (THREAD, NAMED, POOL, ASYNCIO):
+        kernel.run(begin)
+        done = kernel.ask(f"len({SESSION}.prewarm.slices)")
+        with pytest.raises(AssertionError, match="never came true"):
+            kernel.wait_until(f"len({SESSION}.prewarm.slices) > {done}", seconds=1)
+        assert kernel.ask(f"{SESSION}.prewarm.state") != "done"
+        kernel.run("go.set()")
     kernel.idle()
-    beside = start_kernel(prewarming)
-    beside.run(LOAD)
-    beside.run(
-        "import threading; go = threading.Event(); threading.Thread(target=go.wait, daemon=True).start()"
-    )
-    done = beside.ask(f"len({SESSION}.prewarm.slices)")
-    with pytest.raises(AssertionError, match="never came true"):
-        beside.wait_until(f"len({SESSION}.prewarm.slices) > {done}", seconds=1.5)
-    beside.run("go.set()")
-    beside.idle()
 
 
 def test_a_hot_call_passes_through_nothing_of_ours(

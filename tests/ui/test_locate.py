@@ -351,7 +351,8 @@ def client_of(connection_file):
     client.load_connection_file()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        # Without a manager, `wait_for_ready` takes a kernel for dead whose heart does not beat within a second.
+        client.kernel_info(reply=True, timeout=60)
         yield client
     finally:
         client.stop_channels()

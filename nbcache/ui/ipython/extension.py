@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread
 import contextlib
 import os
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from IPython.core.completer import (
@@ -23,6 +25,7 @@ from IPython.core.completer import (
 
 from nbcache.core import log
 from nbcache.core.errors import NbcacheError, StoreError
+from nbcache.core.installed import is_installed
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Pause
 from nbcache.kernel.session import Session
@@ -48,8 +51,9 @@ from nbcache.ui.locate import Location, locate
 __all__ = ["Extension", "current_session", "load", "unload"]
 
 _FLUSH_SECONDS = 5.0
-_USERS_THREADS = "Thread-"
-"""Beginning of the names that Python gives threads which are given none, as people's are."""
+_USERS_THREADS = ("Thread-", "ThreadPoolExecutor-", "asyncio_")
+"""Beginnings of the names that Python gives to threads without a name."""
+_WAITING_WORKER = concurrent.futures.thread._worker.__code__
 _GREETING_SECONDS = 0.1
 """How long loading waits for what is stored of the notebook, once its snapshots have been looked for."""
 _SHORT_PAUSE = 0.1
@@ -262,9 +266,13 @@ class Extension:
         return None if wait is Pause.CELL else _SHORT_PAUSE if wait is Pause.SHORT else 0.0
 
     def _imported_elsewhere(self) -> bool:
-        """Tell whether a thread that a cell has started may be importing: two such imports may deadlock."""
-        threads = (thread for thread in threading.enumerate() if thread not in self._threads)
-        return any(thread.name.startswith(_USERS_THREADS) for thread in threads)
+        """Return whether a thread that a cell has started may be importing: two such imports may deadlock."""
+        frames = sys._current_frames()
+        return any(
+            _may_import(thread, frames.get(thread.ident or 0))
+            for thread in threading.enumerate()
+            if thread not in self._threads
+        )
 
     def _user_has_torch(self) -> bool:
         """Tell whether a cell has imported torch, or made something of it."""
@@ -294,6 +302,17 @@ class Extension:
 
                 connection_file = get_connection_file()
         return locate(self.session.settings.notebook, self.shell.user_ns, os.environ, connection_file)
+
+
+def _may_import(thread: threading.Thread, frame: FrameType | None) -> bool:
+    """Return whether a thread looks like the user's: by its name, or by code of the user's on its stack.
+
+    A worker of an executor that waits for a task imports nothing, and neither do nbcache's own threads.
+    """
+    if frame is None or frame.f_code is _WAITING_WORKER or thread.name.startswith("nbcache-"):
+        return False
+    codes = (each.f_code for each, _ in traceback.walk_stack(frame))
+    return thread.name.startswith(_USERS_THREADS) or any(not is_installed(c.co_filename) for c in codes)
 
 
 def _open_store(settings: Settings) -> tuple[Store, StoreError | None]:
