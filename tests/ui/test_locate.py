@@ -351,7 +351,7 @@ def client_of(connection_file):
     client.load_connection_file()
     client.start_channels()
     try:
-        # Without a manager, `wait_for_ready` takes a kernel for dead whose heart does not beat within a second.
+        # Without a manager, `wait_for_ready` gives up a kernel whose heart does not beat within a second.
         client.kernel_info(reply=True, timeout=60)
         yield client
     finally:
