@@ -24,7 +24,7 @@ from support.testing import FailingStore, FakeBridge
 pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu"}))
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 @contextmanager

@@ -349,14 +349,14 @@ def test_a_server_that_drips_is_given_up(
 
     status, seconds = verified(respond)
 
-    assert status == 1 and seconds < 5
+    assert status == 1 and seconds < 60
     said = capsys.readouterr().err
     assert "not whole after 0.3 s (http://127.0.0.1:" in said and "/model.nbcache)" in said
     assert "next: check the URL, or download the file" in said
     assert "secret" not in said
     fetching = [thread for thread in threading.enumerate() if thread.name == "nbcache-fetch"]
     for thread in fetching if headers else ():  # with no header it waits for one, but nobody waits for it
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 

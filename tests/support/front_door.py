@@ -192,7 +192,7 @@ def serving(respond: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[Threa
             thread.join()
 
 
-def in_child(action: Callable[[], bool], seconds: float = 10.0) -> bool:
+def in_child(action: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Return what `action` returns in a forked child; TimeoutError where it does not end in `seconds`."""
     child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(0 if action() else 1))
     child.start()
@@ -230,7 +230,7 @@ def special_files(root: Path, store: Store) -> None:
     assert store.present(["artifact/a", *strange]) == {"artifact/a"}
     assert list(store.keys()) == ["artifact/a"]
     assert [store.get(key) for key in strange] == [None] * len(strange)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 class Kernel:

@@ -46,7 +46,7 @@ def redis_executable() -> str:
     return found
 
 
-def wait_until(true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+def wait_until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     """Wait until `true()`; AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():

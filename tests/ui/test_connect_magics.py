@@ -207,7 +207,7 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path)
             NBCACHE_SHARED_URL=server.url,
             NBCACHE_SHARED_TIMEOUT="0.3",
         )
-        assert seconds < 5.0
+        assert seconds < 30.0
         assert "not all is shared with redis://" in flushed and "off for now: Redis did not" in flushed
         assert time.monotonic() - began < 60.0
 
