@@ -102,6 +102,12 @@ class LocalLevel:
             self._bound(len(packed))
         return new
 
+    def usable(self, refs: Sequence[ArtifactRef]) -> list[ArtifactRef]:
+        """Return the refs whose artifacts are stored, and may be used."""
+        look = partial(self.artifacts.present, [ref.digest for ref in refs])
+        present = self._access("read", "looking for what was stored", look) or ()
+        return [ref for ref in refs if ref.digest in present and self._admits(ref)]
+
     def save(self, manifest: Manifest) -> Manifest | None:
         """Save a manifest, and return its union with what is saved."""
         return self._access("write", "writing the manifest", partial(self.artifacts.save_manifest, manifest))

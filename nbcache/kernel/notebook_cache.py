@@ -375,8 +375,9 @@ class NotebookCache:
         for brought in self._manifest_builder.take_brought():  # so that it is here without who brought it
             for ref in brought.manifest.artifacts:
                 if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
-                    self._prefetcher.stored(ref, brought.source)
+                    self._prefetcher.came_from(ref.type, ref.key, brought.source)
             self._local.save(brought.manifest)
+            self._prefetcher.release(self._local.usable(brought.manifest.artifacts))
         notebook = self._kernel.notebook(timeout=1.0)
         with self._lock:  # the environment may change, and what was used belongs to one
             if (environment := self.environment) is None:

@@ -122,12 +122,11 @@ class Prefetcher:
         """Return where it came from; None for what the local store had."""
         return self._sources.get((type, key))
 
-    def stored(self, ref: ArtifactRef, source: Source) -> None:
-        """Note that the local store now has what `source` brought, and release its bytes here."""
-        self.came_from(ref.type, ref.key, source)
+    def release(self, refs: Iterable[ArtifactRef]) -> None:
+        """Release the bytes of artifacts that were brought, and that the local store has by now."""
         with self._lock:
-            brought = self._packed.get((ref.type, ref.key), {})
-            brought.pop(ref.digest, None)
+            for ref in refs:
+                self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)
 
     def came_from(self, type: str, key: str, source: Source) -> None:
         """Note that the local store has this only since `source` brought it."""
