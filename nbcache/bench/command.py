@@ -87,7 +87,7 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
     An interrupt ends it; what it has measured is still shown. NbcacheError where it fails.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "nbcache", "bench", *arguments],
+        [sys.executable, "-P", "-m", "nbcache", "bench", *arguments],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

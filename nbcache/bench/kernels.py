@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import nbcache
 from nbcache.core.errors import NbcacheError
-from nbcache.launcher.kernel_spec import PYTHON_OPTIONS
+from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
 
 if TYPE_CHECKING:
     from jupyter_client.blocking.client import BlockingKernelClient
@@ -281,7 +281,7 @@ def _started(
     from jupyter_client.manager import KernelManager
 
     jupyter, log = home.root / "jupyter", home.root / "jupyter" / "kernel.log"
-    module = [*PYTHON_OPTIONS, "-m", "nbcache.launcher"] if forked else ["-m", "ipykernel_launcher"]
+    module = [*PYTHON_OPTIONS, *LAUNCHER] if forked else ["-m", "ipykernel_launcher"]
     command = [python, *module, "-f", "{connection_file}", "--log-level=ERROR"]
     spec = jupyter / "kernels" / _NAME
     spec.mkdir(parents=True, exist_ok=True)
@@ -310,7 +310,7 @@ def _started(
 
 def _nursery(python: str, words: Sequence[str], variables: Mapping[str, str], cwd: Path) -> str:
     """Do `nbcache kernel` for kernels with these environment variables, and return what it prints."""
-    command = [python, "-m", "nbcache", "kernel", *words]
+    command = [python, "-P", "-m", "nbcache", "kernel", *words]
     done = subprocess.run(command, env=dict(variables), cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()

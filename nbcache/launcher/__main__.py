@@ -1,4 +1,4 @@
-"""The command of the kernel spec: `python -m nbcache.launcher -f FILE`. Imports next to nothing.
+"""The command of the kernel spec: `python -P -m nbcache.launcher -f FILE`. Imports next to nothing.
 
 It stands in for the kernel that a nursery forks: signals go through, it ends as the kernel ends, and the
 kernel ends with it. Where no nursery fits it becomes an ordinary kernel, and starts a nursery for the next
@@ -14,7 +14,7 @@ import sys
 from typing import NoReturn
 
 from nbcache.launcher import protocol
-from nbcache.launcher.start_state import name_of, python_options, start_state
+from nbcache.launcher.start_state import name_of, nursery_command, python_options, start_state
 
 _TIMEOUT = 5.0
 """Seconds within which a nursery must answer. It takes hundredths; on a busy machine all takes longer."""
@@ -34,9 +34,11 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     connection = name = None
     try:
-        state = start_state()
-        name = name_of(state)
-        connection, why = _forked(name, arguments)
+        if sys.flags.safe_path:
+            name = name_of(start_state())
+            connection, why = _forked(name, arguments)
+        else:  # files of the notebook's folder may have run already, in place of modules
+            why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
         why = "there was no nursery for its environment"
     except Exception as error:  # whatever it is: never worse than an ordinary kernel
@@ -122,8 +124,7 @@ def _start_nursery(name: str) -> None:
                 os.dup2(null, number)
             os.closerange(3, 256)
             environ = {key: value for key, value in os.environ.items() if not key.startswith("JPY_")}
-            command = [sys.executable, *python_options(), "-m", "nbcache.launcher.nursery", name]
-            os.execve(sys.executable, command, environ)
+            os.execve(sys.executable, nursery_command(python_options(), name), environ)
         finally:
             os._exit(1)
     except OSError:

@@ -139,7 +139,7 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
     os.environ.update(value["environ"])
     os.chdir(value["folder"])
     os.umask(value["umask"])
-    sys.path[:] = value["path"]
+    sys.path[:] = value["path"] if sys.flags.safe_path else [value["folder"], *value["path"]]
     sys.path_importer_cache.clear()
     arguments = value["arguments"]
     sys.orig_argv[:] = [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,12 +18,15 @@ from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
+from nbcache.launcher.start_state import nursery_command
 
 __all__ = [
+    "LAUNCHER",
     "NAME",
     "PYTHON_OPTIONS",
     "install",
     "installed",
+    "is_current",
     "nurseries",
     "ordinary",
     "start",
@@ -34,6 +39,8 @@ NAME = "nbcache"
 _TITLE = f"Python {sys.version_info.major} (nbcache)"
 PYTHON_OPTIONS = ["-Xfrozen_modules=off"]
 """What ipykernel starts Python with, for its debugger."""
+LAUNCHER = ["-P", "-m", "nbcache.launcher"]
+"""With `-P`, files of the notebook's folder never run in place of modules that the launcher imports."""
 _START_SECONDS = 300.0
 
 
@@ -48,8 +55,7 @@ def install(*, user: bool = False) -> Path:
     spec = {
         "argv": [
             *given["argv"][: given["argv"].index("-m")],
-            "-m",
-            "nbcache.launcher",
+            *LAUNCHER,
             "-f",
             "{connection_file}",
         ],
@@ -92,6 +98,12 @@ def installed() -> Path | None:
     return None if found is None else Path(found)
 
 
+def is_current() -> bool:
+    """Return whether the installed kernel imports nothing from the notebook's folder at its start."""
+    command = _manager().get_kernel_spec(NAME).argv
+    return not {"-I", "-P"}.isdisjoint(itertools.takewhile(lambda word: word != "-m", command))
+
+
 def nurseries() -> list[dict[str, Any]]:
     """Return what each of the user's nurseries says of itself."""
     return [said for name in _names() if (said := protocol.request(name, "status")) is not None]
@@ -108,7 +120,7 @@ def start() -> dict[str, Any]:
     Where there is one, it stays. Raises NbcacheError where it does not answer within some minutes.
     """
     _only_on_linux()
-    command = [sys.executable, *PYTHON_OPTIONS, "-m", "nbcache.launcher.nursery"]
+    command = nursery_command(PYTHON_OPTIONS)
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -126,7 +138,7 @@ def start() -> dict[str, Any]:
         time.sleep(0.1)
     raise NbcacheError(
         "the nursery did not start",
-        where=" ".join(command),
+        where=shlex.join(command),
         next_step="run this command, and see what it says",
     )
 

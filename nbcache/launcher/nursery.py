@@ -1,4 +1,4 @@
-"""`python -m nbcache.launcher.nursery [NAME]`: imports what kernels need, runs nothing, and forks kernels.
+"""The nursery: imports what kernels need, runs nothing, and forks kernels. `nursery_command` starts it.
 
 It forks only while it has one thread of Python's, no CUDA context and no open device, while all that it has
 imported is on disk as it was, and where nothing in the notebook's folder would have been imported instead.
@@ -69,8 +69,6 @@ def main(name: str | None = None) -> None:
 def _run(name: str, patience: float) -> Asked | None:
     """Import, and fork kernels; return what to be in one of them, None in the nursery, in the end."""
     began = time.time_ns() - _COARSE_NS
-    if not sys.flags.safe_path:
-        del sys.path[0]  # the folder that it was started in
     for each in [each for each in os.environ if each.startswith("JPY_")]:
         del os.environ[each]  # of a kernel in which it was started: ipykernel ends with that one's parent
     os.chdir("/")
@@ -274,7 +272,3 @@ def _make_room(name: str) -> None:
     others = [each for each in protocol.names() if each != name]
     for each in others[: max(0, len(others) - _MOST + 1)]:
         protocol.request(each, "stop")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

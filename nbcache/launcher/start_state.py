@@ -7,13 +7,14 @@ process would be.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-__all__ = ["HARMLESS", "kept_variables", "name_of", "python_options", "start_state"]
+__all__ = ["HARMLESS", "kept_variables", "name_of", "nursery_command", "python_options", "start_state"]
 
 HARMLESS = frozenset(
     {
@@ -44,6 +45,10 @@ HARMLESS = frozenset(
 _HARMLESS = ("JPY_", "SSH_", "VSCODE_")
 """Beginnings of such variables."""
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+_NURSERY = (
+    "import sys; sys.flags.safe_path or sys.path.pop(0); "
+    "from nbcache.launcher.nursery import main; main(*sys.argv[1:])"
+)
 _OF_STATUS = ("Cap", "NoNewPrivs", "Seccomp")
 """Beginnings of the lines of /proc/self/status that children have from their parent.
 
@@ -61,16 +66,24 @@ def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_options() -> list[str]:
-    """Return what stands between `python` and `-m` in the command of this process."""
-    given = sys.orig_argv[1:]
-    return given[: given.index("-m")] if "-m" in given else []
+    """Return the options of Python that an ordinary kernel gets from this process: all but `-P`."""
+    options = itertools.takewhile(lambda word: word not in ("-m", "-c"), sys.orig_argv[1:])
+    return [option for option in options if option != "-P"]
+
+
+def nursery_command(options: Sequence[str], *names: str) -> list[str]:
+    """Return the command of a nursery, which imports nothing from the folder that it is started in.
+
+    `-P` would do the same, but `sys.flags` of all its kernels would show it, and IPython would obey it.
+    """
+    return [sys.executable, *options, "-c", _NURSERY, *names]
 
 
 def start_state() -> dict[str, object]:
     """Return what this process was started with; ask before anything changes it."""
     return {
         "python": [sys.executable, sys.prefix, sys.base_prefix, sys.version, *python_options()],
-        "path": sys.path[0 if sys.flags.safe_path else 1 :],
+        "path": sys.path,
         "environ": kept_variables(os.environ),
         "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
         "cpus": sorted(os.sched_getaffinity(0)),

@@ -18,7 +18,7 @@ pytestmark = [
 SOURCE = Path(__file__).parents[1] / "gpu" / "stand_in" / "counted.c"
 INITIALIZING = """\
 import ctypes, sys
-if "nbcache.launcher.nursery" in sys.orig_argv:
+if "nbcache.launcher.nursery" in " ".join(sys.orig_argv):
     ctypes.CDLL("libcuda.so.1").cuInit(0)
 """
 

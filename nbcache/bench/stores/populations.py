@@ -161,7 +161,7 @@ def _process(folder: Path, target: Path, path: Path, way: str) -> Mapping[str, A
     stored.mkdir(exist_ok=True)
     variables = environment(home, os.environ, path) | {"TORCHINDUCTOR_CACHE_DIR": str(target)}
     done = subprocess.run(
-        [sys.executable, "-m", "nbcache.bench.stores.populate", way, str(stored), str(output)],
+        [sys.executable, "-P", "-m", "nbcache.bench.stores.populate", way, str(stored), str(output)],
         env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,

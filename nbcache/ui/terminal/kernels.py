@@ -36,6 +36,8 @@ def kernel(action: str, *, user: bool = False) -> Shown:
 def _status() -> Shown:
     folder, found = kernel_spec.installed(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
+    if folder and not kernel_spec.is_current():
+        lines[0] += ", installed by an earlier version of nbcache (run nbcache kernel install)"
     for each in found:
         lines.append(
             f"nursery {each['process']}: {counted(each['kernels'], 'kernel')} forked, started "
