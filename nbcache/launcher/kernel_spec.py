@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -143,14 +142,47 @@ def start() -> dict[str, Any]:
     )
 
 
-def stop() -> list[int]:
-    """End the user's nurseries, and return their processes; kernels that they have forked go on."""
+def stop() -> tuple[list[int], list[str]]:
+    """End the user's nurseries; kernels that they have forked go on.
+
+    Returns the processes that were ended, and the locks that an unknown process holds.
+    """
     ended = [said["stopped"] for name in _names() if (said := protocol.request(name, "stop")) is not None]
-    for process in protocol.starting():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGTERM)
+    unknown = []
+    for lock, process in protocol.starting().items():
+        if _end(process, lock):
             ended.append(process)
-    return ended
+        else:
+            unknown.append(lock)
+    return ended, unknown
+
+
+def _end(process: int, lock: str) -> bool:
+    """End a process if it is one of a nursery, and has the lock open; return whether it was.
+
+    The number may be that of another process by now, or come from another container.
+    """
+    if process <= 1:
+        return False
+    try:
+        descriptor = os.pidfd_open(process)  # taken first: a signal to it reaches no later process
+    except (OSError, OverflowError):
+        return False
+    try:
+        if is_nursery := _is_nursery(f"/proc/{process}", lock):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        return is_nursery
+    except OSError:  # it has just ended, or is another user's
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _is_nursery(folder: str, lock: str) -> bool:
+    """Return whether the process with this folder in `/proc` runs a nursery, and has its lock open."""
+    if nursery_command([])[-1].encode() not in Path(folder, "cmdline").read_bytes().split(b"\0"):
+        return False
+    return any(os.path.samefile(file, lock) for file in Path(folder, "fd").iterdir() if file.exists())
 
 
 def _names() -> list[str]:

@@ -40,6 +40,7 @@ REQUEST_SECONDS = 2.0
 _MOST_BYTES = 8 << 20
 _LENGTH = struct.Struct("!I")
 _SUFFIX = ".nursery"
+_LOCK = ".lock"
 _ORDINARY = "ordinary"
 """File that says why the last kernel was not forked."""
 
@@ -111,11 +112,12 @@ def ask(name: str, timeout: float) -> socket.socket:
 @contextmanager
 def alone(name: str) -> Iterator[bool]:
     """Give whether this is the only process that is, or is about to be, the nursery of this name."""
-    path = os.path.join(folder(), f"{name}.lock")
+    path = os.path.join(folder(), name + _LOCK)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, b"%d\n" % os.getpid())
         is_first = True
     except BlockingIOError:
         is_first = False
@@ -125,19 +127,32 @@ def alone(name: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def starting() -> list[int]:
-    """Return the processes that are about to be nurseries, and are not asked yet."""
-    found, path = [], folder()
-    for each in os.listdir(path):
-        name, _, kind = each.rpartition(".")
-        if kind != "lock" or os.path.exists(os.path.join(path, name + _SUFFIX)):
-            continue
-        with open(os.path.join(path, each)) as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found.append(int(stream.readline() or "0"))
-    return [each for each in found if each]
+def starting() -> dict[str, int]:
+    """Return the locks of processes that are about to be nurseries, and the process that each lock names.
+
+    Such a process answers no request yet. 0 stands for a lock without a number.
+    """
+    path = folder()
+    locks = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(_LOCK)]
+    processes = {
+        lock: _holder(lock) for lock in locks if not os.path.exists(lock.removesuffix(_LOCK) + _SUFFIX)
+    }
+    return {lock: process for lock, process in processes.items() if process is not None}
+
+
+def _holder(lock: str) -> int | None:
+    """Return the number in a lock that a process holds, 0 for a lock without one; None for a free lock."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except BlockingIOError:
+            return int(os.read(descriptor, 32).partition(b"\n")[0])
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return 0
 
 
 def note_ordinary(why: str) -> None:

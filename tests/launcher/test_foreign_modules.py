@@ -57,7 +57,8 @@ def test_a_file_beside_a_notebook_runs_in_no_launcher_and_no_nursery(tmp_path: P
     end(start_in(place, strangers))
     while not any(lock.stat().st_size for lock in tmp_path.glob("nbcache-kernels-*/*.lock")):
         time.sleep(0.05)
-    place.nbcache("stop")  # or it would wait for an idle processor before it imports more
+    # else it would wait for an idle processor before it imports more
+    assert "ended: 1 nursery" in place.nbcache("stop")
     code = "from nbcache.ui.terminal.parser import main; raise SystemExit(main())"
     command = [sys.executable, "-P", "-c", code, "kernel", "start"]
     subprocess.run(command, env=place.environ, cwd=strangers, check=True)

@@ -81,10 +81,10 @@ def test_a_folder_that_is_not_the_users_alone_is_refused(own_folder: Path, make:
 
 def test_one_process_at_a_time_is_about_to_be_a_nursery(own_folder: Path) -> None:
     with protocol.alone("a") as first:
-        assert first and protocol.starting() == [os.getpid()]
+        assert first and protocol.starting() == {str(own_folder / "a.lock"): os.getpid()}
         with protocol.alone("a") as second:
             assert not second
-    assert protocol.starting() == []
+    assert protocol.starting() == {}
 
 
 def test_a_nursery_has_the_name_of_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:

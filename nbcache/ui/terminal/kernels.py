@@ -21,16 +21,21 @@ def kernel(action: str, *, user: bool = False) -> Shown:
         ]
         return Shown(lines, {"folder": str(folder)})
     if action == "uninstall":
-        stopped, folder = kernel_spec.stop(), kernel_spec.uninstall()
-        lines = [f"removed: {folder}", f"ended: {counted(len(stopped), 'nursery', 'nurseries')}"]
-        return Shown(lines, {"folder": str(folder), "stopped": stopped})
+        stopped, folder = _stop(), kernel_spec.uninstall()
+        return Shown([f"removed: {folder}", *stopped.lines], {"folder": str(folder), **stopped.data})
     if action == "start":
         said = kernel_spec.start()
         return Shown([f"ready: nursery {said['process']}, for kernels with this environment"], said)
     if action == "stop":
-        stopped = kernel_spec.stop()
-        return Shown([f"ended: {counted(len(stopped), 'nursery', 'nurseries')}"], {"stopped": stopped})
+        return _stop()
     return _status()
+
+
+def _stop() -> Shown:
+    stopped, unknown = kernel_spec.stop()
+    lines = [f"ended: {counted(len(stopped), 'nursery', 'nurseries')}"]
+    lines += [f"not ended: {lock} names no nursery of yours" for lock in unknown]
+    return Shown(lines, {"stopped": stopped})
 
 
 def _status() -> Shown:
