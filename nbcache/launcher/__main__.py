@@ -122,7 +122,7 @@ def _start_nursery(name: str) -> None:
             null = os.open(os.devnull, os.O_RDWR)
             for number in range(3):
                 os.dup2(null, number)
-            os.closerange(3, 256)
+            protocol.close_all_but()
             environ = {key: value for key, value in os.environ.items() if not key.startswith("JPY_")}
             os.execve(sys.executable, nursery_command(python_options(), name), environ)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import os
@@ -85,7 +84,9 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     ready, told = os.pipe()
     if kernel := os.fork():
         try:
-            _close_all_but(connection.fileno(), ready)  # the nursery's lock as well, which would outlive it
+            protocol.close_all_but(
+                connection.fileno(), ready
+            )  # the nursery's lock as well, which would outlive it
             os.read(ready, 1)  # until it has a session of its own, which signals are for
             _watch(connection, kernel)
         finally:
@@ -95,14 +96,6 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     os.setsid()
     os.close(told)
     return Asked(value, (copies[0], copies[1], copies[2]), ahead)
-
-
-def _close_all_but(*kept: int) -> None:
-    """Close all files but the standard streams and those that are `kept`."""
-    for each in map(int, os.listdir("/proc/self/fd")):
-        if each > 2 and each not in kept:
-            with contextlib.suppress(OSError):  # the one by which they were listed
-                os.close(each)
 
 
 def _watch(connection: socket.socket, kernel: int) -> None:
@@ -134,7 +127,7 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    os.closerange(3, 1024)
+    protocol.close_all_but()
     os.environ.clear()
     os.environ.update(value["environ"])
     os.chdir(value["folder"])

@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +37,19 @@ _AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"
 _IDLE_SECONDS = 4 * 3600.0
 """Unused for so long, it ends."""
 _LOOK_SECONDS = 60.0
+_MOST_REQUESTS = 16
+"""So many requests may arrive at one time."""
+_STREAMS = 3
+_FORK = {
+    "arguments": list,
+    "path": list,
+    "environ": dict,
+    "folder": str,
+    "umask": int,
+    "ignored": list,
+    "blocked": list,
+}
+"""Types of the values in a request for a fork."""
 _LEAST_FREE = 0.05
 """Where less of the machine's memory is available, it ends."""
 _MOST = 2
@@ -94,6 +106,8 @@ class _Nursery:
         self._name = name
         self._listener = listener
         self._ahead = ahead
+        self._requests: list[protocol.Message] = []
+        """Requests that are arriving."""
         self._tops = {each.partition(".")[0] for each in sys.modules}
         self._found = {folder: modules_in(folder) for folder in sys.path}
         """What can be imported: another one might be imported instead, or where there was none."""
@@ -104,20 +118,55 @@ class _Nursery:
         """Answer until nobody needs it; return what to be in a forked kernel, None in the nursery."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch kernels
         while self._is_wanted():
-            if not select.select([self._listener], [], [], _LOOK_SECONDS)[0]:
-                continue
-            connection, _ = self._listener.accept()
-            with connection:
-                connection.settimeout(protocol.REQUEST_SECONDS)
-                try:
-                    asked = self._answer(connection)
-                except (OSError, ValueError, KeyError, TypeError):  # who asks has gone, or is nobody of ours
+            waiting: list[socket.socket | protocol.Message] = [self._listener, *self._requests]
+            seconds = self._requests[0].deadline - time.monotonic() if self._requests else _LOOK_SECONDS
+            ready = select.select(waiting, [], [], max(0.0, seconds))[0]
+            if self._listener in ready:
+                ready += self._accept()
+            for request in [*self._requests]:
+                outcome = self._go_on(request, request in ready)
+                if outcome is _ARRIVING:
                     continue
-                if asked is _END:
-                    break
-                if isinstance(asked, Asked):
-                    return asked
+                self._close(request)
+                if isinstance(outcome, Asked):
+                    return outcome
+                if outcome is _END:
+                    protocol.forget(self._name)
+                    return None
         protocol.forget(self._name)
+        return None
+
+    def _accept(self) -> list[protocol.Message]:
+        """Return the request of another launcher; where there are too many, the oldest makes room for it."""
+        if len(self._requests) == _MOST_REQUESTS:
+            _refuse(self._requests[0], "others have asked since")
+            self._close(self._requests[0])
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # the launcher has ended
+            return []
+        connection.setblocking(False)
+        self._requests.append(protocol.Message(connection, _STREAMS))
+        return self._requests[-1:]
+
+    def _close(self, request: protocol.Message) -> None:
+        self._requests.remove(request)
+        request.close_files()
+        request.connection.close()
+
+    def _go_on(self, request: protocol.Message, is_ready: bool) -> object:
+        """Read more of a request, and answer it where it is whole."""
+        try:
+            if is_ready and request.read():
+                return self._answer(request)
+        except BlockingIOError:
+            pass
+        except Exception as error:  # whatever it asks, the nursery lives on
+            _refuse(request, f"the nursery could not answer: {error!r}")
+            return None
+        if time.monotonic() < request.deadline:
+            return _ARRIVING
+        _refuse(request, "the request did not arrive in time")
         return None
 
     def _is_wanted(self) -> bool:
@@ -126,17 +175,18 @@ class _Nursery:
         total, free = (_memory(each) for each in ("MemTotal", "MemAvailable"))
         return not total or free >= _LEAST_FREE * total
 
-    def _answer(self, connection: socket.socket) -> object:
+    def _answer(self, request: protocol.Message) -> object:
+        connection, value = request.connection, request.value()
         protocol.check_peer(connection)
-        value, files = protocol.receive(connection, 3)
-        with _closing(files):
-            if value["ask"] == "status":
-                protocol.send(connection, self._status())
-            elif value["ask"] == "stop":
-                protocol.send(connection, {"stopped": os.getpid()})
-                return _END
-            elif value["ask"] == "fork":
-                return self._fork(connection, value, files)
+        if value["ask"] == "status":
+            protocol.send(connection, self._status())
+        elif value["ask"] == "stop":
+            protocol.send(connection, {"stopped": os.getpid()})
+            return _END
+        elif value["ask"] != "fork" or any(type(value[name]) is not kind for name, kind in _FORK.items()):
+            raise ValueError("no such request")
+        else:
+            return self._fork(request, value)
         return None
 
     def _status(self) -> dict[str, Any]:
@@ -150,7 +200,8 @@ class _Nursery:
             "bytes": _memory("VmRSS", "/proc/self/status"),
         }
 
-    def _fork(self, connection: socket.socket, value: dict[str, Any], files: list[int]) -> object:
+    def _fork(self, request: protocol.Message, value: dict[str, Any]) -> object:
+        connection, files = request.connection, request.files
         if changed := self._ahead.first_changed(self._ahead.files):
             protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
             return _END  # the launcher starts another one
@@ -159,7 +210,7 @@ class _Nursery:
                 protocol.send(connection, {"forked": False, "why": f"{min(more)} in {folder}"})
                 return _END
         why = _why_not() or self._shadowed(value["folder"])
-        if why or len(files) != 3:
+        if why or len(files) != _STREAMS:
             protocol.send(connection, {"forked": False, "why": why or "no standard streams"})
             return None
         self._used = time.time()
@@ -169,6 +220,9 @@ class _Nursery:
             return None
         try:
             self._listener.close()
+            for other in self._requests:
+                if other is not request:
+                    other.connection.close()
             return attend(connection, value, files, self._ahead)
         except BaseException:  # or this process would be a second nursery
             os._exit(1)
@@ -180,17 +234,12 @@ class _Nursery:
         return None
 
 
-_END = object()
+_ARRIVING, _END = object(), object()
 
 
-@contextlib.contextmanager
-def _closing(files: list[int]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for each in files:
-            with contextlib.suppress(OSError):
-                os.close(each)
+def _refuse(request: protocol.Message, why: str) -> None:
+    with contextlib.suppress(OSError):  # the launcher has ended
+        protocol.send(request.connection, {"forked": False, "why": why})
 
 
 def _imported(patience: _Patience) -> tuple[dict[str, ModuleType], dict[str, str]]:

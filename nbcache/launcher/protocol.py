@@ -19,9 +19,11 @@ from typing import Any
 
 __all__ = [
     "REQUEST_SECONDS",
+    "Message",
     "alone",
     "ask",
     "check_peer",
+    "close_all_but",
     "folder",
     "forget",
     "listen",
@@ -36,8 +38,9 @@ __all__ = [
 ]
 
 REQUEST_SECONDS = 2.0
-"""How long either end waits for the other to go on with a request."""
+"""Seconds in which a request must arrive, and be answered."""
 _MOST_BYTES = 8 << 20
+_PIECE_BYTES = 1 << 16
 _LENGTH = struct.Struct("!I")
 _SUFFIX = ".nursery"
 _LOCK = ".lock"
@@ -90,7 +93,7 @@ def listen(name: str) -> socket.socket:
     with _address(name) as address, _address(f".{name}-{os.getpid()}") as temporary:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(temporary)
-        listener.listen(16)
+        listener.listen(128)
         os.replace(temporary, address)
     return listener
 
@@ -223,18 +226,64 @@ def send(connection: socket.socket, value: Any, files: Sequence[int] = ()) -> No
 
 def receive(connection: socket.socket, files: int = 0) -> tuple[Any, list[int]]:
     """Return a value, and as many open files at most; ConnectionError where the other end has gone."""
-    head, given, _, _ = socket.recv_fds(connection, _LENGTH.size, files)
-    head += _exactly(connection, _LENGTH.size - len(head)) if len(head) < _LENGTH.size else b""
-    (length,) = _LENGTH.unpack(head)
-    if length > _MOST_BYTES:
-        raise ConnectionError(f"a message of {length:,} bytes")
-    return json.loads(_exactly(connection, length)), list(given)
+    message = Message(connection, files)
+    try:
+        while not message.read():
+            pass
+        return message.value(), message.files
+    except BaseException:
+        message.close_files()
+        raise
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    content = b""
-    while len(content) < length:
-        if not (more := connection.recv(length - len(content))):
+class Message:
+    """A value, and open files with it, that arrive piece by piece."""
+
+    def __init__(self, connection: socket.socket, most_files: int) -> None:
+        self.connection = connection
+        self.files: list[int] = []
+        self.deadline = time.monotonic() + REQUEST_SECONDS
+        """Time (monotonic) by which a request must be whole."""
+        self._most_files = most_files
+        self._content = bytearray()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the connection."""
+        return self.connection.fileno()
+
+    def read(self) -> bool:
+        """Read one piece, and return whether the message is whole; ConnectionError where it never will be."""
+        size = min(self._missing(), _PIECE_BYTES)
+        piece, files, _, _ = socket.recv_fds(self.connection, size, self._most_files - len(self.files))
+        self.files += files
+        if not piece:
             raise ConnectionError("the other end has gone")
-        content += more
-    return content
+        self._content += piece
+        return self._missing() == 0
+
+    def value(self) -> Any:
+        """Return the value of a whole message."""
+        return json.loads(self._content[_LENGTH.size :])
+
+    def close_files(self) -> None:
+        """Close the files that came with it."""
+        while self.files:
+            os.close(self.files.pop())
+
+    def _missing(self) -> int:
+        if len(self._content) < _LENGTH.size:
+            return _LENGTH.size - len(self._content)
+        (length,) = _LENGTH.unpack_from(self._content)
+        if length > _MOST_BYTES:
+            raise ConnectionError(f"a message of {length:,} bytes")
+        return _LENGTH.size + int(length) - len(self._content)
+
+
+def close_all_but(*descriptors: int) -> None:
+    """Close all files but the standard streams and these."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in descriptors:
+            try:
+                os.close(number)
+            except OSError:  # the one by which they were listed
+                pass

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
-from support.nurseries import Place
+from nbcache.launcher import protocol
+from support.nurseries import Place, Start, nursery_of
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
@@ -57,3 +62,52 @@ def test_stop_ends_no_process_but_a_nursery_that_has_the_lock(tmp_path: Path) ->
         assert process.poll() is None
         place.nbcache("uninstall")
         assert process.poll() is None
+
+
+def frame(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+FORK = {"ask": "fork", "arguments": [], "path": [], "environ": {}, "folder": "/", "umask": 0, "ignored": []}
+BAD = [
+    frame(b"[" * 100_000),
+    frame(b"{}"),
+    frame(b"1"),
+    frame(b"\xff"),
+    frame(b""),
+    frame(b'{"ask": "end"}'),
+    frame(json.dumps(FORK).encode()),
+    frame(json.dumps({**FORK, "blocked": [], "folder": []}).encode()),
+    frame(json.dumps({**FORK, "blocked": [], "folder": "\0"}).encode()),
+    b"\xff\xff\xff\xff",
+]
+
+
+def test_bad_requests_are_answered_and_leave_nothing_open_and_the_nursery_lives_on(
+    place: Place, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nursery = psutil.Process(nursery_of(start()))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", place.environ["XDG_RUNTIME_DIR"])
+    answers = {name: protocol.request(name, "status") for name in protocol.names()}
+    name = next(name for name, answer in answers.items() if answer and answer["process"] == nursery.pid)
+    open_files = nursery.num_fds()
+    with ExitStack() as stack, open(os.devnull) as file:
+
+        def begin(content: bytes) -> socket.socket:
+            connection = stack.enter_context(protocol.ask(name, 60.0))
+            socket.send_fds(connection, [content], [file.fileno()] * 3)
+            return connection
+
+        def refusal(connection: socket.socket) -> str:
+            answer: dict[str, Any] = protocol.receive(connection)[0]
+            assert not answer["forked"] and connection.recv(1) == b""
+            return str(answer["why"])
+
+        half_sent = [begin(frame(b"{}")[:length]) for length in (1, 4, 5) * 20]
+        for content in BAD:
+            assert "could not answer" in refusal(begin(content))
+        kernel = start()
+        assert nursery_of(kernel) == nursery.pid
+        reasons = [refusal(connection) for connection in half_sent]
+        assert {*reasons} == {"others have asked since", "the request did not arrive in time"}
+        assert nursery.num_fds() == open_files
