@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -111,3 +113,61 @@ def test_bad_requests_are_answered_and_leave_nothing_open_and_the_nursery_lives_
         reasons = [refusal(connection) for connection in half_sent]
         assert {*reasons} == {"others have asked since", "the request did not arrive in time"}
         assert nursery.num_fds() == open_files
+
+
+def test_variables_that_libraries_read_at_import_have_a_nursery_of_their_own(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    library = next((Path(spec.origin).parent / "lib").glob("libgomp*.so*"), None)
+    place.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Haswell"}
+    if library is not None:  # it comes with torch's builds for Linux
+        place.environ["LD_PRELOAD"] = str(library)
+    place.nbcache("start")
+    kernel = place.start()
+    other = place.start(OPENBLAS_CORETYPE="Prescott")
+    try:
+        assert nursery_of(kernel) and kernel.ask("__import__('torch').get_num_threads()") == 1
+        assert nursery_of(other) == 0
+        assert "there was no nursery for its environment" in place.nbcache("status")
+    finally:
+        for started in (kernel, other):
+            started.client.stop_channels()
+            started.manager.shutdown_kernel(now=True)
+        place.nbcache("stop")
+
+
+HIGH = 1500
+OPENING = f"""\
+import os, sys
+if "nbcache.launcher.nursery" in " ".join(sys.orig_argv):
+    os.dup2(os.open(os.devnull, os.O_RDONLY), {HIGH + 1})
+"""
+
+
+def test_a_file_with_a_high_number_reaches_no_nursery_and_no_forked_kernel(tmp_path: Path) -> None:
+    place, added = Place(tmp_path), tmp_path / "added"
+    added.mkdir()
+    (added / "sitecustomize.py").write_text(OPENING)
+    place.environ["PYTHONPATH"] = f"{added}:{place.environ['PYTHONPATH']}"
+    with open(os.devnull) as file:
+        os.dup2(file.fileno(), HIGH)
+        try:
+            first = place.start_with(pass_fds=(HIGH,))  # which makes it an ordinary kernel
+        finally:
+            os.close(HIGH)
+    assert nursery_of(first) == 0 and first.ask(f"__import__('os').path.exists('/proc/self/fd/{HIGH}')")
+    while not (numbers := [lock.read_text() for lock in tmp_path.glob("*/*.lock") if lock.stat().st_size]):
+        time.sleep(0.05)
+    assert not Path(f"/proc/{int(numbers[0])}/fd/{HIGH}").exists()
+    place.nbcache("stop")  # else it would wait for an idle processor before it imports more
+    place.nbcache("start")
+    kernel = place.start()
+    try:
+        assert Path(f"/proc/{nursery_of(kernel)}/fd/{HIGH + 1}").exists()
+        assert not kernel.ask(f"__import__('os').path.exists('/proc/self/fd/{HIGH + 1}')")
+    finally:
+        for started in (first, kernel):
+            started.client.stop_channels()
+            started.manager.shutdown_kernel(now=True)
+        place.nbcache("stop")
