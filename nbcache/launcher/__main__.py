@@ -17,7 +17,10 @@ from nbcache.launcher import protocol
 from nbcache.launcher.start_state import name_of, nursery_command, python_options, start_state
 
 _TIMEOUT = 5.0
-"""Seconds within which a nursery must answer. It takes hundredths; on a busy machine all takes longer."""
+"""Seconds within which a nursery must answer, and a kernel that is restarted must end.
+
+Both take hundredths; on a busy machine all takes longer.
+"""
 _PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -36,7 +39,7 @@ def main() -> NoReturn:
     try:
         if sys.flags.safe_path:
             name = name_of(start_state())
-            connection, why = _forked(name, arguments)
+            connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _TIMEOUT))
         else:  # files of the notebook's folder may have run already, in place of modules
             why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
@@ -51,7 +54,7 @@ def main() -> NoReturn:
     os.execv(sys.executable, [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments])
 
 
-def _forked(name: str, arguments: list[str]) -> tuple[socket.socket | None, str]:
+def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.socket | None, str]:
     """Return a connection to what watches the fork; None, and why, where the nursery does not fit."""
     if any(each > 2 and _is_inherited(each) for each in map(int, os.listdir("/proc/self/fd"))):
         return None, "a file besides the standard streams was open when it was started"
@@ -68,7 +71,7 @@ def _forked(name: str, arguments: list[str]) -> tuple[socket.socket | None, str]
         "ignored": [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN],
         "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
     }
-    protocol.send(connection, asked, [0, 1, 2])
+    protocol.send(connection, asked, [0, 1, 2] if lock is None else [0, 1, 2, lock])
     answer, _ = protocol.receive(connection)
     if answer.get("forked"):
         return connection, ""

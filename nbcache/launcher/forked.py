@@ -31,6 +31,8 @@ _READ_AT_IMPORT = (
 )
 """Beginnings of environment variables that torch, numpy and their libraries read when they are imported."""
 _READ_LATER = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR")
+_STREAMS = 3
+"""Standard streams: the first of the files that come with a request. The kernel's lock may follow them."""
 _nursery = 0
 
 
@@ -84,14 +86,13 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     ready, told = os.pipe()
     if kernel := os.fork():
         try:
-            protocol.close_all_but(
-                connection.fileno(), ready
-            )  # the nursery's lock as well, which would outlive it
+            # The kernel's lock is held until the kernel has ended. The nursery's must end with the nursery.
+            protocol.close_all_but(connection.fileno(), ready, *files[_STREAMS:])
             os.read(ready, 1)  # until it has a session of its own, which signals are for
             _watch(connection, kernel)
         finally:
             os._exit(0)
-    copies = [os.dup(each) for each in files]
+    copies = [os.dup(each) for each in files[:_STREAMS]]
     connection.detach()
     os.setsid()
     os.close(told)
@@ -104,6 +105,7 @@ def _watch(connection: socket.socket, kernel: int) -> None:
         protocol.send(connection, {"forked": True, "process": kernel})
     except OSError:  # the launcher has not waited: it is an ordinary kernel, which needs the same ports
         os.killpg(kernel, signal.SIGKILL)
+        os.waitpid(kernel, 0)
         return
     connection.settimeout(None)
     while ended not in select.select([connection.fileno(), ended], [], [])[0]:

@@ -39,7 +39,8 @@ _IDLE_SECONDS = 4 * 3600.0
 _LOOK_SECONDS = 60.0
 _MOST_REQUESTS = 16
 """So many requests may arrive at one time."""
-_STREAMS = 3
+_MOST_FILES = 4
+"""The standard streams of a kernel, and its lock."""
 _FORK = {
     "arguments": list,
     "path": list,
@@ -146,7 +147,7 @@ class _Nursery:
         except OSError:  # the launcher has ended
             return []
         connection.setblocking(False)
-        self._requests.append(protocol.Message(connection, _STREAMS))
+        self._requests.append(protocol.Message(connection, _MOST_FILES))
         return self._requests[-1:]
 
     def _close(self, request: protocol.Message) -> None:
@@ -210,7 +211,7 @@ class _Nursery:
                 protocol.send(connection, {"forked": False, "why": f"{min(more)} in {folder}"})
                 return _END
         why = _why_not() or self._shadowed(value["folder"])
-        if why or len(files) != _STREAMS:
+        if why or len(files) < 3:
             protocol.send(connection, {"forked": False, "why": why or "no standard streams"})
             return None
         self._used = time.time()

@@ -7,6 +7,7 @@ other runs as the same user.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -27,6 +28,7 @@ __all__ = [
     "folder",
     "forget",
     "listen",
+    "lock_kernel",
     "names",
     "note_ordinary",
     "ordinary",
@@ -44,6 +46,8 @@ _PIECE_BYTES = 1 << 16
 _LENGTH = struct.Struct("!I")
 _SUFFIX = ".nursery"
 _LOCK = ".lock"
+_KERNELS = "kernels"
+"""File in which each kernel that starts or was forked locks one byte."""
 _ORDINARY = "ordinary"
 """File that says why the last kernel was not forked."""
 
@@ -158,6 +162,31 @@ def _holder(lock: str) -> int | None:
         return 0
 
 
+def lock_kernel(arguments: Sequence[str], seconds: float) -> int | None:
+    """Return a file that locks the kernel with these arguments; None where its lock is not free in time.
+
+    All processes that have the file open hold the lock. The process that watches the kernel is the last one:
+    a restarted kernel whose predecessor still has a port dies, or never answers.
+    """
+    descriptor = os.open(os.path.join(folder(), _KERNELS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    digest = hashlib.sha256("\0".join(arguments).encode(errors="surrogateescape")).digest()
+    byte = int.from_bytes(digest[:7], "big")
+    lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.01)
+                continue
+        except OSError:  # this file system has no such locks
+            pass
+        os.close(descriptor)
+        return None
+
+
 def note_ordinary(why: str) -> None:
     """Note why this process is about to be an ordinary kernel, for who asks."""
     try:
@@ -192,7 +221,7 @@ def request(name: str, what: str) -> dict[str, Any] | None:
         with ask(name, REQUEST_SECONDS) as connection:
             send(connection, {"ask": what})
             answer: dict[str, Any] = receive(connection)[0]
-            return answer
+            return None if "why" in answer else answer  # it was busy, and has refused
     except ConnectionRefusedError:
         forget(name)
     except (OSError, ValueError):
