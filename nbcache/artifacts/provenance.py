@@ -44,7 +44,8 @@ from nbcache.core.canonical_json import corrupt, from_json, hex64, to_json
 from nbcache.core.errors import FormatError, TrustError, UntrustedSigner
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest, Packed, Provenance
-from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, short
+from nbcache.core.signature import Purpose, Signature
+from nbcache.core.trust import Keyring, Policy, Standing, admit, short
 
 __all__ = [
     "Judge",
@@ -269,6 +270,14 @@ class Judge:
     def forget(self) -> None:
         """Ask anew who signers are: the user has trusted somebody."""
         self._known.clear()
+
+    def name(self, fingerprint: str) -> str:
+        """Return the name that the user gave a trusted signer, as `Keyring.name` does."""
+        return self._keyring().name(fingerprint)
+
+    def introduce(self, fingerprint: str, user: str = "", host: str = "") -> str:
+        """Return what the user calls a signer and what the signer states, as `Keyring.introduce` does."""
+        return self._keyring().introduce(fingerprint, user, host)
 
     def standing(self, fingerprint: str) -> Standing:
         """Return who a signer is to the user, as of a second ago at most; TrustError as Keyring raises it."""

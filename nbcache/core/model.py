@@ -90,7 +90,7 @@ class Provenance:
     statement: bytes
     """`nbcache.statement` of `nbcache.artifacts.provenance`; empty where nobody has signed one."""
     signature: bytes
-    """`nbcache.signature` of `nbcache.core.trust`; empty where nobody has signed."""
+    """`nbcache.signature` of `nbcache.core.signature`; empty where nobody has signed."""
 
 
 UNSIGNED = Provenance(b"", b"")

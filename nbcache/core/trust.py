@@ -1,27 +1,13 @@
-"""Whose artifacts may run here: Ed25519 keys, signatures over exact bytes, and the policy.
+"""Whose artifacts may run here: Ed25519 keys, the signers whom the user trusts, and the policy.
 
 Artifacts are code. What comes from elsewhere is used only if it was signed by oneself or by someone
-whom the user has named. A signature is over `message(purpose, content)`, each part after its length, so that
-nothing signed for another purpose, and no part of something longer, can be passed off as it::
-
-    message = length ":" purpose length ":" content     ; lengths in bytes, decimal
-    purpose = "nbcache snapshot 2"                      ; a snapshot's manifest: who took it
-            / "nbcache artifact 2"                      ; an artifact's statement: who compiled it
-            / "nbcache publication 2"                   ; the same, of what a kernel has of a notebook
-            / "nbcache lease 2"                         ; what a lease says of the kernel that compiles
+whom the user has named (`nbcache.core.signature`).
 
 The folder, which only its owner may read or write::
 
     key                    one's own private key: PKCS #8, PEM, unencrypted
     trusted/<fingerprint>  a signer who is trusted: {"name": text, "added": Unix seconds}, as JSON
     removed                when a signer was last trusted no more: Unix seconds, as text
-
-A signature beside what it signs is JSON (version 2, frozen), keys sorted, no white space::
-
-    {"algorithm": "ed25519", "format": "nbcache.signature", "public_key": 64 hexadecimal digits,
-     "signature": 128 hexadecimal digits, "version": 2}
-
-Those of version 1, from before the first release, had one purpose for everything, and are refused.
 
 A fingerprint is the SHA-256 of the 32 bytes of a public key, 64 hexadecimal digits.
 """
@@ -34,16 +20,18 @@ import os
 import re
 import stat
 import time
+import unicodedata
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbcache.core.canonical_json import unsupported
-from nbcache.core.errors import BadSignature, ConfigError, TrustError, Unsigned, UntrustedSigner
+from nbcache.core.errors import ConfigError, TrustError, Unsigned, UntrustedSigner
 from nbcache.core.files import write_whole
 from nbcache.core.key import is_sha256, sha256
-from nbcache.core.text import printable
+from nbcache.core.signature import Purpose, Signature, message
+from nbcache.core.text import one_line, printable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -51,41 +39,25 @@ if TYPE_CHECKING:
 __all__ = [
     "Keyring",
     "Policy",
-    "Purpose",
-    "Signature",
     "Standing",
     "TrustedSigner",
     "admit",
     "is_called",
     "is_fingerprint",
-    "message",
+    "says",
     "short",
     "spelled",
 ]
 
-_ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 2
-_MAX_SIGNATURE_BYTES = 4096
 _KEY = "key"
 _TRUSTED = "trusted"
 _REMOVED = "removed"
 _LONGEST_NAME = 100
+_LONGEST_STATED = 40
 _SHORTEST = 8
 """Digits of a fingerprint that a user must give at least."""
 _SHOWN = 16
 """Digits of a fingerprint that are shown where there is no room for all."""
-
-
-class Purpose(enum.Enum):
-    """What a signature is for; one that was made for another purpose is wrong."""
-
-    SNAPSHOT = b"nbcache snapshot 2"
-    """A snapshot's manifest."""
-    ARTIFACT = b"nbcache artifact 2"
-    """The statement of who compiled an artifact."""
-    PUBLICATION = b"nbcache publication 2"
-    """The statement of what a kernel has of a notebook, on the shared level."""
-    LEASE = b"nbcache lease 2"
-    """What a lease says of the kernel that compiles."""
 
 
 class Policy(enum.StrEnum):
@@ -108,72 +80,6 @@ class Standing(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """An Ed25519 signature (RFC 8032) and the public key that checks it."""
-
-    public_key: bytes
-    """32 bytes."""
-    signature: bytes
-    """64 bytes."""
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the public key, 64 hexadecimal digits."""
-        return sha256(self.public_key)
-
-    def encode(self) -> bytes:
-        """Return it as JSON, as it stands beside what it signs."""
-        fields = {
-            "algorithm": _ALGORITHM,
-            "format": _FORMAT,
-            "public_key": self.public_key.hex(),
-            "signature": self.signature.hex(),
-            "version": _VERSION,
-        }
-        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Signature:
-        """Return the signature that `data` holds; raises BadSignature or UnsupportedVersion."""
-        try:
-            fields = json.loads(data) if len(data) < _MAX_SIGNATURE_BYTES else None
-        except (ValueError, RecursionError):
-            fields = None
-        match fields:
-            case {"format": "nbcache.signature", "version": int(version)} if version > _VERSION:
-                raise unsupported("signature", version)
-            case {"format": "nbcache.signature", "version": 1}:
-                raise BadSignature(
-                    "it was signed by an nbcache from before the first release, whose signatures did not say "
-                    "what they were for",
-                    next_step="have it made again, with this nbcache, by who made it",
-                )
-            case {
-                "algorithm": "ed25519",
-                "format": "nbcache.signature",
-                "public_key": str(public_key),
-                "signature": str(signature),
-                "version": 2,
-            } if is_sha256(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
-                return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
-        raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
-
-    def verify(self, purpose: Purpose, content: bytes) -> None:
-        """Raise BadSignature unless this is the signature of exactly `content`, made for this purpose."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-        try:
-            key = Ed25519PublicKey.from_public_bytes(self.public_key)
-            key.verify(self.signature, message(purpose, content))
-        except (InvalidSignature, ValueError):
-            raise BadSignature(
-                "the signature is not that of these contents: they were changed after they were signed",
-                next_step="get the file again from who made it, by another way",
-            ) from None
-
-
-@dataclass(frozen=True, slots=True)
 class TrustedSigner:
     """A signer whose artifacts the user lets run."""
 
@@ -184,11 +90,6 @@ class TrustedSigner:
     """Unix seconds."""
 
 
-def message(purpose: Purpose, content: bytes) -> bytes:
-    """Return the bytes that are signed for `content`: the purpose and the content, each after its length."""
-    return b"".join(b"%d:%b" % (len(part), part) for part in (purpose.value, content))
-
-
 def spelled(fingerprint: str) -> str:
     """Return a whole fingerprint as it is shown to people, in groups of four."""
     return "-".join(fingerprint[start : start + 4] for start in range(0, len(fingerprint), 4))
@@ -197,6 +98,12 @@ def spelled(fingerprint: str) -> str:
 def short(fingerprint: str) -> str:
     """Return the beginning of `spelled`: as much as tells one signer from another at a glance."""
     return spelled(fingerprint[:_SHOWN])
+
+
+def says(user: str, host: str) -> str:
+    """Return `says user@host`, the only words for what a signer states: anybody can state it."""
+    origin = "@".join(one_line(part, _LONGEST_STATED) for part in (user, host) if part)
+    return f"says {origin}" if origin else ""
 
 
 def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> None:
@@ -250,8 +157,20 @@ class Keyring:
             return Standing.OWN
         return Standing.TRUSTED if self._read(fingerprint) is not None else Standing.UNKNOWN
 
-    def trusted(self) -> list[TrustedSigner]:
-        """Return those who are trusted, first the one who was added first."""
+    def name(self, fingerprint: str) -> str:
+        """Return the name that the user gave a trusted signer; empty without one."""
+        signer = self._read(fingerprint)
+        return signer.name if signer is not None else ""
+
+    def introduce(self, fingerprint: str, user: str = "", host: str = "") -> str:
+        """Return what the user calls a signer, and then the `user` and `host` that the signer states."""
+        if fingerprint == self.own():
+            return f"you on {one_line(host, _LONGEST_STATED)}" if host else "you"
+        called = self.name(fingerprint) or short(fingerprint)
+        return f"{called} ({origin})" if (origin := says(user, host)) else called
+
+    def trusted(self, *, without: str = "") -> list[TrustedSigner]:
+        """Return the trusted signers `without` one, first the one who was added first."""
         self._check(self.folder)
         try:
             names = [path.name for path in (self.folder / _TRUSTED).iterdir()]
@@ -259,13 +178,30 @@ class Keyring:
             return []
         except OSError as error:
             raise self._unusable("cannot be read", self.folder / _TRUSTED, error) from error
-        signers = [self._read(name) for name in names if is_sha256(name)]
+        signers = [self._read(name) for name in names if is_sha256(name) and name != without]
         return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
 
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
-        """Trust the signer with this fingerprint; who is trusted already gets the new name."""
+        """Trust the signer with this fingerprint; a trusted signer gets the new name, if there is one.
+
+        ConfigError where another trusted signer has that name.
+        """
         fingerprint = _fingerprint(fingerprint)
-        name = printable(name)[:_LONGEST_NAME]
+        name = printable(name)[:_LONGEST_NAME].strip()
+        namesakes = [
+            signer.fingerprint
+            for signer in (self.trusted(without=fingerprint) if name else ())
+            if _comparable(signer.name) == _comparable(name)
+        ]
+        if namesakes:
+            raise ConfigError(
+                f"another key that you trust is called {name!r}: {spelled(namesakes[0])}",
+                next_step="choose another name, with --name; if their key is new, first remove the old one: "
+                f"%nbcache trust remove {short(namesakes[0])}",
+            )
+        if not name:
+            with suppress(TrustError):  # this repairs a file that is damaged
+                name = self.name(fingerprint)
         signer = TrustedSigner(fingerprint, name, self._clock())
         text = json.dumps({"added": signer.added, "name": name})
         self._write(self.folder / _TRUSTED / fingerprint, text.encode(), replace=True)
@@ -410,6 +346,10 @@ class Keyring:
             where=str(path),
             next_step="check the folder, or set NBCACHE_TRUST_DIR to one that is yours",
         )
+
+
+def _comparable(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _digits(fingerprint: str) -> str:

@@ -231,7 +231,8 @@ class Session:
         activity = with_estimates(activity, history, cell, self.environment, stored=stored)
         if (shared_client := self.shared_client) is None or (holder := shared_client.holder) is None:
             return activity
-        return replace(activity, compiled_by=str(holder), compiled_since=holder.since)
+        by = shared_client.level.introduce(holder.signer, holder.user, holder.host)
+        return replace(activity, compiled_by=by, compiled_since=holder.since)
 
     def notice(self, text: str) -> None:
         """Show `text` once, under the next report."""

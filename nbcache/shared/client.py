@@ -24,7 +24,6 @@ from nbcache.core.model import (
     Manifest,
     Source,
 )
-from nbcache.core.text import printable
 from nbcache.core.threads import renew_in_children
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.publications import Publication
@@ -216,7 +215,7 @@ class SharedClient:
             return
         with self._reading:
             for each in publications:
-                who = printable(f"{each.user}@{each.host}")
+                who = self.level.introduce(each.found.signer, each.user, each.host)
                 self._cache.note_elsewhere(f"published by {who}", [each.manifest])
             fits = [fitting([each.manifest], environment) for each in publications]
             whole = union(environment, "", [each for each in fits if each is not None])

@@ -15,7 +15,7 @@ from nbcache.artifacts.provenance import Statement, signed_by
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import BadSignature, FormatError, TrustError, UnsupportedVersion, UntrustedSigner
 from nbcache.core.model import ArtifactRef, Environment, Provenance
-from nbcache.core.trust import Purpose
+from nbcache.core.signature import Purpose
 from nbcache.shared.connection import Connection
 from nbcache.shared.keys import slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared

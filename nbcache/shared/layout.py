@@ -8,7 +8,7 @@ Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
     count     = 1 OCTET            ; variants: what torch has under one key, for other guards; newest first
     variant   = 4 OCTET statement 4 OCTET signature 8 OCTET packed     ; each after its length
     statement = `nbcache.statement` of `nbcache.artifacts.provenance`, by who compiled the artifact
-    signature = `nbcache.signature` of `nbcache.core.trust`, over the statement
+    signature = `nbcache.signature` of `nbcache.core.signature`, over the statement
     packed    = one zstd frame, which states its content size
 
 A statement binds the artifact to its environment, type and key: one that lies under another key is refused.

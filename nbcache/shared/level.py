@@ -74,7 +74,7 @@ class SharedLevel:
                 signer.user,
                 signer.host,
                 sign=self._sign,
-                vouches=signer.vouches,
+                signer_of=signer.signer_of,
                 timings=timings,
             )
         renew_in_children(self)
@@ -92,6 +92,10 @@ class SharedLevel:
     def failure(self) -> StoreError | None:
         """Why it is not read, or not written to, now; None where it is both."""
         return self.connection.failure
+
+    def introduce(self, fingerprint: str, user: str, host: str) -> str:
+        """Return what to call a signer, as `Signer.introduce` does."""
+        return self._signer.introduce(fingerprint, user, host)
 
     def figures(self) -> SharedFigures:
         """Return what there was to find and to publish so far."""

@@ -14,8 +14,8 @@ from nbcache.core import key as keys
 from nbcache.core.errors import FormatError
 from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import ArtifactRef, Manifest
+from nbcache.core.signature import Purpose
 from nbcache.core.threads import renew_in_children
-from nbcache.core.trust import Purpose
 from nbcache.shared import keys as shared_keys
 from nbcache.shared.connection import Connection
 from nbcache.shared.entries import Entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from nbcache.artifacts.compatibility import scope
@@ -11,7 +12,8 @@ from nbcache.artifacts.provenance import Statement, statement_of, verified
 from nbcache.core.errors import BadSignature, CorruptEntry, FormatError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, Packed, Provenance
-from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit
+from nbcache.core.signature import Purpose, Signature
+from nbcache.core.trust import Keyring, Policy, Standing, admit
 from nbcache.shared.layout import Variant
 
 __all__ = ["Signer", "VerifiedEntry"]
@@ -55,18 +57,26 @@ class Signer:
         """Return the fingerprint of the key that signs, which is made at the first use."""
         return self.keyring().fingerprint()
 
+    def introduce(self, fingerprint: str, user: str, host: str) -> str:
+        """Return what the user calls a signer and what the signer states; `another kernel` without one."""
+        with suppress(TrustError):
+            if fingerprint:
+                return self.keyring().introduce(fingerprint, user, host)
+        return "another kernel"
+
     def sign(self, content: bytes) -> bytes:
         """Return the signature of what a lease says of its holder, as it stands beside it."""
         return self.keyring().sign(Purpose.LEASE, content).encode()
 
-    def vouches(self, content: bytes, signature: bytes) -> bool:
-        """Tell whether this is the signature of what a lease says, by somebody who is trusted."""
+    def signer_of(self, content: bytes, signature: bytes) -> str:
+        """Return the fingerprint of the trusted signer of what a lease says; empty without one."""
         try:
             signed = Signature.decode(signature)
             signed.verify(Purpose.LEASE, content)
         except (BadSignature, FormatError):
-            return False
-        return self.keyring().standing(signed.fingerprint) is not Standing.UNKNOWN
+            return ""
+        fingerprint = signed.fingerprint
+        return "" if self.keyring().standing(fingerprint) is Standing.UNKNOWN else fingerprint
 
     def variant(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> Variant | None:
         """Return an artifact with the signed statement of who compiled it; the user's, if that was here.

@@ -2,7 +2,7 @@
 
 Who holds a lease says so in JSON, signed, so that nobody is shown a name that a stranger has written::
 
-    holder = {"said": text, "signature": text}   ; `nbcache.signature` of `nbcache.core.trust`, over `said`
+    holder = {"said": text, "signature": text}   ; `nbcache.signature` (`nbcache.core.signature`) over `said`
     said   = {"format": "nbcache.holder", "host": text, "name": text, "since": seconds, "user": text,
               "version": 1}
 
@@ -21,7 +21,6 @@ from typing import TypeVar
 
 from nbcache.core.canonical_json import from_json, to_json
 from nbcache.core.errors import FormatError, StoreError, TrustError
-from nbcache.core.text import printable
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.shared.timings import Timings
 from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
@@ -36,7 +35,6 @@ _MOST_FRUITLESS = 2
 """After so many have let go of a graph without a result it seems to have none: nobody waits for it."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 """Seconds between two looks whether the result is there."""
-_LONGEST_NAME = 60
 _FORMAT = "nbcache.holder"
 
 
@@ -48,10 +46,8 @@ class Holder:
     host: str
     since: float
     """Unix seconds, by the clock of that machine."""
-
-    def __str__(self) -> str:
-        name = "@".join(filter(None, (self.user, self.host))) or "another kernel"
-        return printable(name)[:_LONGEST_NAME]
+    signer: str = ""
+    """Fingerprint of the trusted key that signed this; empty where no such key did."""
 
     def encode(self, name: str, sign: Callable[[bytes], bytes]) -> bytes:
         """Return what it says of itself as the holder of the lease `name`; unsigned where it cannot sign."""
@@ -63,16 +59,17 @@ class Holder:
         return json.dumps({"said": said.decode(), "signature": signature.decode()}).encode()
 
     @classmethod
-    def decode(cls, data: bytes, name: str, vouches: Callable[[bytes, bytes], bool]) -> Holder:
-        """Return what `data` says of the holder of the lease `name`; nothing where nobody vouches for it."""
+    def decode(cls, data: bytes, name: str, signer_of: Callable[[bytes, bytes], str]) -> Holder:
+        """Return what `data` says of the holder of the lease `name`; nothing without a trusted signer."""
         try:
             match json.loads(data) if len(data) <= HOLDER_BYTES else None:
-                case {"said": str(said), "signature": str(signature)} if vouches(
+                case {"said": str(said), "signature": str(signature)} if signer := signer_of(
                     said.encode(), signature.encode()
                 ):
                     fields = from_json(said.encode(), _FORMAT)
                     if fields.text("name") == name:
-                        return cls(fields.text("user"), fields.text("host"), fields.seconds("since"))
+                        since = fields.seconds("since")
+                        return cls(fields.text("user"), fields.text("host"), since, signer)
         except (FormatError, RecursionError, TrustError, ValueError):
             pass
         return cls("", "", time.time())
@@ -95,11 +92,11 @@ class SingleFlight:
         host: str,
         *,
         sign: Callable[[bytes], bytes],
-        vouches: Callable[[bytes, bytes], bool],
+        signer_of: Callable[[bytes, bytes], str],
         timings: Timings,
     ) -> None:
-        """`sign` returns a signature, and `vouches` tells whether one is of somebody who is trusted."""
-        self._sign, self._vouches = sign, vouches
+        """`sign` returns a signature, and `signer_of` the fingerprint of a trusted signer, else nothing."""
+        self._sign, self._signer_of = sign, signer_of
         self._timings = timings
         self._coordinator = coordinator
         self._user, self._host = user, host
@@ -148,7 +145,7 @@ class SingleFlight:
                 at_it = mine if claim.lease is not None else claim.holder
                 if at_it != last:  # else it is known already what that says
                     fruitless += last is not None
-                    other = None if at_it is None else Holder.decode(at_it, name, self._vouches)
+                    other = None if at_it is None else Holder.decode(at_it, name, self._signer_of)
                 last = at_it
                 # After the claim: what another has published before it let the lease go is seen here.
                 if (found := arrived()) is not None:

@@ -24,7 +24,8 @@ from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import FormatError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot
-from nbcache.core.trust import Keyring, Policy, Purpose
+from nbcache.core.signature import Purpose
+from nbcache.core.trust import Keyring, Policy
 from nbcache.snapshots.file import Signed, SnapshotFile, encode_file
 from nbcache.snapshots.verify import _MAX_ENVIRONMENTS, Received, _check, _check_packed
 

@@ -6,7 +6,7 @@ file tells what the rest is::
     snapshot  = 1*64version *packed
     version   = manifest [signature]
     manifest  = "versions/" number "/manifest.json"     ; `nbcache.snapshot` of `nbcache.artifacts.encoding`
-    signature = "versions/" number "/signature.json"    ; `nbcache.signature` of `nbcache.core.trust`
+    signature = "versions/" number "/signature.json"    ; `nbcache.signature` of `nbcache.core.signature`
     number    = 2 of 0-9                     ; 00, 01, …, by a digest of both: no version is the first
     packed    = "artifacts/" hex64 ".zst"    ; one zstd frame, which states its content size
     hex64     = 64 of 0-9 a-f                ; SHA-256 of the frame; ascending, none twice

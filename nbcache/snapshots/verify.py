@@ -12,7 +12,8 @@ from nbcache.artifacts.manifests import MAX_MANIFEST_ARTIFACTS, union
 from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError, TrustError, UntrustedSigner
 from nbcache.core.key import sha256
 from nbcache.core.model import MAX_CONTENT_BYTES, Snapshot
-from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, spelled
+from nbcache.core.signature import Purpose, Signature
+from nbcache.core.trust import Keyring, Policy, Standing, admit, spelled
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
 
 __all__ = [

@@ -23,7 +23,8 @@ from nbcache.core.errors import (
     UntrustedSigner,
 )
 from nbcache.core.key import sha256
-from nbcache.core.trust import Keyring, Policy, Purpose, Signature, Standing, admit, message, short
+from nbcache.core.signature import Purpose, Signature, message
+from nbcache.core.trust import Keyring, Policy, Standing, admit, short
 
 SEED = bytes(range(32))
 KEY = Ed25519PrivateKey.from_private_bytes(SEED)
@@ -228,6 +229,30 @@ def test_a_signer_is_trusted_until_removed(keyring: Keyring, folder: Path) -> No
     assert keyring.trusted() == []
 
 
+def test_a_name_is_that_of_one_trusted_signer(keyring: Keyring) -> None:
+    other, third = "b" * 64, "c" * 64
+    keyring.add(FINGERPRINT, "Ada")
+    for namesake in ("Ada", "ada", " ADA ", "\N{FULLWIDTH LATIN CAPITAL LETTER A}da"):
+        with pytest.raises(ConfigError, match="another key that you trust is called") as refused:
+            keyring.add(other, namesake)
+        assert short(FINGERPRINT) in str(refused.value.next_step)
+    assert keyring.standing(other) is Standing.UNKNOWN
+    assert keyring.add(FINGERPRINT, "ada").name == "ada"
+    keyring.add(other)
+    keyring.add(third)  # without a name there may be many
+    keyring.remove("ada")
+    assert keyring.add(other, "Ada").name == "Ada"
+    assert keyring.add(other).name == "Ada"  # who has a name keeps it
+
+
+def test_a_signer_goes_by_the_name_that_the_user_gave_them(keyring: Keyring) -> None:
+    assert keyring.introduce(keyring.fingerprint(), "ada", "engine") == "you on engine"
+    assert keyring.introduce(FINGERPRINT, "ada", "engine") == f"{short(FINGERPRINT)} (says ada@engine)"
+    keyring.add(FINGERPRINT, "Bob")
+    assert keyring.introduce(FINGERPRINT, "ada", "engine") == "Bob (says ada@engine)"
+    assert keyring.introduce(FINGERPRINT) == "Bob"
+
+
 def test_a_beginning_finds_a_signer_only_where_it_tells_one(keyring: Keyring) -> None:
     keyring.add("a" * 64, "one")
     keyring.add("a" * 32 + "b" * 32, "other")
@@ -258,6 +283,8 @@ def test_what_is_said_of_a_signer_and_cannot_be_read_is_no_trust(keyring: Keyrin
         path.write_text(content)
         with pytest.raises(TrustError, match="cannot be read"):
             keyring.standing(FINGERPRINT)
+    keyring.add(FINGERPRINT)
+    assert keyring.standing(FINGERPRINT) is Standing.TRUSTED
 
 
 # --- policy -------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from nbcache.artifacts.provenance import Statement
 from nbcache.artifacts.types import FAILED
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, Environment, Level
-from nbcache.core.trust import Keyring, Policy, Purpose, spelled
+from nbcache.core.signature import Purpose
+from nbcache.core.trust import Keyring, Policy, spelled
 from nbcache.shared import client as client_module
 from nbcache.shared.keys import LIVE, slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared

@@ -38,7 +38,8 @@ from nbcache.core.model import (
     Packed,
     Snapshot,
 )
-from nbcache.core.trust import Keyring, Policy, Purpose, Standing
+from nbcache.core.signature import Purpose
+from nbcache.core.trust import Keyring, Policy, Standing
 from nbcache.snapshots import build as snapshot
 from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers, merge, signed
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file

@@ -26,7 +26,8 @@ from nbcache.core.errors import (
 )
 from nbcache.core.key import sha256
 from nbcache.core.model import Level, Outcome, SnapshotRestored
-from nbcache.core.trust import Keyring, Policy, Purpose
+from nbcache.core.signature import Purpose
+from nbcache.core.trust import Keyring, Policy
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
 from nbcache.snapshots.named import NamedSnapshots, Written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in
     assert "%nbcache trust add SIGNER [--name NAME]" in wrong
 
 
-def test_a_signer_is_trusted_from_the_notebook_under_a_name_that_is_offered(
+def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_types(
     in_shell: Any, tmp_path: Path
 ) -> None:
     ada = Person(tmp_path / "ada")
@@ -201,14 +202,51 @@ def test_a_signer_is_trusted_from_the_notebook_under_a_name_that_is_offered(
         f"%nbcache config notebook={ada.notebook}",
         f"answers = ['y', '']; {answers}",
         "%nbcache trust",
+        f"%nbcache trust remove {fingerprint}",
+        "answers = ['y', 'Ada L.']",
+        "%nbcache trust",
         "%nbcache trust list",
+        f"%nbcache restore {ada.snapshot}",
     ]
-    *_, asked, listed = (ran["text"] for ran in in_shell(f"[(run(cell), looked())[0] for cell in {cells!r}]"))
+    ran = in_shell(f"[(run(cell), looked())[0]['text'] for cell in {cells!r}]")
+    _, _, asked, _, _, again, listed, restored = ran
 
+    assert "Compare the fingerprint with what they tell you another way." in asked
     assert f"Signer: {fingerprint}\nTrust this signer from now on? [y/N]" in asked
-    assert "What do you call them? [ada]" in asked
-    assert asked.endswith(f"nbcache: {fingerprint[:19]} is trusted as ada\n")
-    assert f"{fingerprint}  trusted: ada" in listed
+    assert "What do you call them? (calls itself ada)" in asked  # shown, and not what an empty answer means
+    assert asked.endswith(f"nbcache: {fingerprint[:19]} is trusted\n")
+    assert again.endswith(f"nbcache: {fingerprint[:19]} is trusted as Ada L.\n")
+    assert f"{fingerprint}  trusted: Ada L." in listed
+    assert "restored" in restored
+
+
+def test_a_file_of_several_signers_is_never_trusted_as_one(in_shell: Any, tmp_path: Path) -> None:
+    ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")
+    ada.make("one")
+    shutil.copy(ada.snapshot, eve.snapshot)
+    eve.make("two")
+    adas, eves = (spelled(Keyring(one.keys).own() or "") for one in (ada, eve))
+    answers = "import builtins; builtins.input = lambda question: print(question) or answers.pop(0)"
+    add = f"%nbcache trust add {eve.snapshot}"
+    cells = [
+        f"%nbcache trust add {adas} --name Ada",
+        add,
+        f"{add} --yes",
+        f"answers = ['n', 'y', 'y']; {answers}",
+        add,
+        f"{add} --name ada",
+        f"{add} --name Eve",
+    ]
+    ran = in_shell(f"[run(cell) for cell in {cells!r}]")
+    _, nobody, sure, _, no, namesake, yes = (result["text"] for result in ran)
+
+    for text in (nobody, no, sure):
+        assert f"{adas}, trusted: Ada, says ada@engine" in text and f"{eves}, not trusted" in text
+        assert "Compare the fingerprint" in text
+    assert "name one by the fingerprint" in nobody and "name one by the fingerprint" in sure
+    assert f"Trust {eves} from now on? [y/N]" in no and "nobody else is trusted now" in no
+    assert "another key that you trust is called 'ada'" in namesake and adas in namesake
+    assert f"trusted from now on: {eves} (Eve)" in yes
 
 
 def test_an_empty_session_has_a_status(in_shell: Any) -> None:

@@ -701,8 +701,9 @@ draw()
 value.append(row.box.layout.display)
 """
     )
-    assert signer in shown and offered == "ada" and before == 0
-    assert signer in asked and "(ada)" in asked and "with all your rights" in asked
+    assert signer in shown and "calls itself ada" in shown and offered == "" and before == 0
+    assert signer in asked and "ada" not in asked and "with all your rights" in asked
+    assert "Compare the fingerprint with what they tell you another way" in asked
     assert "trusted from now on" in said and after == 1 and left == "none"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +13,14 @@ import nbformat
 import pytest
 
 from nbcache.core.reports import Cell
-from nbcache.core.trust import Keyring
+from nbcache.core.trust import Keyring, Policy, Standing, spelled
+from nbcache.snapshots.sources import destination
 from nbcache.snapshots.verify import receive
 from nbcache.ui.display.cell_titles import cell_titles
-from nbcache.ui.display.snapshots import snapshot_lines
+from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
 from nbcache.ui.terminal.parser import main
 from support.live_kernels import HERE
-from support.people import Person
+from support.people import ORIGIN, Person, key_of
 
 
 @pytest.mark.parametrize(
@@ -73,3 +76,94 @@ def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_han
 def test_wrong_usage_is_told_apart_from_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trust", "add", "no fingerprint"]) == 2
     assert "is no fingerprint" in capsys.readouterr().err
+
+
+@pytest.fixture
+def bob(tmp_path: Path, isolated: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Person:
+    """Return somebody whose keys the command uses."""
+    person = Person(tmp_path / "bob")
+    monkeypatch.setenv("NBCACHE_TRUST_DIR", str(person.keys))
+    monkeypatch.setenv("NBCACHE_DIR", str(tmp_path / "store"))
+    return person
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_file_of_several_signers_is_trusted_by_who_answers_only(
+    tmp_path: Path, bob: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")
+    ada.make("one")
+    shutil.copy(ada.snapshot, eve.snapshot)
+    eve.make("two")
+    keyring = Keyring(bob.keys)
+    keyring.add(key_of(ada), "Ada")
+    add = ["trust", "add", str(eve.snapshot), "--name", "Eve"]
+
+    assert main(add) == 1
+    refused = capsys.readouterr().err
+    for line in (f"{spelled(key_of(ada))}, trusted: Ada", f"{spelled(key_of(eve))}, not trusted"):
+        assert line in refused
+    assert "next: name one by the fingerprint. Compare" in refused
+    for answer, status in (("n", 1), ("", 1), ("y", 0)):
+        assert keyring.standing(key_of(eve)) is Standing.UNKNOWN
+        monkeypatch.setattr("sys.stdin", _Terminal(f"{answer}\n"))
+        assert main(add) == status
+        question = capsys.readouterr().err
+        assert f"trusted: Ada, says ada@engine\n{spelled(key_of(eve))}, not trusted" in question
+        assert "Compare the fingerprint with what they tell you another way." in question
+        assert f"Trust {spelled(key_of(eve))} from now on? [y/N]" in question
+    assert keyring.name(key_of(eve)) == "Eve"
+
+
+def test_a_stranger_gets_neither_a_trusted_signers_name_nor_their_own(
+    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")  # both call themselves ada
+    ada.make("one")
+    eve.make("two")
+    assert main(["trust", "add", str(ada.snapshot), "--name", "ada"]) == 0
+    assert main(["trust", "add", str(eve.snapshot), "--name", "Ada"]) == 2
+    assert "another key that you trust is called 'Ada'" in capsys.readouterr().err
+    assert main(["trust", "add", str(eve.snapshot)]) == 0
+    assert Keyring(bob.keys).name(key_of(eve)) == ""
+    assert main(["trust", "remove", "ada"]) == 0
+    assert spelled(key_of(ada)) in capsys.readouterr().out
+
+
+def test_a_signer_has_the_users_name_in_every_line(
+    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ada = Person(tmp_path / "ada")
+    ada.make("one")
+    store = f"{tmp_path}/shared#model"
+    session, bridge, sharing = ada.session()
+    bridge.compile("one")
+    sharing.write(destination(store), ORIGIN)
+    session.close()
+
+    def outputs() -> list[str]:
+        texts = []
+        for command in (["ls", f"{tmp_path}/shared"], ["verify", str(ada.snapshot)], ["inspect", store]):
+            main(command)
+            texts.append(capsys.readouterr().out)
+        session, _, sharing = bob.session()
+        (received,) = sharing.receive(ada.snapshot)
+        texts.append(arrival_line(received, HERE, Policy.STRICT, session.judge))
+        session.close()
+        return texts
+
+    listed, verified, inspected, arrived = outputs()
+    assert "  not trusted  says ada@engine  " in listed
+    assert "is not trusted here" in verified
+    assert f"signed by {spelled(key_of(ada))}, not trusted, says ada@engine" in inspected
+    assert ": 1 graph of a stranger (says ada@engine) · " in arrived
+    Keyring(bob.keys).add(key_of(ada), "Lovelace")
+    listed, verified, inspected, arrived = outputs()
+    assert "  trusted: Lovelace  says ada@engine  " in listed
+    assert "sound; its signer: Lovelace (says ada@engine)" in verified
+    assert f"signed by {spelled(key_of(ada))}, trusted: Lovelace, says ada@engine" in inspected
+    assert ": 1 graph of Lovelace (says ada@engine) · " in arrived

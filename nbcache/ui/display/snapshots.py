@@ -22,12 +22,14 @@ from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
 from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
-from nbcache.core.trust import Policy, Standing, admit, short, spelled
+from nbcache.core.trust import Policy, admit, says, short, spelled
 from nbcache.snapshots.build import makers
 from nbcache.snapshots.named import Version
-from nbcache.snapshots.verify import Received
+from nbcache.snapshots.verify import Received, is_vouched
 
 __all__ = [
+    "COMPARE",
+    "MEANS",
     "arrival",
     "arrival_line",
     "fit_words",
@@ -35,6 +37,7 @@ __all__ = [
     "left_out",
     "pending_words",
     "restored_words",
+    "signer_words",
     "snapshot_json",
     "snapshot_lines",
     "taken_parts",
@@ -46,6 +49,11 @@ _MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _MOST_NAMED = 3
 _TITLE = 40
 """Characters of a cell's first line that are shown."""
+
+
+MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
+COMPARE = "Compare the fingerprint with what they tell you another way."
+"""Both stand in every question whether to trust a signer."""
 
 
 def held(snapshot: Snapshot) -> str:
@@ -87,11 +95,9 @@ def snapshot_lines(
     """
     snapshot = received.snapshot
     lines = [f"{one_line(received.where)}: {held(snapshot)}"]
-    by = f" by {one_line(snapshot.user, _LONGEST)}" if snapshot.user else ""
-    on = f" on {one_line(snapshot.host, _LONGEST)}" if snapshot.host else ""
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
-    lines.append(f"  taken {_day(snapshot.created)}{by}{on}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
-    lines.append(f"  {_signer(received)}")
+    lines.append(f"  taken {_day(snapshot.created)}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
+    lines.append(f"  {_signed_by(received, judge)}")
     compiled = list(makers(snapshot).items())
     lines += [f"  {_made(fingerprint, made, judge)}" for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]]
     if (more := len(compiled) - _MOST_ENVIRONMENTS) > 0:
@@ -129,7 +135,7 @@ def arrival(
         pass
     manifest, differing = _nearest(snapshot.manifests, here)
     graphs = manifest.graphs if manifest is not None else ()
-    whose = _whose(received)
+    whose = _whose(received, judge)
     parts = [
         f"{name}: {counted(len(graphs), 'graph')}{whose}",
         *([each] if manifest is not None and (each := _for_any(manifest)) else []),
@@ -196,22 +202,24 @@ def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str
     return found
 
 
-def _whose(received: Received) -> str:
+def _whose(received: Received, judge: Judge) -> str:
     """Return who compiled what came along, and who took it, where that is somebody else.
 
     Of a stranger's snapshot only who took it: nobody answers for what else it says.
     """
-    taken_by = one_line(received.snapshot.user, _LONGEST)
-    is_strangers = received.standing in (None, Standing.UNKNOWN)
-    compiled: Mapping[str, Made] = {} if is_strangers else makers(received.snapshot)
+    snapshot = received.snapshot
+    if not is_vouched(received.standing):
+        by = says(snapshot.user, snapshot.host)
+        return f" of a stranger ({by})" if by else " of a stranger"
+    compiled = makers(snapshot)
+    taken_by = judge.introduce(received.signer, snapshot.user, snapshot.host)
     if compiled.keys() <= {received.signer}:
-        return f" of {taken_by}" if taken_by else ""
+        return f" of {taken_by}"
     names = [
-        (one_line(made.user, _LONGEST) or short(fingerprint)) if fingerprint else "nobody known"
+        judge.introduce(fingerprint, made.user, made.host) if fingerprint else "nobody known"
         for fingerprint, made in compiled.items()
     ]
     more = f" and {counted(len(names) - _MOST_NAMED, 'other')}" if len(names) > _MOST_NAMED else ""
-    taken_by = taken_by or (short(received.signer) if received.signer else "nobody known")
     return f" of {', '.join(dict.fromkeys(names[:_MOST_NAMED]))}{more}, taken by {taken_by}"
 
 
@@ -220,12 +228,23 @@ def _made(fingerprint: str, made: Made, judge: Judge | None) -> str:
     what = counted(made.artifacts, "artifact")
     if not fingerprint:
         return f"nobody has signed for having compiled {what}"
-    standing = None if judge is None else judge.standing(fingerprint)
-    if standing is Standing.OWN:
-        return f"compiled by you: {what}"
-    who = "@".join(one_line(each, _LONGEST) for each in (made.user, made.host) if each)
-    parts = [spelled(fingerprint), *([] if standing is None else [standing.value]), *([who] if who else [])]
-    return f"compiled by {', '.join(parts)}: {what}"
+    return f"compiled by {signer_words(fingerprint, judge, made.user, made.host)}: {what}"
+
+
+def _signed_by(received: Received, judge: Judge | None) -> str:
+    if received.standing is None:
+        return "not signed"
+    snapshot = received.snapshot
+    return f"signed by {signer_words(received.signer, judge, snapshot.user, snapshot.host)}"
+
+
+def signer_words(fingerprint: str, judge: Judge | None, user: str = "", host: str = "") -> str:
+    """Return a signer: the whole fingerprint, the standing and the user's name for them, what they state."""
+    name, standing = "", ""
+    if judge is not None:
+        name, standing = judge.name(fingerprint), judge.standing(fingerprint).value
+    parts = [spelled(fingerprint), f"trusted: {name}" if name else standing, says(user, host)]
+    return ", ".join(filter(None, parts))
 
 
 def _nearest(
@@ -306,10 +325,10 @@ def snapshot_json(
     }
 
 
-def version_lines(versions: Iterable[Version]) -> list[str]:
+def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
     """Return the named snapshots of a store as a table, one row a version, and what is wrong with some."""
     rows: list[tuple[str, ...]] = [
-        ("name", "graphs", "artifacts", "bytes", "saves", "signer", "", "by", "taken")
+        ("name", "graphs", "artifacts", "bytes", "saves", "signer", "", "states", "taken")
     ]
     problems: list[str] = []
     for version in versions:
@@ -328,13 +347,19 @@ def version_lines(versions: Iterable[Version]) -> list[str]:
                 size(sum(each.packed_size for each in snapshot.contents.values())),
                 duration(_seconds(graphs)),
                 short(received.signer) if received.signer else NOTHING,
-                "not signed" if received.standing is None else received.standing.value,
-                "@".join(one_line(each, _LONGEST) for each in (snapshot.user, snapshot.host) if each)
-                or NOTHING,
+                _standing_words(received, judge),
+                says(snapshot.user, snapshot.host) or NOTHING,
                 _day(snapshot.created),
             )
         )
     return [*aligned(rows, right=(1, 2, 3, 4)), *problems]
+
+
+def _standing_words(received: Received, judge: Judge) -> str:
+    if received.standing is None:
+        return "not signed"
+    name = judge.name(received.signer)
+    return f"trusted: {name}" if name else received.standing.value
 
 
 def version_json(version: Version) -> dict[str, Any]:
@@ -397,14 +422,6 @@ def _for_any(manifest: Manifest) -> str:
     """Return for which CPUs a manifest's code was compiled; empty where it is for one like its own."""
     baseline = manifest.environment.values.get(LABEL)
     return f"for any {one_line(baseline, _LONGEST)} CPU" if baseline is not None else ""
-
-
-def _signer(received: Received) -> str:
-    if received.standing is None:
-        return "not signed"
-    if received.standing is Standing.OWN:
-        return f"signed by you: {spelled(received.signer)}"
-    return f"signed by {spelled(received.signer)}, {received.standing.value}"
 
 
 def _seconds(graphs: Iterable[GraphSummary]) -> float:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from IPython.core.error import UsageError
 
+from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError, StoreError
 from nbcache.core.model import Environment
 from nbcache.core.settings import Settings, torchs_url
 from nbcache.core.text import DOT, ago, counted, duration, one_line
-from nbcache.core.trust import Keyring, short, spelled
+from nbcache.core.trust import Keyring, spelled
 from nbcache.kernel.session import Session
 from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
@@ -180,11 +181,16 @@ class ConnectMagics:
     def who_is_there(self, shared_client: SharedClient) -> list[str]:
         """Return where this kernel is connected to, and a line for each who has published."""
         shared_client.level.ask()
-        lines = publication_lines(shared_client.publications(), self._session.environment)
+        lines = self.people(shared_client)
         if (failure := shared_client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
         nobody = ["nobody whom you trust has published anything of this notebook there"]
         return [f"connected to {shared_client.level.name}", *(lines or nobody)]
+
+    def people(self, shared_client: SharedClient) -> list[str]:
+        """Return a line for each who has published something of this notebook."""
+        session = self._session
+        return publication_lines(shared_client.publications(), session.environment, session.judge)
 
     def _connect(self, settings: Settings, store: Store) -> SharedClient:
         session = self._session
@@ -219,12 +225,14 @@ def shared_name(arguments: list[str]) -> str:
     return names[0] if names else ""
 
 
-def publication_lines(publications: list[Publication], here: Environment | None) -> list[str]:
+def publication_lines(publications: list[Publication], here: Environment | None, judge: Judge) -> list[str]:
     """Return a line for each of the newest: who has compiled and published what, when, and on what machine.
 
     What one has that another compiled is said to be that other's. Each says whether it fits `here`.
     """
-    names = {each.found.signer: _name(each.user, each.host, each.found.signer) for each in publications}
+    names = {
+        each.found.signer: judge.introduce(each.found.signer, each.user, each.host) for each in publications
+    }
     lines = []
     for each in publications[:_MOST_SHOWN]:
         graphs, own_makers = each.manifest.graphs, ("", each.found.signer)
@@ -234,7 +242,7 @@ def publication_lines(publications: list[Publication], here: Environment | None)
         if own or not others:
             parts += [counted(len(own), "graph"), f"saves about {duration(sum(g.seconds for g in own))}"]
         parts += [
-            f"has {counted(count, 'graph')} of {names.get(maker) or short(maker)}"
+            f"has {counted(count, 'graph')} of {names.get(maker) or judge.introduce(maker)}"
             for maker, count in others.most_common(_MOST_MAKERS)
         ]
         parts += [ago(time.time() - each.published), fit_words([each.manifest], here)]
@@ -242,7 +250,3 @@ def publication_lines(publications: list[Publication], here: Environment | None)
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
     return lines
-
-
-def _name(user: str, host: str, signer: str) -> str:
-    return one_line("@".join(filter(None, (user, host))) or short(signer), 60)

@@ -30,7 +30,7 @@ from nbcache.ui.display.rows import StoreFigures, shared_parts
 from nbcache.ui.display.snapshots import fit_words, pending_words, restored_words
 from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.cells import Cells
-from nbcache.ui.ipython.connect_magics import ConnectMagics, publication_lines, shared_name
+from nbcache.ui.ipython.connect_magics import ConnectMagics, shared_name
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.session_magics import SessionMagics, going_words, show
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
@@ -223,7 +223,7 @@ class PanelVerbs:
             plan=plan,
             plan_notes=notes,
             plan_problem=problem,
-            people=[] if shared is None else publication_lines(shared.publications(), session.environment),
+            people=[] if shared is None else self._connecting.people(shared),
             strangers=self._strangers(),
             snapshots=self._snapshot_lines(notebook),
             paste=self._paste(),

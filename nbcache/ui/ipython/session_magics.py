@@ -206,7 +206,7 @@ class SessionMagics:
             print("\n".join(signers.signers(settings).lines))
         elif action in ("add", "remove", "show", "ignore") and len(signer) == 1:
             if action == "add":
-                lines = self.trust_signer(signer[0], name)
+                lines = self.trust_signer(signer[0], name, None if sure else _ask_which)
             elif action == "ignore":
                 lines = self._snapshots.ignore(signer[0])
             else:
@@ -215,9 +215,9 @@ class SessionMagics:
         else:
             raise UsageError(_TRUST_USAGE)
 
-    def trust_signer(self, signer: str, name: str) -> list[str]:
+    def trust_signer(self, signer: str, name: str, ask: signers.Ask | None = None) -> list[str]:
         """Trust a signer from now on, use what came along of them, and return the lines that say so."""
-        done = signers.trust("add", signer, name, self._session.settings)
+        done = signers.trust("add", signer, name, self._session.settings, ask)
         self._snapshots.trusted(done.data["fingerprint"], done.data["name"])
         return done.lines
 
@@ -283,6 +283,11 @@ class SessionMagics:
         if shared_client:
             lines.append(f"  what is shared stays on {shared_client.level.name}")
         return lines
+
+
+def _ask_which(lines: list[str], question: str) -> bool:
+    print("nbcache: " + "\n".join(lines))
+    return confirmed(question, "%nbcache trust add", "name one by the fingerprint")
 
 
 def going_words(only: Clearing) -> str:

@@ -30,6 +30,8 @@ from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.snapshots.versions import attributed
 from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import (
+    COMPARE,
+    MEANS,
     arrival_line,
     held,
     left_out,
@@ -50,7 +52,6 @@ _LOOK_SECONDS = 0.5
 _MOST_TOLD = 10
 """Versions of snapshots that came along, and signers, that loading tells of and asks for: a file has many."""
 _TRUST = "%nbcache trust"
-_MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
 
 
 class ShareMagics:
@@ -113,7 +114,8 @@ class ShareMagics:
             return
         try:
             for stranger in islice(self._strangers(), _MOST_TOLD):
-                if confirmed(f"{_MEANS} Trust {spelled(stranger.fingerprint)} from now on? [y/N] ", _TRUST):
+                question = f"{MEANS} {COMPARE} Trust {spelled(stranger.fingerprint)} from now on? [y/N] "
+                if confirmed(question, _TRUST):
                     self._sharing.trust(stranger, _named(stranger))
         except UsageError:
             pass  # nobody can be asked here, and the line has said what to do
@@ -225,6 +227,11 @@ class ShareMagics:
         """
         if not (shown := self._sharing.strangers()):
             return False
+        if sure and name and len(shown) > 1:
+            raise UsageError(
+                f"{_TRUST}: a name is for one signer, and {len(shown)} are not trusted; name one by the "
+                f"fingerprint: {_TRUST} add SIGNER --name NAME"
+            )
         # Who is only seen once another is trusted is shown first: --yes is for those that were.
         for stranger in shown if sure else self._strangers():
             received = stranger.received
@@ -232,9 +239,9 @@ class ShareMagics:
             lines = snapshot_lines(received, self._session.environment, self._session.judge, titles)
             print("\n".join(lines))
             role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
-            print(f"\n{_MEANS}\n{role}: {spelled(stranger.fingerprint)}")
+            print(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
             if sure or confirmed("Trust this signer from now on? [y/N] ", _TRUST):
-                chosen = name or (one_line(stranger.name) if sure else _named(stranger))
+                chosen = name if sure else name or _named(stranger)
                 self._trust(stranger, chosen)
                 said = f" as {chosen}" if chosen else ""
                 print(f"nbcache: {short(stranger.fingerprint)} is trusted{said}")
@@ -330,20 +337,19 @@ def _reference(path: Path, taken: Taken) -> dict[str, Any]:
 
 
 def _named(stranger: Stranger) -> str:
-    """Ask what to call a signer, and offer what they call themselves."""
-    offered = one_line(stranger.name, 40)
+    """Ask what to call a signer; the name that strangers call themselves is only shown."""
+    calls = f" (calls itself {one_line(stranger.name, 40)})" if stranger.name else ""
     try:
-        given = input(f"What do you call them? [{offered}] " if offered else "What do you call them? ")
+        return input(f"What do you call them?{calls} ").strip()
     except Exception:  # a front end that answers once only: a name can be given later
-        given = ""
-    return given.strip() or offered
+        return ""
 
 
-def confirmed(question: str, command: str) -> bool:
-    """Ask in the notebook; a UsageError that names `command` where nobody can be asked."""
+def confirmed(question: str, command: str, advice: str = "if you are sure, add --yes") -> bool:
+    """Ask in the notebook; a UsageError with `command` and `advice` where nobody can be asked."""
     try:
         return input(question).strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         return False
     except Exception as error:  # this frontend cannot ask
-        raise UsageError(f"{command}: nobody can be asked here; if you are sure, add --yes") from error
+        raise UsageError(f"{command}: nobody can be asked here; {advice}") from error

@@ -52,7 +52,6 @@ __all__ = [
     "levels_words",
     "live_html",
     "magic_html",
-    "offered_name",
     "people_html",
     "people_words",
     "plan_html",
@@ -313,18 +312,13 @@ def people_html(facts: Facts, now: Now) -> str:
 
 def stranger_html(stranger: Stranger) -> str:
     """Return somebody who is not trusted, with the whole fingerprint."""
-    who = f"{one_line(stranger.name, 40)} · " if stranger.name else ""
+    who = f"calls itself {one_line(stranger.name, 40)} · " if stranger.name else ""
     parts = (
         _tag("div", "", "<b>not trusted:</b> ", _text(f"{who}{stranger.what}")),
         _tag("div", "", _text(stranger.fit)),
         _tag("div", f"{CODE};word-wrap:break-word", _text(stranger.fingerprint)),
     )
     return _tag("div", BOX, *parts)
-
-
-def offered_name(stranger: Stranger) -> str:
-    """Return what to call somebody, if they say so themselves."""
-    return one_line(stranger.name, 40)
 
 
 def snapshot_words(facts: Facts) -> list[str]:

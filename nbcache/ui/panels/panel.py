@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from nbcache.core.errors import NbcacheError
 from nbcache.core.log import logger
 from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.display.timeline import timeline_parts
 from nbcache.ui.panels import pages, timeline
 from nbcache.ui.panels.controls import Section, button, close_all, html, row, show, with_magic
@@ -270,9 +271,8 @@ class Panel:
 
     def _trust(self, fingerprint: str, name: str) -> None:
         shown = f"{fingerprint} ({name})" if name else fingerprint
-        means = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
         what = (shown, partial(self._verbs.trust, fingerprint, name))
-        self._ask_first(lambda: what, f"{means} Trust this signer?")
+        self._ask_first(lambda: what, f"{MEANS} {COMPARE} Trust this signer?")
 
     def _clear_message(self) -> None:
         self._say("")

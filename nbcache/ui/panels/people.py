@@ -107,7 +107,7 @@ class _StrangerRow:
         self._who.value = pages.stranger_html(stranger)
         if stranger.fingerprint != self._fingerprint:
             self._fingerprint = stranger.fingerprint
-            self._name.value = pages.offered_name(stranger)
+            self._name.value = ""  # never a name that a stranger chose
 
     def _chosen(self, trust: Callable[[str, str], None]) -> None:
         trust(self._fingerprint, self._name.value.strip())

@@ -139,5 +139,6 @@ def _people_html(facts: Facts, now: Now) -> str:
 def _people_text(facts: Facts, now: Now) -> list[str]:
     lines = list(facts.people) if now.shared else []
     for each in facts.strangers:
-        lines += [f"not trusted: {DOT.join(filter(None, [each.name, each.what]))}", f"  {each.fingerprint}"]
+        calls = f"calls itself {each.name}" if each.name else ""
+        lines += [f"not trusted: {DOT.join(filter(None, [calls, each.what]))}", f"  {each.fingerprint}"]
     return lines

@@ -267,7 +267,10 @@ def _trust(commands: Any, given: argparse.Namespace, settings: Settings) -> Show
             f"nbcache trust {given.action} needs a signer",
             next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
         )
-    return commands.signers.trust(given.action, given.signer, given.name, settings)  # type: ignore[no-any-return]
+    from nbcache.ui.terminal.shown import ask
+
+    asker = ask if sys.stdin.isatty() else None
+    return commands.signers.trust(given.action, given.signer, given.name, settings, asker)  # type: ignore[no-any-return]
 
 
 def _bench(given: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from nbcache.stores.base import Store
 __all__ = [
     "Shown",
     "agree",
+    "ask",
     "is_snapshot",
     "judge_of",
     "needed_environment",
@@ -103,10 +104,17 @@ def agree(question: str) -> None:
     """Ask on the terminal; SnapshotError where the answer is not yes, or nobody is there to give one."""
     if not sys.stdin.isatty():
         raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
+    if not ask([], question):
+        raise SnapshotError("nothing was stored")
+
+
+def ask(lines: list[str], question: str) -> bool:
+    """Show lines on the terminal, ask a question, and return whether the answer is yes."""
+    for line in lines:
+        say(line)
     print(question, end="", file=sys.stderr, flush=True)
     try:
         answer = input()
     except EOFError:
         answer = ""
-    if answer.strip().lower() not in ("y", "yes"):
-        raise SnapshotError("nothing was stored")
+    return answer.strip().lower() in ("y", "yes")

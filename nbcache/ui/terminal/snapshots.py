@@ -86,13 +86,15 @@ def verify(source: str, settings: Settings) -> Shown:
     lines: list[str] = []
     data: list[dict[str, Any]] = []
     usable = wrong = 0
+    judge = judge_of(settings)
     found, problems = versions(source, Keyring(settings.trust_dir))
     for received in found:
         refused, omitted = _checked(received, settings)
-        whose = "nobody" if received.standing is None else received.standing.value
         name = one_line(received.where)
         if refused is None:
             usable += 1
+            maker = received.snapshot
+            whose = judge.introduce(received.signer, maker.user, maker.host) if received.signer else "nobody"
             lines.append(f"{name}: sound; its signer: {whose}")
             lines += [f"  left out: {each}" for each in omitted]
         elif isinstance(refused, TrustError) and not isinstance(refused, BadSignature):

@@ -14,7 +14,7 @@ from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
 from nbcache.snapshots.named import opened
 from nbcache.snapshots.sources import destination
 from nbcache.ui.display.snapshots import version_json, version_lines
-from nbcache.ui.terminal.shown import Shown
+from nbcache.ui.terminal.shown import Shown, judge_of
 
 __all__ = ["gc", "ls", "rm"]
 
@@ -26,7 +26,7 @@ def ls(url: str, settings: Settings) -> Shown:
         data = [version_json(each) for each in versions]
         if not versions:
             return Shown([f"{snapshots.name}: no snapshots"], data)
-    return Shown(version_lines(versions), data)
+    return Shown(version_lines(versions, judge_of(settings)), data)
 
 
 def rm(source: str, settings: Settings) -> Shown:

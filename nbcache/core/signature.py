@@ -1,0 +1,118 @@
+"""Ed25519 signatures over exact bytes, each for one purpose.
+
+A signature is over `message(purpose, content)`, each part after its length, so that
+nothing signed for another purpose, and no part of something longer, can be passed off as it::
+
+    message = length ":" purpose length ":" content     ; lengths in bytes, decimal
+    purpose = "nbcache snapshot 2"                      ; a snapshot's manifest: who took it
+            / "nbcache artifact 2"                      ; an artifact's statement: who compiled it
+            / "nbcache publication 2"                   ; the same, of what a kernel has of a notebook
+            / "nbcache lease 2"                         ; what a lease says of the kernel that compiles
+
+A signature beside what it signs is JSON (version 2, frozen), keys sorted, no white space::
+
+    {"algorithm": "ed25519", "format": "nbcache.signature", "public_key": 64 hexadecimal digits,
+     "signature": 128 hexadecimal digits, "version": 2}
+
+Those of version 1, from before the first release, had one purpose for everything, and are refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from dataclasses import dataclass
+
+from nbcache.core.canonical_json import unsupported
+from nbcache.core.errors import BadSignature
+from nbcache.core.key import is_sha256, sha256
+
+__all__ = ["Purpose", "Signature", "message"]
+
+_ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 2
+_MAX_SIGNATURE_BYTES = 4096
+
+
+class Purpose(enum.Enum):
+    """What a signature is for; one that was made for another purpose is wrong."""
+
+    SNAPSHOT = b"nbcache snapshot 2"
+    """A snapshot's manifest."""
+    ARTIFACT = b"nbcache artifact 2"
+    """The statement of who compiled an artifact."""
+    PUBLICATION = b"nbcache publication 2"
+    """The statement of what a kernel has of a notebook, on the shared level."""
+    LEASE = b"nbcache lease 2"
+    """What a lease says of the kernel that compiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An Ed25519 signature (RFC 8032) and the public key that checks it."""
+
+    public_key: bytes
+    """32 bytes."""
+    signature: bytes
+    """64 bytes."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the public key, 64 hexadecimal digits."""
+        return sha256(self.public_key)
+
+    def encode(self) -> bytes:
+        """Return it as JSON, as it stands beside what it signs."""
+        fields = {
+            "algorithm": _ALGORITHM,
+            "format": _FORMAT,
+            "public_key": self.public_key.hex(),
+            "signature": self.signature.hex(),
+            "version": _VERSION,
+        }
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Signature:
+        """Return the signature that `data` holds; raises BadSignature or UnsupportedVersion."""
+        try:
+            fields = json.loads(data) if len(data) < _MAX_SIGNATURE_BYTES else None
+        except (ValueError, RecursionError):
+            fields = None
+        match fields:
+            case {"format": "nbcache.signature", "version": int(version)} if version > _VERSION:
+                raise unsupported("signature", version)
+            case {"format": "nbcache.signature", "version": 1}:
+                raise BadSignature(
+                    "it was signed by an nbcache from before the first release, whose signatures did not say "
+                    "what they were for",
+                    next_step="have it made again, with this nbcache, by who made it",
+                )
+            case {
+                "algorithm": "ed25519",
+                "format": "nbcache.signature",
+                "public_key": str(public_key),
+                "signature": str(signature),
+                "version": 2,
+            } if is_sha256(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
+                return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
+        raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
+
+    def verify(self, purpose: Purpose, content: bytes) -> None:
+        """Raise BadSignature unless this is the signature of exactly `content`, made for this purpose."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            key = Ed25519PublicKey.from_public_bytes(self.public_key)
+            key.verify(self.signature, message(purpose, content))
+        except (InvalidSignature, ValueError):
+            raise BadSignature(
+                "the signature is not that of these contents: they were changed after they were signed",
+                next_step="get the file again from who made it, by another way",
+            ) from None
+
+
+def message(purpose: Purpose, content: bytes) -> bytes:
+    """Return the bytes that are signed for `content`: the purpose and the content, each after its length."""
+    return b"".join(b"%d:%b" % (len(part), part) for part in (purpose.value, content))
