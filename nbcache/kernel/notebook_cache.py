@@ -96,6 +96,7 @@ class NotebookCache:
         self._elsewhere: dict[tuple[str, str], list[Elsewhere]] = {}
         """By where they are, and their environment's digest."""
         self._given_up: set[tuple[str, str]] = set()
+        self._readers: list[threading.Thread] = []
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder = ManifestBuilder()
         self._uses: deque[Callable[[], object]] = deque()
@@ -110,6 +111,7 @@ class NotebookCache:
     def renew(self) -> None:
         """Go on in a forked child, which finds what is stored and stores nothing: it has no worker."""
         self._lock = threading.Lock()
+        self._readers = []
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
@@ -262,10 +264,21 @@ class NotebookCache:
 
     def read_in_background(self, read: Callable[[], object]) -> bool:
         """Have `read` read something ahead on a thread of its own; False, with a notice, if none starts."""
-        if start_thread(partial(self._kernel.attempt, "reading ahead", read), "prefetch") is not None:
+        thread = start_thread(partial(self._kernel.attempt, "reading ahead", read), "prefetch")
+        if thread is not None:
+            with self._lock:
+                self._readers = [*filter(threading.Thread.is_alive, self._readers), thread]
             return True
         self._kernel.notice("nothing is read ahead: this process may start no more threads")
         return False
+
+    def finish_reading(self, timeout: float | None) -> bool:
+        """Wait for threads that read ahead, and publish what others lack; False after `timeout` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        readers = [thread for thread in self._readers if thread is not threading.current_thread()]
+        for thread in readers:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in readers)
 
     def read_again(self) -> None:
         """Read ahead anew, with what has come since."""

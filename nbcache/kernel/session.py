@@ -145,7 +145,7 @@ class Session:
             return False
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         shared_client = self.shared_client
-        return shared_client is None or shared_client.level.flush(left)
+        return shared_client is None or shared_client.flush(left)
 
     def clearing(self) -> Clearing:
         """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
@@ -192,7 +192,7 @@ class Session:
         began = time.monotonic()
         self.cache.flush(timeout)  # which hands on what is to be published
         shared_client, self.shared_client = self.shared_client, None
-        shared_client.level.close(max(0.0, timeout - (time.monotonic() - began)))
+        shared_client.close(max(0.0, timeout - (time.monotonic() - began)))
 
     @property
     def shares(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -70,6 +71,9 @@ class Cache(Protocol):
     ) -> None:
         """Provide what `source` brought before anybody asks for it."""
 
+    def finish_reading(self, timeout: float | None) -> bool:
+        """Wait for what reads ahead and calls `begin`; False after `timeout` seconds."""
+
     def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
         """Take note of what is not stored here, such as `published by a@b`, in whatever environment."""
 
@@ -120,6 +124,20 @@ class SharedClient:
     def source(self) -> Source:
         """How reports name what comes from there."""
         return (Level.L3, self.level.name)
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until all is published, also after connecting; False after `timeout` seconds."""
+        began = time.monotonic()
+        if not self._cache.finish_reading(timeout):
+            return False
+        spent = time.monotonic() - began
+        return self.level.flush(None if timeout is None else max(0.0, timeout - spent))
+
+    def close(self, timeout: float) -> None:
+        """Leave the shared level, once all is published or `timeout` seconds have passed."""
+        began = time.monotonic()
+        self._cache.finish_reading(timeout)
+        self.level.close(max(0.0, timeout - (time.monotonic() - began)))
 
     # --- while torch waits ----------------------------------------------------------------------
 

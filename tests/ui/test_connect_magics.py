@@ -106,6 +106,36 @@ value.append(repr([session.settings, session.notices]))
     assert texts[11] is True
 
 
+def test_flushing_waits_for_what_connecting_publishes(in_shell: Any, tmp_path: Path) -> None:
+    waiting_text, shared_text, keys = in_shell(
+        f"""
+from nbcache.shared.level import SharedLevel
+from nbcache.ui.ipython import session_magics
+session_magics._WAIT_SECONDS = 0.05
+session.cache.environment_ready(here)
+session.begin_cell(None)
+session.cache.record('inductor', 'one', b'a graph', made=True)
+session.end_cell()
+session.cache.flush()
+compare, go = SharedLevel.absent, threading.Event()
+def absent(*args):
+    assert go.wait(60)
+    return compare(*args)
+SharedLevel.absent = absent
+run('%nbcache connect {tmp_path}/shared')
+value = [run('%nbcache flush')['text']]
+session_magics._WAIT_SECONDS = 60
+go.set()
+value.append(run('%nbcache flush')['text'])
+refs = session.cache.stored().artifacts
+value.append([ref.key for ref in session.shared_client.level.present(here, refs)])
+"""
+    )
+    assert waiting_text.startswith(f"nbcache: not all is shared with {tmp_path}/shared yet (")
+    assert shared_text.startswith("nbcache: all is stored and shared (")
+    assert keys == ["one"]
+
+
 def test_connecting_again_takes_the_settings_that_were_changed_since(in_shell: Any, tmp_path: Path) -> None:
     lines = [
         f"connect {tmp_path}/one",

@@ -443,7 +443,10 @@ def test_each_snapshot_that_came_along_says_whether_it_is_used(
     kernel.start()
     row = kernel.row("snapshot")
     assert (row.state, row.next_step) == (NOTE, "%nbcache trust")
-    assert "model.nbcache: 1 graph of a stranger (says ada@engine)" in row.found and "is not trusted here" in row.found
+    assert (
+        "model.nbcache: 1 graph of a stranger (says ada@engine)" in row.found
+        and "is not trusted here" in row.found
+    )
 
     Keyring(kernel.settings.trust_dir).add(Keyring(ada.keys).own() or "")
     row = kernel.row("snapshot")

@@ -16,7 +16,7 @@ from nbcache.core import log
 from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings
-from nbcache.core.text import counted, one_line
+from nbcache.core.text import counted, one_line, size
 from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
@@ -232,7 +232,9 @@ class SessionMagics:
         else:
             what = f"shared with {shared_client.level.name}" if shared_client else "stored"
             failure = shared_client.level.failure if shared_client else None
-            why = f": off for now: {one_line(failure.what)}" if failure else ""
+            waiting = shared_client.level.figures().waiting if shared_client else 0
+            why = f": {size(waiting)} wait to be written" if waiting else ""
+            why = f": off for now: {one_line(failure.what)}" if failure else why
             print(f"nbcache: not all is {what} yet ({seconds}){why}")
 
     def clear(self, arguments: list[str]) -> None:
