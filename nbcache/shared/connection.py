@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -39,7 +40,11 @@ class _Task:
     write: Callable[[], object]
     size: int
     """Bytes that it holds meanwhile."""
+    name: str
+    """Messages call the value so."""
     tries: int = _TRIES
+    problem: str = ""
+    """Why it could not be written."""
 
 
 class Connection:
@@ -116,7 +121,7 @@ class Connection:
             read += sum(map(len, values.values()))
             yield batch, values
 
-    def write(self, size: int, write: Callable[[], object]) -> bool:
+    def write(self, size: int, write: Callable[[], object], name: str) -> bool:
         """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.
 
         Returns False where too much waits already.
@@ -126,19 +131,13 @@ class Connection:
                 self.note("more waits to be written than is kept; some is not shared")
                 return False
             self.pending += size
-        self._worker.submit(partial(self._do, _Task(write, size)))
+        self._worker.submit(partial(self._do, _Task(write, size, name)))
         return True
 
     def _do(self, task: _Task) -> None:
         left = None
         try:
-            if self.can_write:
-                task.write()
-            else:
-                left = task
-        except StoreError as error:
-            self.fails_to_write(error)
-            left = replace(task, tries=task.tries - 1)
+            left = self._left_of(task)
         finally:
             with self._lock:
                 if left is not None and left.tries:
@@ -146,9 +145,20 @@ class Connection:
                 else:
                     self.pending -= task.size
         if left is not None and not left.tries:
-            self.note(f"something could not be written {_TRIES} times, and is not shared")
+            self.note(f"{left.name} could not be written {_TRIES} times, and is not shared: {left.problem}")
         elif left is not None and self.can_write:  # it is back just now
             self._send_again()
+
+    def _left_of(self, task: _Task) -> _Task | None:
+        """Return None once a task is written, and the task where the store is off or it has no tries left."""
+        while task.tries and self.can_write:
+            try:
+                task.write()
+                return None
+            except StoreError as error:
+                self.fails_to_write(error)
+                task = replace(task, tries=task.tries - 1, problem=error.what)
+        return task
 
     def _send_again(self) -> None:
         """Have written what waits for that."""
@@ -192,12 +202,18 @@ class Connection:
         self.writing.record_failure(error)
 
     def fails_to_write(self, error: StoreError) -> None:
-        """Leave off writing, and reading only where that fails as well; for threads that nobody waits for."""
+        """Leave off writing, and reading only where that fails as well; for threads that nobody waits for.
+
+        A store that reads and writes something else goes on: then the one value was at fault.
+        """
         if not isinstance(error, StoreFull | StoreReadOnly):
             try:
                 self.store.get(_PROBE)
             except StoreError as fault:
                 self.fails(fault)
+                return
+            with suppress(StoreError):
+                self._try_to_write()
                 return
         self.writing.record_failure(error)
 

@@ -13,7 +13,15 @@ from functools import partial
 from nbcache.artifacts.compatibility import scope
 from nbcache.artifacts.provenance import Statement, signed_by
 from nbcache.artifacts.types import type_of
-from nbcache.core.errors import BadSignature, FormatError, TrustError, UnsupportedVersion, UntrustedSigner
+from nbcache.core.errors import (
+    BadSignature,
+    FormatError,
+    NbcacheError,
+    TrustError,
+    UnsupportedVersion,
+    UntrustedSigner,
+)
+from nbcache.core.log import logger
 from nbcache.core.model import ArtifactRef, Environment, Provenance
 from nbcache.core.signature import Purpose
 from nbcache.shared.connection import Connection
@@ -49,6 +57,8 @@ class Entries:
         """How many artifacts this kernel has put there."""
         self.known: set[tuple[str, str]] = set()
         """Slots, each with a digest, that are known to be in the store."""
+        self._refused: set[str] = set()
+        """Why values were refused."""
         self._strangers: set[str] = set()
         """What was said of signers who are not trusted."""
 
@@ -62,7 +72,7 @@ class Entries:
         self, value: bytes, slot: str, environment: Environment, type: str, key: str
     ) -> list[VerifiedEntry]:
         """Return what of a value may be used under this key."""
-        found = [each for each in self.admitted(value) if self._is_of(each, environment, type, key)]
+        found = [each for each in self.admitted(value, slot) if self._is_of(each, environment, type, key)]
         self.known.update((slot, each.statement.ref.digest) for each in found)
         self.found += len(found)
         return found
@@ -73,7 +83,9 @@ class Entries:
         self._connection.note("an entry that was signed for another key was refused")
         return False
 
-    def admitted(self, value: bytes, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[VerifiedEntry]:
+    def admitted(
+        self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT
+    ) -> Iterator[VerifiedEntry]:
         """Yield those variants whose lengths, digests and signatures are right, of trusted signers.
 
         What is wrong with others is said in words that quote nothing of them: anybody may have written it.
@@ -81,17 +93,24 @@ class Entries:
         try:
             variants = decode_shared(value)
         except FormatError as error:
-            self._connection.note(f"an entry was refused: {error}")
+            self._refuse(slot, error)
             return
         for variant in variants:
             try:
                 yield self._signer.checked(variant, purpose)
             except (BadSignature, FormatError) as error:
-                self._connection.note(f"an entry was refused: {error}")
+                self._refuse(slot, error)
             except UntrustedSigner as error:
                 self._tell_of_stranger(error)
             except TrustError as error:
                 self._connection.note(f"an entry is not used: {error.with_next_step()}")
+
+    def _refuse(self, slot: str, error: NbcacheError) -> None:
+        """Name the first key whose value is refused for a reason; the log names all keys."""
+        logger.info("refused %s: %s", slot, error)
+        if error.what not in self._refused:
+            self._refused.add(error.what)
+            self._connection.note(f"an entry was refused: {error} ({slot})")
 
     def _tell_of_stranger(self, error: UntrustedSigner) -> None:
         """Say that an entry is not used; of a server with many strangers, not of each."""

@@ -251,7 +251,8 @@ class SharedLevel:
         known.add((slot, ref.digest))
         if (content := packed()) is None:
             return
-        if not self.connection.write(len(content), partial(self._write, slot, environment, ref, content)):
+        write = partial(self._write, slot, environment, ref, content)
+        if not self.connection.write(len(content), write, slot):
             known.discard((slot, ref.digest))
 
     def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
@@ -262,7 +263,7 @@ class SharedLevel:
         """Have the artifact of this digest removed in the background, whoever has published it."""
         if not self.connection.closed:
             slot = slot_of(environment, type, key)
-            self.connection.write(0, partial(self._entries.withdraw, slot, digest))
+            self.connection.write(0, partial(self._entries.withdraw, slot, digest), slot)
 
     # --- what kernels have of a notebook --------------------------------------------------------
 

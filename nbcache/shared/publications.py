@@ -89,7 +89,8 @@ class Publications:
 
         Who listens is told where artifacts of it are new.
         """
-        self._connection.write(_REF_BYTES * len(manifest.artifacts), partial(self._write, manifest))
+        size = _REF_BYTES * len(manifest.artifacts)
+        self._connection.write(size, partial(self._write, manifest), manifest.notebook)
 
     def of(self, notebook: str) -> list[Publication]:
         """Return what may be used of what was published of a notebook, newest first; of very many, some."""
@@ -106,12 +107,12 @@ class Publications:
     def _read(self, slots: Sequence[str], notebook: str) -> list[Publication]:
         found: list[Publication] = []
         for _, values in self._connection.read_batches(slots, _MOST_PUBLISHED):
-            for value in values.values():
-                found += self._published(value, notebook)
+            for slot, value in values.items():
+                found += self._published(value, slot, notebook)
         return sorted(found, key=lambda each: each.published, reverse=True)
 
-    def _published(self, value: bytes, notebook: str) -> Iterator[Publication]:
-        for found in self._entries.admitted(value, Purpose.PUBLICATION):
+    def _published(self, value: bytes, slot: str, notebook: str) -> Iterator[Publication]:
+        for found in self._entries.admitted(value, slot, Purpose.PUBLICATION):
             try:
                 manifest = decode_manifest(found.unpack())
             except FormatError as error:
@@ -132,7 +133,7 @@ class Publications:
         name = keys.digest(keys.components(publisher))
         self.own = slot = shared_keys.publications(notebook) + name
         value = self._store.get(slot)
-        published = [] if value is None else list(self._published(value, notebook))
+        published = [] if value is None else list(self._published(value, slot, notebook))
         there = [each for each in published if each.found.signer == signer]
         earlier = union(manifest.environment, notebook, [each.manifest for each in there])
         whole = union(manifest.environment, notebook, [manifest, earlier])

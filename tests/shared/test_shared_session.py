@@ -13,13 +13,17 @@ import pytest
 
 from nbcache.artifacts.provenance import Statement
 from nbcache.artifacts.types import FAILED
+from nbcache.core import key as keys_of
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, Environment, Level
+from nbcache.core.settings import Settings
 from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy, spelled
 from nbcache.shared import client as client_module
+from nbcache.shared import keys as shared_keys
 from nbcache.shared.keys import LIVE, slot_of
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.stores.open import open_shared
 from nbcache.stores.redis.store import RedisStore
 from support.live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
 from support.redis_servers import HOST, RedisServer, wait_until
@@ -392,6 +396,51 @@ def test_what_others_have_there_keeps_nobody_from_publishing_theirs_on_connectin
         dora = kernel(redis_server.url, "dora", prefetch=False)
         dora.keyring.add(bob.keyring.fingerprint())
         assert dora.run("one") == [HIT]
+
+
+@pytest.mark.parametrize("place", ["live", "notebook"])
+@pytest.mark.parametrize(
+    "command",
+    [("LPUSH", "x"), ("XADD", "*", "a", "b"), ("HSET", "put", "junk"), ("HSET", "put", "x:3"), ("SET", "x")],
+)
+def test_a_value_of_a_strange_kind_stops_no_other_entry(
+    redis_server: RedisServer, kernel: Make, place: str, command: tuple[str, ...]
+) -> None:
+    first = kernel(redis_server.url, notebook="another.ipynb")
+    first.publish("nothing")
+    slot = slot_of(HERE, "inductor", "one")
+    if place == "notebook":
+        parts = {"environment": HERE.digest, "host": "engine", "signer": first.keyring.fingerprint()}
+        slot = shared_keys.publications("model.ipynb") + keys_of.digest(keys_of.components(parts))
+    with redis_server.client() as client:
+        client.execute_command(command[0], f"nbcache:v1:{slot}", *command[1:])
+    ada = kernel(redis_server.url)
+    assert ada.run("one", "two") == [MISS, MISS]
+    assert ada.session.flush(SECONDS)
+    assert all(slot in notice for notice in ada.session.notices)
+    assert ada.session.notices or command == ("HSET", "put", "x:3")  # as where Redis has evicted parts
+    bob = kernel(redis_server.url, "bob")
+    bob.keyring.add(ada.keyring.fingerprint())
+    bob = kernel(redis_server.url, "bob")
+    assert bob.run("one", "two") == [HIT, HIT]
+
+
+def test_a_key_that_cannot_be_written_stops_no_other_entry(kernel: Make, tmp_path: Path) -> None:
+    slot = slot_of(HERE, "inductor", "one")
+    store = open_shared(replace(Settings(), shared_url=f"{tmp_path}/shared"))
+    store.put(slot, b"x")
+    (path,) = (path for path in (tmp_path / "shared").rglob("*") if path.is_file())
+    path.unlink()
+    (path / "in its place").mkdir(parents=True)
+    ada = kernel(f"{tmp_path}/shared")
+    assert ada.run("one", "two") == [MISS, MISS]
+    assert ada.session.flush(SECONDS)
+    (notice,) = ada.session.notices
+    assert f"{slot} could not be written 3 times, and is not shared: " in notice
+    bob = kernel(f"{tmp_path}/shared", "bob")
+    bob.keyring.add(ada.keyring.fingerprint())
+    bob = kernel(f"{tmp_path}/shared", "bob")
+    assert bob.run("one", "two") == [MISS, HIT]
 
 
 @pytest.mark.parametrize(("policy", "outcome"), [(Policy.ASK, MISS), (Policy.OFF, HIT)])

@@ -10,16 +10,19 @@ __all__ = ["MOST_PARTS", "SWAP", "runs_scripts"]
 
 MOST_PARTS = 1024
 # Writes where a value is still the one that was read. Arguments: its length, or -1 where nothing was there
-# that can be read; of how many bytes, its first ones, a digest is taken; the digest; for how many seconds
-# it is written, 0 for good; the value, unless KEYS[2] has its parts. It needs no other commands than the
-# rest. An error begins with its code, where Redis before 7 puts the place in the script.
+# that can be read, or 0 for what nbcache does not write; of how many bytes, its first ones, a digest is
+# taken; the digest; for how many seconds it is written, 0 for good; the value, unless KEYS[2] has its parts.
+# It needs no other commands than the rest. An error begins with its code, where Redis before 7 puts the
+# place in the script.
 SWAP = f"""
 local value, length = redis.pcall('GET', KEYS[1]), -1
 if type(value) == 'string' then
   length = #value
 elseif type(value) == 'table' then
-  local put, count = string.match(redis.call('HGET', KEYS[1], 'put') or '', '^(%w+):(%d+)$')
-  length, value = 0, redis.call('HGET', KEYS[1], (put or '') .. ':0')
+  local head = redis.pcall('HGET', KEYS[1], 'put')
+  local put, count = string.match(type(head) == 'string' and head or '', '^(%w+):(%d+)$')
+  length, value = 0, head and ''
+  if put then value = redis.call('HGET', KEYS[1], put .. ':0') end
   for number = 0, math.min(tonumber(count) or 0, {MOST_PARTS}) - 1 do
     local part = redis.call('HSTRLEN', KEYS[1], put .. ':' .. number)
     if part == 0 then value = false end

@@ -237,7 +237,11 @@ class RedisStore:
         return f"{self._address.prefix}:v1:{check_key(key)}"
 
     def _joined(self, name: str, most: int) -> bytes | None:
-        """Return the value in parts under `name`, all of one put; None where it is longer than `most` too."""
+        """Return the value in parts under `name`, all of one put; None where it is longer than `most` too.
+
+        Of what nbcache does not write, such as a list, no bytes: every reader refuses an empty value.
+        """
+        head: Any = None
         for _ in range(_ATTEMPTS):
             (head,) = self._ask(("HGET", name, "put"))
             if head is _IN_PARTS:  # replaced by a short one
@@ -249,7 +253,7 @@ class RedisStore:
                 return None
             put, _, count = (self._bytes(head) or b"").partition(b":")
             if not (count.isdigit() and len(count) < 10):
-                raise self._faults.garbled()
+                return b""
             if int(count) > MOST_PARTS:
                 return None
             fields = [b"%s:%d" % (put, number) for number in range(int(count))]
@@ -268,7 +272,7 @@ class RedisStore:
                 parts.append(part)
             else:
                 return b"".join(parts)
-        return None
+        return b"" if head is _IN_PARTS else None
 
     def _put_parts(self, name: str, value: bytes) -> str:
         """Write a temporary hash that is to become `name`, and return what it is called."""
