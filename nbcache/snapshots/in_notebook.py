@@ -129,7 +129,24 @@ def decode_notebook(data: bytes, where: str) -> NotebookNode:
             where=where,
             next_step="open it in Jupyter and save it",
         )
+    for number, cell in enumerate(notebook["cells"], 1):
+        if not _is_cell(cell):
+            raise SnapshotError(
+                f"cell {number} of this notebook lacks its cell_type, its source or its outputs",
+                where=where,
+                next_step="open it in Jupyter and save it",
+            )
     return notebook
+
+
+def _is_cell(cell: Any) -> bool:
+    """Return whether nbformat can write a cell, and a kernel can run it."""
+    match cell:
+        case {"cell_type": "code", "source": str(), "outputs": [*outputs]}:
+            return all(isinstance(output, Mapping) and "output_type" in output for output in outputs)
+        case {"cell_type": str(cell_type), "source": str()}:
+            return cell_type != "code"
+    return False
 
 
 def encode_notebook(notebook: NotebookNode) -> bytes:

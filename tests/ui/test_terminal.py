@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -167,3 +168,26 @@ def test_a_signer_has_the_users_name_in_every_line(
     assert "sound; its signer: Lovelace (says ada@engine)" in verified
     assert f"signed by {spelled(key_of(ada))}, trusted: Lovelace, says ada@engine" in inspected
     assert ": 1 graph of Lovelace (says ada@engine) · " in arrived
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        {"metadata": {}, "source": "x"},
+        {"cell_type": "code", "metadata": {}},
+        {"cell_type": "code", "metadata": {}, "source": "x", "outputs": [{}]},
+        {"cell_type": "code", "metadata": {}, "source": 1, "outputs": []},
+    ],
+)
+@pytest.mark.parametrize("command", ["attach", "detach", "run"])
+def test_a_notebook_with_a_broken_cell_gets_one_clear_line(
+    cell: dict[str, object], command: str, tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bob.make("one")
+    content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"id": "a", **cell}]}
+    bob.notebook.write_text(json.dumps(content))
+    assert main([command, str(bob.notebook)]) == 1
+    error, advice = capsys.readouterr().err.splitlines()
+    assert error.startswith("SnapshotError: cell 1 of this notebook lacks its cell_type, ")
+    assert advice == "  next: open it in Jupyter and save it"
+    assert json.loads(bob.notebook.read_text()) == content
