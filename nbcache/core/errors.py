@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbcache.core.text import printable
+from nbcache.core.text import clean, printable
 
 __all__ = [
     "BadSignature",
@@ -55,17 +55,17 @@ class NbcacheError(Exception):
 
     def with_next_step(self) -> str:
         """Return what and where, and what next, as one line of a notice."""
-        return f"{self}. Next: {self.next_step}" if self.next_step else str(self)
+        return f"{self}. Next: {printable(self.next_step)}" if self.next_step else str(self)
 
     def diagnostics(self) -> list[str]:
         """Return the lines to show a person: what and where, then what next."""
         lines = [f"{type(self).__name__}: {self}"]
         if self.next_step:
-            lines.append(f"  next: {self.next_step}")
+            lines.append(f"  next: {printable(self.next_step)}")
         return lines
 
     def _render_traceback_(self) -> list[str]:
-        return self.diagnostics()
+        return [clean(line) for line in self.diagnostics()]
 
 
 class ConfigError(NbcacheError):

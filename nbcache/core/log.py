@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 
-from nbcache.core.text import redacted
+from nbcache.core.text import clean, redacted
 
 __all__ = ["LEVELS", "defer", "deliver", "logger", "show"]
 
@@ -43,7 +43,7 @@ class _OnScreen(logging.Handler):
     """Writes to what `sys.stderr` is now: a notebook's kernel has another one than it began with."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
+        print(clean(self.format(record)), file=sys.stderr)
 
 
 def _without_secrets(text: str) -> str:

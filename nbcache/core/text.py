@@ -11,6 +11,7 @@ __all__ = [
     "NOTHING",
     "ago",
     "aligned",
+    "clean",
     "counted",
     "duration",
     "one_line",
@@ -29,6 +30,8 @@ DOT = " · "
 
 LONG = 2_000
 """Characters of a reason that are shown anywhere."""
+_LONGEST_LINE = 10_000
+"""Characters of a line that is printed."""
 _CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
 """What stands between the URLs of a chain; an address of IPv6 has the same two characters."""
 
@@ -90,6 +93,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def clean(text: str) -> str:
+    """Return `text` as a terminal may show it: lines of bounded length, without control characters.
+
+    Every text that others may have written passes through here where it is printed.
+    """
+    lines = (printable(line.expandtabs()) for line in text.split("\n"))
+    return "\n".join(f"{line[:_LONGEST_LINE]}..." if len(line) > _LONGEST_LINE else line for line in lines)
 
 
 def one_line(text: str, limit: int = LONG) -> str:

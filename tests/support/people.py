@@ -72,3 +72,18 @@ def unsigned(data: bytes) -> bytes:
     file = decode_file(data)
     (version,) = file.versions
     return encode_file(SnapshotFile([replace(version, signature=None)], file.packed))
+
+
+HOSTILE = "evil\n\x1b[200~rm -rf\x9b1m\u202e\r\x07" + "x" * 150
+"""The name of a file that would begin a line, steer a terminal and paste into a shell."""
+
+
+def hostile_snapshot(folder: Path) -> Path:
+    """Return a snapshot in which all that its signer may choose is hostile."""
+    eve = Person(folder / "eve")
+    session, bridge, sharing = eve.session()
+    bridge.compile("one", function=HOSTILE)
+    names = {"notebook": HOSTILE, "made_by": HOSTILE, "user": HOSTILE, "host": HOSTILE}
+    sharing.write(eve.snapshot, replace(ORIGIN, **names))
+    session.close()
+    return eve.snapshot

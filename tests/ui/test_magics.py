@@ -19,7 +19,7 @@ from nbcache.core.trust import Keyring, spelled
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import environment
 from support.front_door import RunPython
-from support.people import Person
+from support.people import HOSTILE, Person, hostile_snapshot
 
 SHELL = """\
 import json, sys, threading
@@ -218,6 +218,26 @@ def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_type
     assert again.endswith(f"nbcache: {fingerprint[:19]} is trusted as Ada L.\n")
     assert f"{fingerprint}  trusted: Ada L." in listed
     assert "restored" in restored
+
+
+def test_no_magic_shows_what_steers_a_terminal(in_shell: Any, tmp_path: Path) -> None:
+    shutil.copy(hostile_snapshot(tmp_path), tmp_path / HOSTILE)
+    beside = tmp_path / f"{HOSTILE}.ipynb"
+    shutil.copy(tmp_path / HOSTILE, beside.with_suffix(".nbcache"))
+    beside.write_text("{}")
+    cells = [
+        f"import shlex; name, beside = {str(tmp_path / HOSTILE)!r}, {str(beside)!r}",
+        "magic = lambda *words: get_ipython().run_line_magic('nbcache', shlex.join(words))",
+        "magic('config', f'notebook={beside}')",
+        *(f"magic({verb!r}, name)" for verb in ("restore", "verify", "snapshot")),
+        "magic('trust', 'add', name)",
+        "__import__('nbcache').session().restore(__import__('pathlib').Path(name))",
+        *(f"magic({verb!r})" for verb in ("trust", "doctor", "plan", "config", "restore", "panel")),
+    ]
+    texts = in_shell(f"[(run(cell), looked())[0]['text'] for cell in {cells!r}]")
+    assert sum("evil" in text for text in texts) > 5
+    for text in texts:
+        assert all(line.isprintable() and not line.startswith("?[200") for line in text.split("\n")), text
 
 
 def test_a_file_of_several_signers_is_never_trusted_as_one(in_shell: Any, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import io
 import json
 import os
@@ -13,15 +15,18 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import nbcache.ui
 from nbcache.core.reports import Cell
 from nbcache.core.trust import Keyring, Policy, Standing, spelled
+from nbcache.snapshots import in_notebook
 from nbcache.snapshots.sources import destination
 from nbcache.snapshots.verify import receive
 from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
 from nbcache.ui.terminal.parser import main
+from nbcache.ui.terminal.shown import Shown
 from support.live_kernels import HERE
-from support.people import ORIGIN, Person, key_of
+from support.people import HOSTILE, ORIGIN, Person, hostile_snapshot, key_of
 
 
 @pytest.mark.parametrize(
@@ -191,3 +196,77 @@ def test_a_notebook_with_a_broken_cell_gets_one_clear_line(
     assert error.startswith("SnapshotError: cell 1 of this notebook lacks its cell_type, ")
     assert advice == "  next: open it in Jupyter and save it"
     assert json.loads(bob.notebook.read_text()) == content
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "{}"],
+        ["verify", "{}"],
+        ["restore", "{}"],
+        ["trust", "add", "{}"],
+        ["attach", "{}.ipynb"],
+        ["attach", "{}.ipynb", "{}"],
+        ["extract", "{}.ipynb"],
+        ["snapshot", "{}.ipynb", "{}"],
+        ["detach", "{}.ipynb"],
+        ["run", "{}.ipynb"],
+        ["merge", "{}", "-o", "{}"],
+        ["ls", "{}"],
+        ["rm", "./store#{}"],
+        ["export-mega", "{}", "--from", "{}"],
+        ["trust", "show", "{}"],
+        ["bench", "{}", "{}"],
+        ["{}"],
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_no_command_shows_what_steers_a_terminal(
+    command: list[str],
+    there: bool,
+    tmp_path: Path,
+    bob: Person,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if there:
+        shutil.copy(hostile_snapshot(tmp_path), HOSTILE)
+        notebook = nbformat.v4.new_notebook()
+        in_notebook.attach(notebook, Path(HOSTILE).read_bytes())
+        Path(f"{HOSTILE}.ipynb").write_text(nbformat.writes(notebook))
+        shutil.copy(HOSTILE, f"{HOSTILE}.nbcache")
+        Keyring(bob.keys).add(Keyring(tmp_path / "eve" / "keys").fingerprint())
+    else:
+        (tmp_path / HOSTILE).mkdir(mode=0o755)  # an error's next step names the folder
+        monkeypatch.setenv("NBCACHE_TRUST_DIR", str(tmp_path / HOSTILE))
+    with contextlib.suppress(SystemExit):
+        main([word.replace("{}", HOSTILE) for word in command])
+    shown = "".join(capsys.readouterr())
+    assert shown
+    assert all(line.isprintable() and len(line) < 11_000 for line in shown.split("\n"))
+    assert not [line for line in shown.split("\n") if line.startswith(("\x1b", "[200", "?[200"))]
+
+
+def test_what_an_error_of_a_cell_says_stays_on_its_line() -> None:
+    shown = Shown([f"cell 3: ValueError: {HOSTILE}", "y" * 10**6], None).text
+    first, second = shown.split("\n")
+    assert first.startswith("cell 3: ValueError: evil ?[200~rm -rf?1m???x") and len(second) < 11_000
+
+
+def test_all_that_is_printed_passes_through_the_function_that_cleans_it() -> None:
+    """Nothing but JSON, which is ASCII, is printed or asked otherwise."""
+    forgotten = []
+    for path in Path(nbcache.ui.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            if node.func.id in ("print", "input") and node.args:
+                text = node.args[0]
+                parts = [text.body, text.orelse] if isinstance(text, ast.IfExp) else [text]
+                if not all(ast.unparse(part).startswith(_CLEAN) for part in parts):
+                    forgotten.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+    assert not forgotten
+
+
+_CLEAN = ("clean(", "json.dumps(", "shown.text", "found.text")

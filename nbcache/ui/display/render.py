@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.reports import Activity, CellReport
-from nbcache.core.text import DOT, one_line
+from nbcache.core.text import DOT, clean, one_line
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
 from nbcache.ui.display.html import (
@@ -67,6 +67,10 @@ class Rendered:
     """The same as JSON values; carried along where small."""
     mime: str = "application/vnd.nbcache.report+json"
     """MIME type of `data`."""
+
+    def __post_init__(self) -> None:
+        """Clean the text, in which others may have written."""
+        object.__setattr__(self, "text", clean(self.text))
 
     def bundle(self) -> dict[str, Any]:
         """Return the MIME bundle; `data` is left out above 16 KiB of JSON."""

@@ -28,6 +28,7 @@ from nbcache.snapshots.sources import beside, origin
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_shared
 from nbcache.ui.display.snapshots import fit_words
+from nbcache.ui.terminal.shown import write
 
 __all__ = ["ConnectMagics", "publication_lines", "shared_name"]
 
@@ -103,10 +104,10 @@ class ConnectMagics:
             raise UsageError("%nbcache disconnect takes nothing more")
         shared_client = self._session.shared_client
         if shared_client is None:
-            print("nbcache: not connected to a shared level")
+            write("nbcache: not connected to a shared level")
             return
         self._session.disconnect()
-        print(f"nbcache: disconnected from {shared_client.level.name}")
+        write(f"nbcache: disconnected from {shared_client.level.name}")
 
     def share(self, arguments: list[str]) -> None:
         """Take a snapshot where others find it, and print the one line that a colleague pastes.
@@ -117,7 +118,7 @@ class ConnectMagics:
         if "--json" in arguments:
             print(json.dumps({"said": said[0], "restore": said[1], "trust": said[3]}, indent=2))
         else:
-            print("nbcache: " + "\n\n".join(said))
+            write("nbcache: " + "\n\n".join(said))
 
     def hand_over(self, given: str = "") -> list[str]:
         """Do what `share` does, under the name `given`; return what to say, and what to paste, in turn."""
@@ -174,9 +175,9 @@ class ConnectMagics:
 
     def _tell(self, shared_client: SharedClient) -> None:
         first, *lines = self.who_is_there(shared_client)
-        print(f"nbcache: {first}")
+        write(f"nbcache: {first}")
         for line in lines:
-            print(f"  {line}")
+            write(f"  {line}")
 
     def who_is_there(self, shared_client: SharedClient) -> list[str]:
         """Return where this kernel is connected to, and a line for each who has published."""

@@ -47,6 +47,7 @@ from nbcache.ui.ipython.panel_magics import PanelMagics, PanelVerbs
 from nbcache.ui.ipython.session_magics import SessionMagics
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
 from nbcache.ui.locate import Location, locate
+from nbcache.ui.terminal.shown import write
 
 __all__ = ["Extension", "current_session", "load", "unload"]
 
@@ -152,8 +153,8 @@ class Extension:
         if parent():
             self._import_torch()
         if self._problem is not None:
-            print("\n".join(self._problem.diagnostics()))
-            print("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
+            write("\n".join(self._problem.diagnostics()))
+            write("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
 
     def _begin_cell(self, info: Any) -> None:
         self._cells.before(info)
@@ -167,7 +168,7 @@ class Extension:
 
     def _greet(self, greeting: Greeting) -> None:
         if self._problem is None and self.session.settings.report != "never":
-            print(greeting.line(_GREETING_SECONDS))
+            write(greeting.line(_GREETING_SECONDS))
 
     def unload(self) -> None:
         """Undo `load`, newest first, and store what is still to be stored."""

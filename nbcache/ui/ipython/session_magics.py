@@ -30,6 +30,7 @@ from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
 from nbcache.ui.locate import Location
 from nbcache.ui.terminal import signers
+from nbcache.ui.terminal.shown import write
 
 __all__ = ["USAGE", "SessionMagics", "completions", "going_words", "only_json", "show"]
 
@@ -130,7 +131,7 @@ class SessionMagics:
             show(render_settings(*self.setting_rows()), as_json)
             return
         for line in said:
-            print(f"nbcache: {line}")
+            write(f"nbcache: {line}")
 
     def change(self, changes: list[str]) -> list[str]:
         """Change settings, each given as NAME=VALUE; return what there is to know of torch's new values."""
@@ -198,12 +199,12 @@ class SessionMagics:
         if not action:
             if self._snapshots.trust_strangers(sure=sure, name=name):
                 return
-            print("nbcache: nothing came along whose signer is not trusted\n")
+            write("nbcache: nothing came along whose signer is not trusted\n")
             action = "list"
 
         settings = self._session.settings
         if action == "list" and not signer:
-            print("\n".join(signers.signers(settings).lines))
+            write(signers.signers(settings).text)
         elif action in ("add", "remove", "show", "ignore") and len(signer) == 1:
             if action == "add":
                 lines = self.trust_signer(signer[0], name, None if sure else _ask_which)
@@ -211,7 +212,7 @@ class SessionMagics:
                 lines = self._snapshots.ignore(signer[0])
             else:
                 lines = signers.trust(action, signer[0], name, settings).lines
-            print("nbcache: " + "\n".join(lines))
+            write("nbcache: " + "\n".join(lines))
         else:
             raise UsageError(_TRUST_USAGE)
 
@@ -228,14 +229,14 @@ class SessionMagics:
         whole = self._session.flush(_WAIT_SECONDS)
         shared_client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
         if whole:
-            print(f"nbcache: all is stored{' and shared' if shared_client else ''} ({seconds})")
+            write(f"nbcache: all is stored{' and shared' if shared_client else ''} ({seconds})")
         else:
             what = f"shared with {shared_client.level.name}" if shared_client else "stored"
             failure = shared_client.level.failure if shared_client else None
             waiting = shared_client.level.figures().waiting if shared_client else 0
             why = f": {size(waiting)} wait to be written" if waiting else ""
             why = f": off for now: {one_line(failure.what)}" if failure else why
-            print(f"nbcache: not all is {what} yet ({seconds}){why}")
+            write(f"nbcache: not all is {what} yet ({seconds}){why}")
 
     def clear(self, arguments: list[str]) -> None:
         """Remove what is stored of this notebook; with --all everything, once the user or --yes says so."""
@@ -248,17 +249,17 @@ class SessionMagics:
             return
         only = self._session.clearing()
         going = going_words(only)
-        print(f"nbcache: removing {going}" if only.manifests else f"nbcache: {going}")
+        write(f"nbcache: removing {going}" if only.manifests else f"nbcache: {going}")
         for line in self.remove(only)[1:]:
-            print(line)
+            write(line)
 
     def _clear_all(self, *, sure: bool) -> None:
         said = self.everything_words()
         if not sure and not confirmed(f"nbcache: {said}, is removed. Go on? [y/N] ", "%nbcache clear --all"):
-            print("nbcache: nothing was removed")
+            write("nbcache: nothing was removed")
             return
         first, *rest = self.remove()
-        print("\n".join([f"nbcache: {first}", *rest]))
+        write("\n".join([f"nbcache: {first}", *rest]))
 
     def everything_words(self) -> str:
         """Return what `clear --all` removes, in words."""
@@ -288,7 +289,7 @@ class SessionMagics:
 
 
 def _ask_which(lines: list[str], question: str) -> bool:
-    print("nbcache: " + "\n".join(lines))
+    write("nbcache: " + "\n".join(lines))
     return confirmed(question, "%nbcache trust add", "name one by the fingerprint")
 
 

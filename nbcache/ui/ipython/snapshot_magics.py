@@ -18,7 +18,7 @@ from IPython.display import display as _display
 from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment
-from nbcache.core.text import counted, one_line, size
+from nbcache.core.text import clean, counted, one_line, size
 from nbcache.core.threads import start_thread
 from nbcache.core.trust import Policy, is_called, short, spelled
 from nbcache.kernel.session import Session
@@ -40,7 +40,7 @@ from nbcache.ui.display.snapshots import (
     snapshot_lines,
     taken_parts,
 )
-from nbcache.ui.terminal.shown import Shown
+from nbcache.ui.terminal.shown import Shown, write
 from nbcache.ui.terminal.snapshots import verify
 
 __all__ = ["ShareMagics", "confirmed"]
@@ -85,7 +85,7 @@ class ShareMagics:
                 with suppress(NbcacheError):  # keys that cannot be read, as a line will say
                     self._sharing.follow(self._sharing.known())
                 for line in self.arrived():
-                    print(line)
+                    write(line)
                 self._ask()
             return
 
@@ -103,7 +103,7 @@ class ShareMagics:
         yield
         settings = self._session.settings
         if settings.portable != before:
-            print(
+            write(
                 f"nbcache: this kernel compiles for any {settings.portable} CPU from now on, as "
                 f"{settings.origin('portable')} was (%nbcache config portable=off)"
             )
@@ -120,7 +120,7 @@ class ShareMagics:
         except UsageError:
             pass  # nobody can be asked here, and the line has said what to do
         except NbcacheError as error:  # keys cannot be read or written
-            print("\n".join(error.diagnostics()))
+            write("\n".join(error.diagnostics()))
 
     def _strangers(self) -> Iterator[Stranger]:
         """Yield each stranger once; who compiled what another took, once that other is trusted."""
@@ -196,7 +196,7 @@ class ShareMagics:
         if isinstance(target, Path):
             _show(said, MANIFEST_MIME, _reference(target, taken))
         else:
-            print(said)
+            write(said)
 
     def restore(self, arguments: list[str]) -> None:
         """Use the snapshots at a SOURCE, by default those of this notebook."""
@@ -209,16 +209,16 @@ class ShareMagics:
             restored = self._sharing.restore(taken_in)
         for received, manifest in restored:
             if manifest is None:
-                print(f"nbcache: {pending_words(received.where)}")
+                write(f"nbcache: {pending_words(received.where)}")
             else:
                 graphs, artifacts = len(manifest.graphs), len(manifest.digests)
-                print(f"nbcache: {restored_words(graphs, artifacts, received.where)}")
+                write(f"nbcache: {restored_words(graphs, artifacts, received.where)}")
             for why, next_step in left_out(received, self._session.settings.trust, self._session.judge):
-                print(f"  {why} ({next_step})")
+                write(f"  {why} ({next_step})")
         used = {received.version for received, _ in restored}
         here = {received.version for received in taken_in}
         for line in self._lines([each for each in self._sharing.known() if each.version in here - used]):
-            print(line)
+            write(line)
 
     def trust_strangers(self, *, sure: bool, name: str) -> bool:
         """Show who signed or compiled what came along, and trust them if the user says so, or where `sure`.
@@ -237,17 +237,17 @@ class ShareMagics:
             received = stranger.received
             titles = cell_titles(received.where, received.snapshot, max_bytes=MAX_NOTEBOOK_BYTES)
             lines = snapshot_lines(received, self._session.environment, self._session.judge, titles)
-            print("\n".join(lines))
+            write("\n".join(lines))
             role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
-            print(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
+            write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
             if sure or confirmed("Trust this signer from now on? [y/N] ", _TRUST):
                 chosen = name if sure else name or _named(stranger)
                 self._trust(stranger, chosen)
                 said = f" as {chosen}" if chosen else ""
-                print(f"nbcache: {short(stranger.fingerprint)} is trusted{said}")
+                write(f"nbcache: {short(stranger.fingerprint)} is trusted{said}")
         if sure and (more := self._sharing.strangers()):
             signers = counted(len(more), "signer")
-            print(f"nbcache: {signers} more compiled part of it (%nbcache trust)")
+            write(f"nbcache: {signers} more compiled part of it (%nbcache trust)")
         return True
 
     def ignore(self, signer: str) -> list[str]:
@@ -273,7 +273,7 @@ class ShareMagics:
         if len(sources) > 1 or any(word.startswith("-") for word in sources):
             raise UsageError("%nbcache verify takes one SOURCE, or nothing, and --json")
         found = self.verified(*sources)
-        print(json.dumps(found.data, indent=2) if "--json" in arguments else "\n".join(found.lines))
+        print(json.dumps(found.data, indent=2) if "--json" in arguments else found.text)
 
     def verified(self, source: str = "") -> Shown:
         """Return what `verify` finds."""
@@ -283,7 +283,7 @@ class ShareMagics:
         """Say how the snapshot gets into the notebook, which no kernel may write while it is open."""
         if arguments:
             raise UsageError("%nbcache attach takes nothing more")
-        print("nbcache: " + "\n".join(self.attaching()))
+        write("nbcache: " + "\n".join(self.attaching()))
 
     def attaching(self) -> list[str]:
         """Bring the snapshot beside the notebook up to date; return how it gets into the notebook."""
@@ -324,7 +324,7 @@ class ShareMagics:
 
 
 def _show(said: str, mime: str, content: Any) -> None:
-    _display({"text/plain": said, mime: content}, raw=True)  # type: ignore[no-untyped-call]
+    _display({"text/plain": clean(said), mime: content}, raw=True)  # type: ignore[no-untyped-call]
 
 
 def _reference(path: Path, taken: Taken) -> dict[str, Any]:
@@ -340,7 +340,7 @@ def _named(stranger: Stranger) -> str:
     """Ask what to call a signer; the name that strangers call themselves is only shown."""
     calls = f" (calls itself {one_line(stranger.name, 40)})" if stranger.name else ""
     try:
-        return input(f"What do you call them?{calls} ").strip()
+        return input(clean(f"What do you call them?{calls} ")).strip()
     except Exception:  # a front end that answers once only: a name can be given later
         return ""
 
@@ -348,7 +348,7 @@ def _named(stranger: Stranger) -> str:
 def confirmed(question: str, command: str, advice: str = "if you are sure, add --yes") -> bool:
     """Ask in the notebook; a UsageError with `command` and `advice` where nobody can be asked."""
     try:
-        return input(question).strip().lower() in ("y", "yes")
+        return input(clean(question)).strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         return False
     except Exception as error:  # this frontend cannot ask

@@ -16,6 +16,7 @@ from nbcache.core import log
 from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.settings import Settings
+from nbcache.core.text import clean
 from nbcache.core.version import __version__
 
 if TYPE_CHECKING:
@@ -56,15 +57,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         status = given.run(given)
     except NbcacheError as error:
-        print("\n".join(error.diagnostics()), file=sys.stderr)
+        print(clean("\n".join(error.diagnostics())), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError) else _FAILED
     except KeyboardInterrupt:
         return 130
     return int(status)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Prints no control characters of arguments, which a shell may have taken from names of files."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(clean(message), file)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nbcache", description="torch.compile starts at once in notebooks: nbcache in a terminal."
     )
     parser.add_argument("--version", action="version", version=f"nbcache {__version__}")
@@ -255,7 +263,7 @@ def _show(run: _Run, given: argparse.Namespace) -> int:
     settings = Settings.from_env(os.environ)
     log.show(settings.log)
     shown = run(commands, given, settings)
-    print(json.dumps(shown.data, indent=2) if given.json else "\n".join(shown.lines))
+    print(json.dumps(shown.data, indent=2) if given.json else shown.text)
     return 0 if shown.ok else _FAILED
 
 

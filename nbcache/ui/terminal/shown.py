@@ -12,6 +12,7 @@ from nbcache.core.cpu_levels import Baseline
 from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
 from nbcache.core.model import ArtifactRef, Environment
 from nbcache.core.settings import Settings
+from nbcache.core.text import clean
 from nbcache.core.trust import Keyring
 from nbcache.snapshots.sources import versions
 from nbcache.snapshots.verify import Received, receive
@@ -28,6 +29,7 @@ __all__ = [
     "say",
     "this_environment",
     "usable_artifacts",
+    "write",
 ]
 
 
@@ -41,9 +43,20 @@ class Shown:
     ok: bool = True
     """False where the answer is no: the command then exits with 1."""
 
+    @property
+    def text(self) -> str:
+        """The lines as a terminal may show them: names that others chose cannot begin a line."""
+        return "\n".join(clean(line.replace("\n", " ")) for line in self.lines)
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+
+def write(text: str) -> None:
+    """Print text, which others may have written in part."""
+    print(clean(text))
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print text to the standard error, as `write` does."""
+    print(clean(text), end=end, file=sys.stderr, flush=True)
 
 
 def judge_of(settings: Settings) -> Judge:
@@ -112,7 +125,7 @@ def ask(lines: list[str], question: str) -> bool:
     """Show lines on the terminal, ask a question, and return whether the answer is yes."""
     for line in lines:
         say(line)
-    print(question, end="", file=sys.stderr, flush=True)
+    say(question, end="")
     try:
         answer = input()
     except EOFError:
