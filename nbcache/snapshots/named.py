@@ -43,11 +43,12 @@ from nbcache.core.errors import (
 )
 from nbcache.core.key import sha256
 from nbcache.core.model import Packed
+from nbcache.core.text import counted
 from nbcache.core.trust import Keyring, Standing
 from nbcache.snapshots.build import Draft, Origin, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
 from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
-from nbcache.snapshots.verify import Received, is_vouched, read_manifest, without
+from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
 from nbcache.snapshots.versions import merge_into_existing
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_store
@@ -197,17 +198,36 @@ class NamedSnapshots:
                 return self._write(name, build, origin)
         return self._write(name, build, origin)
 
-    def remove(self, name: str) -> int:
-        """Remove all versions of a name; return how many there were, SnapshotError where none was.
+    def remove(self, name: str, *, all_signers: bool = False) -> tuple[int, int]:
+        """Remove the user's versions of a name, or those of `all_signers`; return how many went and stay.
 
-        Artifacts stay, until `nbcache gc` finds that no other snapshot names them.
+        SnapshotError where none is the user's. Artifacts stay, until `nbcache gc` finds that no other
+        snapshot names them.
         """
-        found = list(self._store.keys(prefix_of(name)))
-        if not found:
+        keys = list(self._store.keys(prefix_of(name)))
+        if not keys:
             raise self._absent(name)
-        for key in found:
+        remaining = 0
+        if not all_signers:
+            values = self.values_below(prefix_of(name))[0]
+            own = [key for key, value in values.items() if self._is_own(value)]
+            if not own:
+                raise SnapshotError(
+                    f"no version of yours has this name, and {counted(len(keys), 'version')} of others",
+                    where=self.where(name),
+                    next_step="--all-signers removes those of others as well",
+                )
+            keys, remaining = own, len(keys) - len(own)
+        for key in keys:
             self._store.delete(key)
-        return len(found)
+        return len(keys), remaining
+
+    def _is_own(self, value: bytes) -> bool:
+        """Return whether the user has signed a version, which may be damaged."""
+        try:
+            return any(is_own(version, self._keyring) for version in decode_file(value).versions)
+        except FormatError:
+            return False
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -280,7 +300,7 @@ class NamedSnapshots:
                     raise StoreError(
                         f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
                         where=self._store.name,
-                        next_step="`nbcache rm URL#NAME` removes one that should not be there",
+                        next_step="`nbcache rm URL#NAME --all-signers` removes one that should not be there",
                     )
             if values.keys() == listed:
                 return values, True
@@ -350,7 +370,7 @@ class NamedSnapshots:
         name = name_of(key)
         error.where = self.where(name or key)
         if not isinstance(error, UnsupportedVersion):
-            error.next_step = "nbcache rm removes it; then take it again"
+            error.next_step = "nbcache rm --all-signers removes all versions of this name; then take it again"
         return error
 
 

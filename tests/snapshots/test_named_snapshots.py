@@ -219,6 +219,35 @@ def test_another_snapshot_costs_what_is_new_and_reads_no_artifact(url: str, ada:
         assert held_by(opened, ada) == held_by(opened, ada, "another/name") == {"one", "two", "three"}
 
 
+def test_versions_of_others_are_removed_only_where_the_user_says_so(
+    url: str, ada: Person, bob: Person, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_store(url)) as store:
+        take_into(ada, store, NAME, "one")
+        take_into(bob, store, NAME, "two")
+        take_into(bob, store, "bob's", "two")
+    monkeypatch.setenv("NBCACHE_TRUST_DIR", str(ada.keys))
+
+    assert main(["rm", f"{url}#{NAME}"]) == 0
+    assert "removed, 1 version; " in (output := capsys.readouterr().out)
+    assert "1 version of others, or damaged, left (--all-signers removes all)" in output
+    for name in (NAME, "bob's"):
+        assert main(["rm", f"{url}#{name}"]) == 1
+        refusal = capsys.readouterr().err
+        assert (
+            "no version of yours has this name, and 1 version of others" in refusal
+            and "next: --all-signers" in refusal
+        )
+        assert main(["rm", f"{url}#{name}", "--all-signers"]) == 1
+        assert "nobody can be asked here" in capsys.readouterr().err
+        with closing(open_store(url)) as store:
+            assert held_by(store, bob, name)
+        assert main(["rm", f"{url}#{name}", "--all-signers", "--yes", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["versions"] == 1
+    with closing(open_store(url)) as store:
+        assert not list(store.keys("snapshot/"))
+
+
 def test_removing_one_name_leaves_what_another_names(ada: Person) -> None:
     store = MemoryStore()
     take_into(ada, store, "a", "one")
@@ -578,7 +607,8 @@ def test_a_tampered_manifest_is_refused_and_what_is_whole_beside_it_is_used(
         assert "cannot be used" in capsys.readouterr().out
         assert take_into(ada, store, NAME, "two").left == 1
         assert held_by(store, ada) == {"one", "two"}
-        assert NamedSnapshots(store, Keyring(ada.keys)).remove(NAME) == 2
+        assert NamedSnapshots(store, Keyring(ada.keys)).remove(NAME) == (1, 1)
+        assert NamedSnapshots(store, Keyring(ada.keys)).remove(NAME, all_signers=True) == (1, 0)
 
 
 def test_what_is_gone_is_refused_whole_and_named_no_more_by_who_has_it_no_more(ada: Person) -> None:

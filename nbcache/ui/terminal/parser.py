@@ -126,10 +126,14 @@ def _parser() -> argparse.ArgumentParser:
     ls.add_argument("url", metavar="URL", help=_STORE)
     rm = verb(
         "rm",
-        "remove a named snapshot from its store",
-        lambda commands, given, settings: commands.stores.rm(given.source, settings),
+        "remove your versions of a named snapshot from its store",
+        lambda commands, given, settings: commands.stores.rm(
+            given.source, settings, all_signers=given.all_signers, sure=given.yes
+        ),
     )
     rm.add_argument("source", metavar="URL#NAME")
+    rm.add_argument("--all-signers", action="store_true", help="remove the versions of others, too")
+    rm.add_argument("--yes", action="store_true", help="do not ask whether to remove those of others")
     gc = verb(
         "gc",
         "remove from a store what no snapshot names, and what no kernel has used for long",

@@ -113,12 +113,12 @@ def needed_environment(what: str, baseline: Baseline | None = None) -> Environme
     return here
 
 
-def agree(question: str) -> None:
+def agree(question: str, refusal: str = "nothing was stored") -> None:
     """Ask on the terminal; SnapshotError where the answer is not yes, or nobody is there to give one."""
     if not sys.stdin.isatty():
         raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
     if not ask([], question):
-        raise SnapshotError("nothing was stored")
+        raise SnapshotError(refusal)
 
 
 def ask(lines: list[str], question: str) -> bool:

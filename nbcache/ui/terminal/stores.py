@@ -14,7 +14,7 @@ from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
 from nbcache.snapshots.named import opened
 from nbcache.snapshots.sources import destination
 from nbcache.ui.display.snapshots import version_json, version_lines
-from nbcache.ui.terminal.shown import Shown, judge_of
+from nbcache.ui.terminal.shown import Shown, agree, judge_of
 
 __all__ = ["gc", "ls", "rm"]
 
@@ -29,8 +29,11 @@ def ls(url: str, settings: Settings) -> Shown:
     return Shown(version_lines(versions, judge_of(settings)), data)
 
 
-def rm(source: str, settings: Settings) -> Shown:
-    """Remove a named snapshot from its store, all versions of it; its artifacts stay until `gc`."""
+def rm(source: str, settings: Settings, *, all_signers: bool = False, sure: bool = False) -> Shown:
+    """Remove the user's versions of a named snapshot from its store; its artifacts stay until `gc`.
+
+    With `all_signers` those of others, too, once the user agrees or where `sure`.
+    """
     target = destination(source)
     if isinstance(target, Path):
         raise ConfigError(
@@ -39,9 +42,14 @@ def rm(source: str, settings: Settings) -> Shown:
             next_step="write URL#NAME; a file is removed as any other",
         )
     with opened(target.url, Keyring(settings.trust_dir)) as snapshots:
-        removed, where = snapshots.remove(target.name), snapshots.where(target.name)
-    said = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
-    return Shown([said], {"source": where, "versions": removed})
+        where = snapshots.where(target.name)
+        if all_signers and not sure:
+            agree(f"{one_line(where)}: remove the versions of all signers? [y/N] ", "nothing was removed")
+        removed, others = snapshots.remove(target.name, all_signers=all_signers)
+    line = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
+    if others:
+        line += f"; {counted(others, 'version')} of others, or damaged, left (--all-signers removes all)"
+    return Shown([line], {"source": where, "versions": removed, "others": others})
 
 
 def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
