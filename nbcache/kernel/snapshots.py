@@ -21,6 +21,7 @@ from nbcache.core.errors import (
     NbcacheError,
     SnapshotError,
     TrustError,
+    UntrustedSigner,
 )
 from nbcache.core.files import read
 from nbcache.core.log import logger
@@ -193,7 +194,7 @@ class Sharing:
             except NbcacheError as error:
                 problems.append(error)
         if problems and not restored:
-            raise problems[0]
+            raise next((error for error in problems if not isinstance(error, UntrustedSigner)), problems[0])
         self._session.cache.read_again()
         return restored
 

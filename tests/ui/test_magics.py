@@ -220,6 +220,21 @@ def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_type
     assert "restored" in restored
 
 
+def test_restoring_what_a_stranger_has_signed_is_one_line_and_no_error(in_shell: Any, tmp_path: Path) -> None:
+    ada = Person(tmp_path / "ada")
+    ada.make("one")
+    restore = f"%nbcache restore {ada.snapshot}"
+    first, trusted, second = in_shell(
+        f"[run(line) for line in [{restore!r}, '%nbcache trust --yes --name Ada', {restore!r}]]"
+    )
+
+    assert first["success"] and trusted["success"] and second["success"]
+    (line,) = first["text"].splitlines()
+    assert line.startswith("nbcache: model.nbcache: 1 graph of a stranger (says ada@engine)")
+    assert line.endswith("who signed it, is not trusted here (%nbcache trust)")
+    assert "model.nbcache is restored as soon as torch is imported" in second["text"]
+
+
 def test_no_magic_shows_what_steers_a_terminal(in_shell: Any, tmp_path: Path) -> None:
     shutil.copy(hostile_snapshot(tmp_path), tmp_path / HOSTILE)
     beside = tmp_path / f"{HOSTILE}.ipynb"

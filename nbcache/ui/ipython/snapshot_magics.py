@@ -15,9 +15,9 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.display import display as _display
 
-from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
+from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError, Unsigned, UntrustedSigner
 from nbcache.core.key import sha256
-from nbcache.core.model import Environment
+from nbcache.core.model import Environment, Manifest
 from nbcache.core.text import clean, counted, one_line, size
 from nbcache.core.threads import start_thread
 from nbcache.core.trust import Policy, is_called, short, spelled
@@ -206,7 +206,9 @@ class ShareMagics:
         taken_in = self._sharing.receive(source)
         with self._following():
             self._ask()
-            restored = self._sharing.restore(taken_in)
+            restored: list[tuple[Received, Manifest | None]] = []
+            with suppress(Unsigned, UntrustedSigner):  # a line says so, and what to do
+                restored = self._sharing.restore(taken_in)
         for received, manifest in restored:
             if manifest is None:
                 write(f"nbcache: {pending_words(received.where)}")
