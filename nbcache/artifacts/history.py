@@ -21,9 +21,9 @@ What cannot be read is removed: it is worth less than telling of it would be.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import FormatError, StoreError, UnsupportedVersion
 from nbcache.core.key import sha256
 from nbcache.core.log import logger
-from nbcache.core.model import Direction, Level, Outcome
+from nbcache.core.model import Direction, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import GraphRecord, has_own_name
 from nbcache.core.text import one_line
 from nbcache.stores.base import Store
@@ -45,6 +45,7 @@ __all__ = [
     "HistoryStore",
     "Run",
     "Usual",
+    "asked_for",
     "decode_history",
     "encode_history",
     "expected",
@@ -331,3 +332,37 @@ def _shown(notebook: str) -> str:
 
 def _prefix(notebook: str) -> str:
     return f"{PREFIX}{notebook_digest(notebook)}/"
+
+
+def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -> Manifest:
+    """Return what the present `cells`, given by their digests, use of `manifest`.
+
+    Of the graphs of a cell and function those count that the last kernel of `runs`, oldest first, had.
+    """
+    last: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.cell in cells and manifest.environment.digest.startswith(run.environment):
+            earlier = last.get((run.cell, run.function), [])
+            same_kernel = [other for other in earlier if other.kernel == run.kernel]
+            last[run.cell, run.function] = [*same_kernel, run]
+
+    def uses(graph: GraphSummary) -> bool:
+        if graph.cell not in cells or (of_cell := last.get((graph.cell, graph.function))) is None:
+            return graph.cell in cells or not graph.cell
+        current = [run for run in of_cell if not run.function_cell or run.function_cell in cells]
+        return any((run.direction, run.key) == (graph.direction, graph.key) for run in current or of_cell)
+
+    graphs = tuple(filter(uses, manifest.graphs))
+    needed = {digest for graph in graphs for digest in graph.artifacts}
+    keys = {graph.key for graph in graphs}
+    stale = {graph.key for graph in manifest.graphs} - keys
+    refs = tuple(
+        ref
+        for ref in manifest.artifacts
+        if ref.key not in stale and (ref.digest in needed or not ref.cell or ref.cell in cells)
+    )
+    digests = {ref.digest for ref in refs}
+    pruned = tuple(
+        replace(graph, artifacts=tuple(filter(digests.__contains__, graph.artifacts))) for graph in graphs
+    )
+    return replace(manifest, artifacts=refs, graphs=pruned)

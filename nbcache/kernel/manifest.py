@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbcache.artifacts.types import type_of
-from nbcache.core.model import ArtifactRef, Environment, GraphSummary, Manifest, Source
+from nbcache.core.model import ArtifactRef, Environment, GraphSummary, Manifest, Outcome, Source
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import renew_in_children
 
@@ -88,13 +88,17 @@ class ManifestBuilder:
 def summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
     """Return what a manifest tells of `graphs`, each with those of `refs` that belong to its function."""
     artifacts: dict[tuple[str, str], dict[str, None]] = {}
+    keys: set[str] = set()
     for ref in refs:
         artifacts.setdefault((ref.cell, ref.function), {})[ref.digest] = None
+        keys.add(ref.key)
     found = []
     for graph in graphs:
         cell = graph.cell_digest
         if (cell, graph.function) not in artifacts:
             continue  # not cached, not to be saved, or of another environment
+        if graph.outcome is Outcome.MISS and graph.key and graph.key not in keys:
+            continue  # its compile was interrupted
         found.append(
             GraphSummary(
                 cell=cell,

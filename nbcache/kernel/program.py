@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterator
 
 from nbcache.core.installed import is_installed
+from nbcache.core.reports import Cell
 
 __all__ = ["Program"]
 
@@ -35,14 +36,22 @@ class Program:
         self._told = hashlib.sha256()
         self._new: list[str] = []
         """Cells that are not told yet: most kernels never ask for the digest."""
+        self._present: dict[str, str] = {}
+        """By cell, the digest of its source when it ran last."""
         self._runs_files = False
         self._began = time.time() - _CLOCKS_DIFFER
         self._files: dict[str, tuple[tuple[int, int], str]] = {}
         """By path, what was found of a file, and its digest."""
 
-    def note_cell(self, source: str) -> None:
-        """Note a cell that begins."""
+    def note_cell(self, source: str, name: str | None = None) -> None:
+        """Note a cell that begins; `name` tells it from other cells, whatever its source is."""
         self._new.append(source)
+        digest = Cell.of(source.encode(errors="replace").decode(), None).digest
+        self._present[name or digest] = digest
+
+    def present(self) -> frozenset[str]:
+        """Return the digests of the cells that have run, each as it ran last."""
+        return frozenset(self._present.values())
 
     def digest(self, generated: str = "") -> str:
         """Return the digest of what has run up to now, with the running cell; empty where it can't be told.

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbcache.artifacts.compatibility import baseline_for, differences, fit_lines, fitting
+from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import (
     BadSignature,
@@ -28,6 +29,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
+from nbcache.explain.notebook import cells_of
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.session import Session
 from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers
@@ -45,7 +47,7 @@ from nbcache.snapshots.sources import (
 from nbcache.snapshots.verify import Received, judged_file
 from nbcache.snapshots.versions import vouched
 
-__all__ = ["Sharing", "Stranger", "mismatch", "usable"]
+__all__ = ["Sharing", "Stranger", "mismatch", "present_cells", "usable"]
 
 _MOST_PROBLEMS = 10
 """Of what is wrong with snapshots that came along."""
@@ -89,6 +91,8 @@ class Sharing:
         self._received: dict[str, Received] = {}
         """By what tells versions apart."""
         self._problems: list[NbcacheError] = []
+        self.cells: frozenset[str] = frozenset()
+        """Digests of the notebook's code cells, as they were when snapshots were looked for."""
         self._ignored: set[str] = set()
         """Fingerprints of those whom the user does not want to be asked about in this kernel."""
         session.cache.reading_ahead.append(self._restore_known)
@@ -256,19 +260,40 @@ class Sharing:
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
-    def build(self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({})) -> Draft:
-        """Return a snapshot of what is stored of this notebook here; SnapshotError where that is nothing."""
+    def current(self) -> Callable[[Manifest], Manifest]:
+        """Return what takes from a manifest all that the notebook's present cells use."""
+        if not (cells := present_cells(self._locate())):
+            return lambda manifest: manifest  # the file is unknown
+        cells |= self._session.program.present()
+        return partial(asked_for, cells=cells, runs=self._session.cache.history.runs())
+
+    def build(
+        self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
+    ) -> Draft:
+        """Return a snapshot of what the present cells use of what is stored here, or of `everything`.
+
+        SnapshotError where nothing is stored.
+        """
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
             raise SnapshotError(
                 "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
                 next_step="run a cell that compiles first",
             )
+        if not everything and (present := self.current()(manifest)).graphs:
+            manifest = present
         return build_snapshot(self._session.artifacts, manifest, origin, known)
 
-    def write(self, target: Path | Place, origin: Origin) -> Taken:
-        """Write a snapshot to `target`, with all that is there already; raises as `write` does."""
-        return write(target, partial(self.build, origin), origin, self.keyring)
+    def write(self, target: Path | Place, origin: Origin, *, everything: bool = False) -> Taken:
+        """Write a snapshot to `target`, beside what `target` holds already; raises as `write` does.
+
+        The file beside the notebook loses what the present cells use no longer, unless it is of `everything`.
+        """
+        notebook = self._locate()
+        is_its_own = bool(notebook) and target == beside(Path(notebook))
+        current = self.current() if is_its_own and not everything else None
+        build = partial(self.build, origin, everything=everything)
+        return write(target, build, origin, self.keyring, current)
 
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
         """Take a snapshot of the notebook, by default into the file beside it."""
@@ -332,6 +357,7 @@ class Sharing:
                 content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
         except NbcacheError as error:
             self._problems.append(error)
+        self.cells = _digests(content)
         found, problems = _of(notebook, content)
         self._problems += problems
         for data, where in found:
@@ -365,6 +391,21 @@ class Sharing:
             self._session.notice(f"{received.name}: part of it is not used: {error}")
         self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
         return manifest
+
+
+def present_cells(notebook: str) -> frozenset[str]:
+    """Return the digests of the code cells in a notebook's file; none where it cannot be read."""
+    try:
+        return _digests(read(Path(notebook), max_bytes=MAX_NOTEBOOK_BYTES) if notebook else b"")
+    except (NbcacheError, OSError):
+        return frozenset()
+
+
+def _digests(content: bytes) -> frozenset[str]:
+    try:
+        return frozenset(cell.digest for cell in cells_of(content))
+    except FormatError:
+        return frozenset()
 
 
 def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:

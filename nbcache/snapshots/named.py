@@ -213,7 +213,7 @@ class NamedSnapshots:
             own = [key for key, value in values.items() if self._is_own(value)]
             if not own:
                 raise SnapshotError(
-                    f"no version of yours has this name, and {counted(len(keys), 'version')} of others",
+                    f"no version of this name is yours: {len(keys)} of others or damaged",
                     where=self.where(name),
                     next_step="--all-signers removes those of others as well",
                 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.core.files import read, update
 from nbcache.core.key import sha256
-from nbcache.core.model import Packed, SnapshotTaken
+from nbcache.core.model import Manifest, Packed, SnapshotTaken
 from nbcache.core.settings import Settings
 from nbcache.core.text import redacted
 from nbcache.core.threads import start_thread
@@ -151,11 +151,15 @@ def destination(dest: str | os.PathLike[str]) -> Path | Place:
 
 
 def write(
-    target: Path | Place, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin, keyring: Keyring
+    target: Path | Place,
+    build: Callable[[Mapping[str, Packed]], Draft],
+    origin: Origin,
+    keyring: Keyring,
+    current: Callable[[Manifest], Manifest] | None = None,
 ) -> Taken:
     """Write what `build` returns into the user's version at `target`; those of others stand beside it.
 
-    `build` is told what is there of the user's, by digest.
+    `build` gets the user's artifacts that are there, by digest. A file keeps what `current` returns of them.
     """
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
@@ -166,7 +170,7 @@ def write(
     taken: list[Taken] = []
 
     def change(before: bytes | None) -> bytes:
-        data, draft, changed, left = added(before, build, origin, keyring, where=str(path))
+        data, draft, changed, left = added(before, build, origin, keyring, where=str(path), current=current)
         taken.append(Taken(str(path), draft, data, changed, left=left))
         return data
 

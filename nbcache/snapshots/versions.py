@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nbcache.artifacts.manifests import restricted
+from nbcache.artifacts.manifests import restricted, union
 from nbcache.artifacts.provenance import Judge, is_bound, signed_by, statement_of
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError, TrustError
@@ -26,19 +26,30 @@ def merge_into_existing(
     keyring: Keyring,
     *,
     anew: bool = False,
+    current: Callable[[Manifest], Manifest] | None = None,
 ) -> tuple[Draft, bool]:
     """Return the user's own versions that are there, with what `build` adds; and whether to sign that anew.
 
     It is where any of it is new, and with `anew`. `build` is told what is there, by digest. What was compiled
-    here gets the user's statement, and all else keeps its maker's.
+    here gets the user's statement, and all else keeps its maker's. `current` returns what a version keeps.
     """
-    drafts = [Draft(each.snapshot, each.unlock(Policy.STRICT)) for each in earlier]
+    drafts = [Draft(_select(each.snapshot, current), each.unlock(Policy.STRICT)) for each in earlier]
     known: dict[str, Packed] = {}
     for draft in drafts:
         known = {**draft.snapshot.contents, **known}
     taken = attributed(build(known), drafts, origin, keyring)
     draft = merge([*drafts, taken], origin)
-    return draft, anew or len(drafts) != 1 or draft.snapshot.manifests != drafts[0].snapshot.manifests
+    return draft, anew or len(drafts) != 1 or draft.snapshot.manifests != earlier[0].snapshot.manifests
+
+
+def _select(snapshot: Snapshot, current: Callable[[Manifest], Manifest] | None) -> Snapshot:
+    if current is None:
+        return snapshot
+    present = [union(manifest.environment, "", [current(manifest)]) for manifest in snapshot.manifests]
+    manifests = tuple(manifest for manifest in present if manifest.artifacts)
+    digests = {digest for manifest in manifests for digest in manifest.digests}
+    contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in digests}
+    return replace(snapshot, manifests=manifests, contents=contents)
 
 
 def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: Keyring) -> Draft:
@@ -78,6 +89,7 @@ def added(
     keyring: Keyring,
     *,
     where: str,
+    current: Callable[[Manifest], Manifest] | None = None,
 ) -> tuple[bytes, Draft, bool, int]:
     """Return a snapshot file with what `build` adds to the user's version in it; the others stay as they are.
 
@@ -93,7 +105,7 @@ def added(
     ours = {each.version: each for each in found if each.standing is Standing.OWN}
     # One's own that are damaged go: what they held and is still here is in the new one.
     others = [each for each in file.versions if each.digest not in ours and not is_own(each, keyring)]
-    draft, changed = merge_into_existing([*ours.values()], build, origin, keyring)
+    draft, changed = merge_into_existing([*ours.values()], build, origin, keyring, current=current)
     data = signed(draft, keyring, others, file.packed) if changed else before
     return data, draft, changed, len(others)
 

@@ -14,6 +14,7 @@ from nbcache.artifacts.history import (
     MAX_RUNS,
     HistoryStore,
     Run,
+    asked_for,
     decode_history,
     encode_history,
     expected,
@@ -22,7 +23,8 @@ from nbcache.artifacts.history import (
 )
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
-from nbcache.core.model import Direction, Level, Outcome
+from nbcache.core.key import components
+from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import Cell, GraphRecord
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
@@ -288,3 +290,74 @@ def test_the_same_environment_counts_where_it_is_known() -> None:
     there = replace(MISS, environment="0" * 16, seconds={"total": 1.0})
     assert usual([MISS, there], environment=MISS.environment + "0" * 48).cold == MISS.seconds
     assert usual([there], environment=MISS.environment + "0" * 48).cold == there.seconds
+
+
+HERE = Environment(components({"torch.version": "2.13.0"}))
+
+
+def graph(cell: str, key: str, function: str = "f", artifacts: str = "") -> GraphSummary:
+    digests = tuple(digest * 64 for digest in artifacts or key)
+    return GraphSummary(cell, function, Direction.FORWARD, Outcome.MISS, key, 1.0, digests)
+
+
+def ran(cell: str, key: str, kernel: str, function: str = "f", function_cell: str = "") -> Run:
+    environment = HERE.digest[:16]
+    return replace(
+        MISS,
+        cell=cell,
+        key=key,
+        kernel=kernel,
+        function=function,
+        function_cell=function_cell,
+        environment=environment,
+    )
+
+
+def keys(graphs: tuple[GraphSummary, ...], cells: set[str], *runs: Run) -> str:
+    refs = tuple(
+        ArtifactRef("inductor", graph.key, graph.artifacts[0], 1, 0.0, 0.0, graph.cell, graph.function)
+        for graph in graphs
+    )
+    manifest = asked_for(Manifest(HERE, "", refs, graphs), cells, runs)
+    assert {ref.key for ref in manifest.artifacts} == {graph.key for graph in manifest.graphs}
+    return "".join(graph.key for graph in manifest.graphs)
+
+
+def test_the_present_cells_ask_for_what_they_compiled_and_for_nothing_of_others() -> None:
+    graphs = (graph("old", "a"), graph("now", "b"), graph("", "c"))
+    assert keys(graphs, {"now", "another"}) == "bc"
+    assert keys(graphs, {"elsewhere"}) == "c"
+    assert keys(graphs, set()) == "c"
+
+
+def test_of_a_cell_that_ran_in_several_kernels_the_last_one_counts() -> None:
+    graphs = (graph("now", "a"), graph("now", "b"), graph("now", "d", "g"))
+    first, second, third = ran("now", "a", "one"), ran("now", "b", "two"), ran("now", "d", "one", "g")
+    assert keys(graphs, {"now"}) == "abd"  # no history
+    assert keys(graphs, {"now"}, first, third, second) == "bd"
+    assert keys(graphs, {"now"}, first, replace(second, kernel="one")) == "abd"
+    assert keys(graphs, {"now"}, first, replace(second, environment="0" * 16)) == "ad"
+    assert keys(graphs, {"now"}, first, ran("old", "b", "two")) == "ad"
+
+
+def test_what_a_definition_of_before_has_compiled_is_asked_for_no_longer() -> None:
+    graphs = (graph("now", "a"), graph("now", "b"))
+    first, second = (ran("now", key, "one", function_cell=cell) for key, cell in (("a", "v1"), ("b", "v2")))
+    assert keys(graphs, {"now", "v2"}, first, second) == "b"
+    assert keys(graphs, {"now", "v3"}, first, second) == "ab"  # it was edited, and has not run since
+
+
+def test_artifacts_that_several_graphs_need_stay() -> None:
+    graphs = (graph("old", "a", artifacts="ae"), graph("now", "b", artifacts="be"))
+    refs = tuple(
+        ArtifactRef(type, key, key * 64, 1, 0.0, 0.0, cell, "f")
+        for type, key, cell in (
+            ("inductor", "a", "old"),
+            ("inductor", "b", "now"),
+            ("cpp_kernel", "e", "old"),
+            ("cpp_kernel", "d", "old"),
+            ("probe", "c", ""),
+        )
+    )
+    manifest = asked_for(Manifest(HERE, "", refs, graphs), {"now"}, ())
+    assert [ref.key for ref in manifest.artifacts] == ["b", "e", "c"]

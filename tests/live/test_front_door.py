@@ -904,3 +904,27 @@ print(kept())
     notebook = run_cells([LOAD, SET_UP, cell, look], isolated)
 
     assert printed(notebook, 3) == "None\n"
+
+
+INTERRUPT = """\
+import torch._inductor.graph as lowering
+def interrupt(self):
+    raise KeyboardInterrupt
+original = lowering.GraphLowering.compile_to_module
+lowering.GraphLowering.compile_to_module = interrupt
+"""
+
+
+def test_an_interrupted_compile_gives_no_graph_to_a_snapshot_and_no_promise(
+    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
+) -> None:
+    undo = "lowering.GraphLowering.compile_to_module = original"
+    other = "@torch.compile\ndef other(x):\n    return (x * 2).sin()\nother(x)"
+    cells = [LOAD, SET_UP, DEFINE, INTERRUPT, CALL, undo, other, f"%nbcache snapshot {tmp_path}/a.nbcache"]
+    environ = {**with_headers, "NBCACHE_NOTEBOOK": str(tmp_path / "model.ipynb")}
+    notebook = run_cells(cells, environ, allow_errors=True)
+
+    assert "KeyboardInterrupt" in str(errors(notebook, 4)[0])
+    assert "1 graph" in shown(notebook, 4) and "stored for next time" not in shown(notebook, 4)
+    assert "stored for next time" in shown(notebook, 6)
+    assert "holds 1 graph " in shown(notebook, 7)

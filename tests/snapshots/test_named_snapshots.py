@@ -235,7 +235,7 @@ def test_versions_of_others_are_removed_only_where_the_user_says_so(
         assert main(["rm", f"{url}#{name}"]) == 1
         refusal = capsys.readouterr().err
         assert (
-            "no version of yours has this name, and 1 version of others" in refusal
+            "no version of this name is yours: 1 of others or damaged" in refusal
             and "next: --all-signers" in refusal
         )
         assert main(["rm", f"{url}#{name}", "--all-signers"]) == 1

@@ -22,10 +22,13 @@ from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import CorruptSnapshot, EnvironmentMismatch, SnapshotError, UntrustedSigner
 from nbcache.core.files import read
 from nbcache.core.key import components, sha256
-from nbcache.core.model import Environment, Level, Manifest, Outcome
+from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
+from nbcache.core.reports import Cell
 from nbcache.core.trust import Keyring, Policy, Standing
+from nbcache.kernel.session import Session
 from nbcache.snapshots import in_notebook, sources
 from nbcache.snapshots.build import Draft, makers, signed
+from nbcache.snapshots.sources import Taken
 from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
@@ -35,6 +38,7 @@ from support.doctored import the_version
 from support.front_door import serving
 from support.live_kernels import HERE
 from support.people import ORIGIN, Person, outcomes, unsigned
+from support.testing import FakeBridge
 
 
 def carrying(*snapshots: bytes | str) -> str:
@@ -386,3 +390,48 @@ def test_a_download_that_cannot_be_a_whole_snapshot_is_refused(
 
     assert verified(respond)[0] == 1
     assert f"the snapshot cannot be fetched: {said} (http://" in capsys.readouterr().err
+
+
+def run_cell(session: Session, bridge: FakeBridge, source: str, key: str) -> None:
+    session.program.note_cell(source, "a cell")
+    session.begin_cell(Cell.of(source, 1))
+    bridge.compile(key, function="f")
+    session.end_cell()
+
+
+def write_notebook(person: Person, *sources: str) -> None:
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), person.notebook)
+
+
+def test_a_snapshot_holds_and_announces_what_the_present_cells_use(ada: Person) -> None:
+    write_notebook(ada, "f(old)")
+    session, bridge, sharing = ada.session()
+    run_cell(session, bridge, "f(old)", "one")
+    assert [graph.key for graph in graphs_of(sharing.write(ada.snapshot, ORIGIN))] == ["one"]
+    session.close()
+
+    session, bridge, sharing = ada.session()
+    run_cell(session, bridge, "f(new)", "two")  # edited, and not saved yet
+    run_cell(session, bridge, "f(newer)", "three")
+    everything = sharing.build(ORIGIN, everything=True).snapshot.manifests[0].graphs
+    assert {graph.key for graph in everything} == {"one", "two", "three"}
+    write_notebook(ada, "f(newer)")
+    present = sharing.write(ada.snapshot, ORIGIN)
+    assert present.changed and [graph.key for graph in graphs_of(present)] == ["three"]
+    assert not sharing.write(ada.snapshot, ORIGIN).changed
+    all_graphs = sharing.write(ada.snapshot, ORIGIN, everything=True)
+    assert {graph.key for graph in graphs_of(all_graphs)} == {"one", "two", "three"}
+    session.close()
+
+    session, _, sharing = ada.session()
+    (received,) = sharing.known()
+    judge = session.judge
+    assert ": 1 graph of " in arrival_line(received, HERE, Policy.STRICT, judge, sharing.cells)
+    assert ": 3 graphs of " in arrival_line(received, HERE, Policy.STRICT, judge)
+    session.close()
+
+
+def graphs_of(taken: Taken) -> tuple[GraphSummary, ...]:
+    (manifest,) = taken.draft.snapshot.manifests
+    return manifest.graphs

@@ -16,11 +16,16 @@ import nbformat
 import pytest
 
 import nbcache.ui
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.model import Artifact, Direction, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import Cell
+from nbcache.core.text import counted
 from nbcache.core.trust import Keyring, Policy, Standing, spelled
 from nbcache.snapshots import in_notebook
 from nbcache.snapshots.sources import destination
 from nbcache.snapshots.verify import receive
+from nbcache.stores.directory import DirectoryStore
+from nbcache.torch_bridge import environment
 from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
 from nbcache.ui.terminal.parser import main
@@ -196,6 +201,29 @@ def test_a_notebook_with_a_broken_cell_gets_one_clear_line(
     assert error.startswith("SnapshotError: cell 1 of this notebook lacks its cell_type, ")
     assert advice == "  next: open it in Jupyter and save it"
     assert json.loads(bob.notebook.read_text()) == content
+
+
+def test_the_command_takes_what_the_present_cells_use_or_all(
+    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = environment.current(None)
+    graphs, refs = [], []
+    with contextlib.closing(DirectoryStore(tmp_path / "store")) as store:
+        artifacts = ArtifactStore(store)
+        for source in ("f(old)", "f(new)"):
+            cell = Cell.of(source, None).digest
+            ref = artifacts.put(
+                here.digest, Artifact("inductor", cell, source.encode()), cell=cell, function="f"
+            )
+            refs.append(ref)
+            graphs.append(GraphSummary(cell, "f", Direction.FORWARD, Outcome.MISS, cell, 60.0, (ref.digest,)))
+        artifacts.save_manifest(Manifest(here, str(bob.notebook), tuple(refs), tuple(graphs)))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("f(new)")])
+    nbformat.write(notebook, bob.notebook)
+
+    for more, count in ([], 1), (["--all"], 2), ([], 1):
+        assert main(["snapshot", str(bob.notebook), *more]) == 0
+        assert f"holds {counted(count, 'graph')} · {count} min 00 s of compiling" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

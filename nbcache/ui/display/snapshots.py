@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,7 @@ from nbcache.artifacts.compatibility import (
     fitting,
     foreseen_differences,
 )
+from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.provenance import Judge, Made, authors
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
@@ -109,21 +110,32 @@ def snapshot_lines(
     return lines
 
 
-def arrival_line(received: Received, here: Environment | None, policy: Policy, judge: Judge) -> str:
+def arrival_line(
+    received: Received,
+    here: Environment | None,
+    policy: Policy,
+    judge: Judge,
+    cells: Collection[str] = (),
+) -> str:
     """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
 
-    `here` as in `arrival`.
+    `here` and `cells` as in `arrival`.
     """
-    said, hindrances = arrival(received, here, policy, judge)
+    said, hindrances = arrival(received, here, policy, judge, cells)
     return "nbcache: " + DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
 
 def arrival(
-    received: Received, here: Environment | None, policy: Policy, judge: Judge
+    received: Received,
+    here: Environment | None,
+    policy: Policy,
+    judge: Judge,
+    cells: Collection[str] = (),
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return what came along, and what keeps it or part of it from being used, each with the next step.
 
-    `here` may hold only those components that are known before torch is imported; they are compared.
+    `here` may hold only those components that are known before torch is imported; they are compared. `cells`
+    are digests of the notebook's cells: graphs of others are not promised, unless all are of others.
     """
     snapshot = received.snapshot
     name = one_line(received.name, _LONGEST)
@@ -135,6 +147,8 @@ def arrival(
         pass
     manifest, differing = _nearest(snapshot.manifests, here)
     graphs = manifest.graphs if manifest is not None else ()
+    if manifest is not None and cells:
+        graphs = asked_for(manifest, cells, ()).graphs or graphs
     whose = _whose(received, judge)
     parts = [
         f"{name}: {counted(len(graphs), 'graph')}{whose}",

@@ -7,7 +7,6 @@ import platform
 from contextlib import closing
 
 from nbcache.artifacts.compatibility import fitting
-from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.model import Environment
 from nbcache.core.settings import Settings
@@ -80,13 +79,14 @@ def snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> Che
         yield problem("snapshot", str(error), error.next_step or "take it anew, or remove it")
     known = sharing.known()
     for received in known:
-        yield _snapshot(received, here, policy, sharing.judge)
+        yield _snapshot(received, here, policy, sharing)
     if not problems and not known:
         yield ok("snapshots", "none came with this notebook")
 
 
-def _snapshot(received: Received, here: Environment | None, policy: Policy, judge: Judge) -> Check:
-    said, hindrances = arrival(received, here or environment.foreseen(), policy, judge)
+def _snapshot(received: Received, here: Environment | None, policy: Policy, sharing: Sharing) -> Check:
+    foreseen = here or environment.foreseen()
+    said, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
     if here is not None and fitting(received.snapshot.manifests, here) is None:
         hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
     if hindrances:

@@ -111,7 +111,7 @@ class Cells:
             self.idle.end()
         self._running.append(_Running(info))
         if info.store_history:
-            self._session.program.note_cell(info.raw_cell)
+            self._session.program.note_cell(info.raw_cell, getattr(info, "cell_id", None))
         if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
         self._to_number = info.store_history
@@ -176,11 +176,12 @@ class Cells:
         if self.idle is not None:
             self.idle.begin()
         self._scope.close()
-        report = self._session.end_cell(name=chosen.name if chosen else None)
+        interrupted = isinstance(result.error_in_exec, KeyboardInterrupt)
+        report = self._session.end_cell(name=chosen.name if chosen else None, interrupted=interrupted)
         if report.graphs and self._session.settings.autosnapshot:
             self._autosnapshot()
         line, self._line = self._line, None
-        shown = self._shown(report, chosen, succeeded=bool(result.success))
+        shown = self._shown(report, chosen, succeeded=bool(result.success), interrupted=interrupted)
         if line is not None:
             line.finish(shown)
         elif shown is not None:
@@ -191,7 +192,7 @@ class Cells:
             self._shell.showtraceback((type(error), error, None))
 
     def _shown(
-        self, report: CellReport, chosen: CompileOptions | None, *, succeeded: bool
+        self, report: CellReport, chosen: CompileOptions | None, *, succeeded: bool, interrupted: bool
     ) -> Rendered | None:
         setting = self._session.settings.report
         wanted = setting == "always" or (setting == "magic" and chosen is not None)
@@ -202,6 +203,8 @@ class Cells:
         if not report.graphs and not report.notices and chosen is None:
             return None
         why = self._why_not_stored(chosen)
+        if not why and interrupted:  # a graph that was being compiled is not stored, and no other is promised
+            return render_report(report, stored=False)
         if not why and not succeeded:
             return render_report(report, why="though the cell raised")
         return render_report(report, stored=not why, why=why)

@@ -47,7 +47,7 @@ USAGE = (
     "%nbcache [status [--json] | panel [PART] | graphs [GRAPH [--json]] | why [GRAPH] [--json] | "
     "stats [--json] | plan [--json] | timeline [--json] | diagnose CALL [--modes M,…] [--runs N] [--json] | "
     "config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | URL#NAME | notebook] | restore [SOURCE] | verify [SOURCE] [--json] | attach | "
+    "snapshot [FILE | URL#NAME | notebook] [--all] | restore [SOURCE] | verify [SOURCE] [--json] | attach | "
     "connect [URL] | disconnect | share [NAME] [--json] | trust [--yes] [--name NAME] | "
     "trust [list | add SIGNER | remove SIGNER | show SIGNER | ignore SIGNER] | "
     "clear [--all [--yes]] | flush | bench …]"
@@ -318,7 +318,7 @@ _OPTIONS = {
     "doctor": ("--json",),
     "clear": ("--all", "--yes"),
     "trust": ("--yes", "--name", "list", "add", "remove", "show", "ignore"),
-    "snapshot": ("notebook",),
+    "snapshot": ("notebook", "--all"),
 }
 _SWITCH = ("on", "off")
 

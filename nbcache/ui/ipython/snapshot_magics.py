@@ -143,7 +143,8 @@ class ShareMagics:
         known = sorted(received, key=lambda each: not is_vouched(each.standing))
         here = self._session.environment or self._foreseen()
         policy, judge = self._session.settings.trust, self._session.judge
-        lines = [arrival_line(each, here, policy, judge) for each in known[:_MOST_TOLD]]
+        cells = self._sharing.cells
+        lines = [arrival_line(each, here, policy, judge, cells) for each in known[:_MOST_TOLD]]
         if (more := len(known) - _MOST_TOLD) > 0:
             lines.append(f"nbcache: {counted(more, 'more version')} came along (nbcache inspect)")
         return lines
@@ -182,14 +183,18 @@ class ShareMagics:
                 "%nbcache snapshot holds what is compiled already; to compile for other CPUs as well, run "
                 "`%nbcache config portable=x86-64-v3` first, or `nbcache warm --portable x86-64-v3 NOTEBOOK`"
             )
+        everything = "--all" in arguments
+        arguments = [word for word in arguments if word != "--all"]
         if len(arguments) > 1 or any(word.startswith("-") for word in arguments):
-            raise UsageError("%nbcache snapshot takes one FILE or URL#NAME, or `notebook`, or nothing")
+            raise UsageError(
+                "%nbcache snapshot takes one FILE or URL#NAME, or `notebook`, and --all, or nothing"
+            )
         notebook = self._locate()
         if arguments == ["notebook"]:
-            self._into_output(notebook)
+            self._into_output(notebook, everything=everything)
             return
         target = destination(arguments[0]) if arguments else self._sharing.beside_notebook(notebook)
-        taken = self._sharing.write(target, self._sharing.origin(notebook))
+        taken = self._sharing.write(target, self._sharing.origin(notebook), everything=everything)
         name = target.name if isinstance(target, Path) else taken.where
         said = f"nbcache: {one_line(name)} holds {held(taken.draft.snapshot)}"
         said += "".join(f"; {each}" for each in taken_parts(taken.summary()))
@@ -310,9 +315,9 @@ class ShareMagics:
         with self._following():
             self._sharing.trust(stranger, name)
 
-    def _into_output(self, notebook: str) -> None:
+    def _into_output(self, notebook: str, *, everything: bool) -> None:
         origin, keyring = self._sharing.origin(notebook), self._sharing.keyring
-        draft = attributed(self._sharing.build(origin), [], origin, keyring)
+        draft = attributed(self._sharing.build(origin, everything=everything), [], origin, keyring)
         data = signed(draft, keyring)
         if len(data) > _MAX_OUTPUT_BYTES:
             raise SnapshotError(

@@ -108,10 +108,14 @@ def _parser() -> argparse.ArgumentParser:
     snapshot = verb(
         "snapshot",
         "write what is stored here of a notebook into a file, or under a name into a store",
-        lambda commands, given, settings: commands.snapshots.snapshot(given.notebook, given.dest, settings),
+        lambda commands, given, settings: commands.snapshots.snapshot(
+            given.notebook, given.dest, settings, everything=given.all
+        ),
     )
     snapshot.add_argument("notebook", metavar="NOTEBOOK", type=Path)
     snapshot.add_argument("dest", metavar="DEST", nargs="?", help=f"a file, or URL#NAME; {_BESIDE}")
+    everything = "take all that is stored, also what its present cells use no longer"
+    snapshot.add_argument("--all", action="store_true", help=everything)
     restore = verb(
         "restore",
         "put what fits here of a trusted snapshot into the local store, for the next kernel",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.compatibility import baseline_for
+from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import (
@@ -25,7 +26,7 @@ from nbcache.core.model import SnapshotRestored
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
-from nbcache.kernel.snapshots import usable
+from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
@@ -174,8 +175,8 @@ def _origin_of(draft: Draft) -> Origin:
     return Origin(said.notebook, said.created, said.made_by, said.user, said.host)
 
 
-def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:
-    """Write what is stored here of a notebook, for this environment, into a file or a store."""
+def snapshot(notebook: Path, dest: str | None, settings: Settings, *, everything: bool = False) -> Shown:
+    """Write what a notebook's cells use of what is stored here, for this environment, or `everything`."""
     target = beside(notebook) if dest is None else destination(dest)
     here = needed_environment("a snapshot", chosen(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
@@ -191,8 +192,13 @@ def snapshot(notebook: Path, dest: str | None, settings: Settings) -> Shown:
                 "it runs takes its own: %nbcache snapshot",
             )
         where = origin(notebook.name, settings)
+        cells, runs = present_cells(str(notebook)), artifacts.history.read(manifest.notebook)
+        current = partial(asked_for, cells=cells, runs=runs) if cells and not everything else None
+        if current is not None and (present := current(manifest)).graphs:
+            manifest = present
         read = partial(build_snapshot, artifacts, manifest, where)
-        taken = write(target, read, where, Keyring(settings.trust_dir))
+        keeps = current if target == beside(notebook) else None
+        taken = write(target, read, where, Keyring(settings.trust_dir), keeps)
     summary = taken.summary()
     said = f"{one_line(taken.where)} holds {held(taken.draft.snapshot)}"
     return Shown([said + "".join(f"; {each}" for each in taken_parts(summary))], asdict(summary))
