@@ -43,7 +43,6 @@ from nbcache.core.errors import (
 )
 from nbcache.core.key import sha256
 from nbcache.core.model import Packed
-from nbcache.core.text import counted
 from nbcache.core.trust import Keyring, Standing
 from nbcache.snapshots.build import Draft, Origin, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
