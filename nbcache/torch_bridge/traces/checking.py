@@ -112,7 +112,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
                 f"{_words(sources[number])} is another object than before, or the same as another one"
             )
     _check_names(objects, trace, frame)
-    if vary(torch, read, values, frame):
+    if vary(torch, {source.name: value for source, value in zip(sources, values, strict=True)}, frame):
         raise Untold("its sizes or numbers have varied, and torch makes them dynamic")
     return Checked(read, values)
 

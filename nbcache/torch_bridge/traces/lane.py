@@ -40,8 +40,9 @@ from nbcache.torch_bridge.traces.ran import Ran
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.reruns import Reruns
-from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.sizes import arguments, vary
+from nbcache.torch_bridge.traces.state import TESTED, is_dynamic, key_of, options_of
+from nbcache.torch_bridge.traces.values import DynamicSizes, Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class _Call:
         self.adopted: Adopted | None = None
         self.seen: Seen | None = None
         """What Dynamo makes values of, while it traces and that is recorded."""
+        self.is_dynamic = False
+        """Whether the user asked for dynamic sizes, by `dynamic=True`: the key says so."""
         self.graphs: dict[str, str] = {}
         """AOTAutograd's keys of the graphs, by the names under which their code is installed."""
         self.graph = ""
@@ -162,11 +165,12 @@ class Traces:
                 call.key, call.compared, call.graphs = again.candidate.key, again.candidate, again.graphs
                 return self._trace(call, frame, trace)
             call.key = self._key(frame, backend, one_graph)
+            call.is_dynamic = is_dynamic(self._torch, backend)
             if not (call.key and self._knows_what_ran(call)):
                 return trace()
             if (found := self._adopt(call, frame, backend, one_graph)) is not None:
                 return found
-            if self._later.trial is None and (is_restoring_only() or self._has_none(call.key)):
+            if self._later.trial is None and (is_restoring_only() or self._has_none(call, frame)):
                 return trace()
             if call.compared is None and not Ran.is_possible():
                 self._refused(code, Untold("somebody profiles"))
@@ -263,10 +267,15 @@ class Traces:
         nearest = sorted(stored, key=lambda each: each.digest not in here)  # then newest, as before
         yield from ((each, may_be and each.digest in here) for each in nearest[:_MOST_CANDIDATES])
 
-    def _has_none(self, key: str) -> bool:
-        """Tell whether it is known of a function that it can have no trace."""
+    def _has_none(self, call: _Call, frame: Frame) -> bool:
+        """Return whether a function is known to have no trace, or none for the sizes of this call."""
         tries_again = self._drawn < 1 / _KERNELS_PER_TRY
-        return not tries_again and any(holds(each.content) for each in self._session.find(NO_TRACE, key))
+        verdicts = () if tries_again else self._session.find(NO_TRACE, call.key)
+        try:
+            return any(holds(each.content) for each in verdicts) or vary(self._torch, arguments(frame), frame)
+        except Exception as error:
+            self._fail("comparing sizes with earlier calls", error)
+            return True
 
     def _adopt(self, call: _Call, frame: Frame, backend: Any, one_graph: bool) -> Any:
         """Return what stands in for Dynamo's output; None where no trace fits, or it is to be compared."""
@@ -362,7 +371,8 @@ class Traces:
                 self._store(call, frame, output, seen, seconds)
             except (Untold, Unknown, FormatError, RecursionError) as why:
                 self._refused(frame.code, why)
-                if call.compared is None and self._later.trial is None:
+                depends_on_call = isinstance(why, DynamicSizes) and not call.is_dynamic
+                if call.compared is None and self._later.trial is None and not depends_on_call:
                     self._session.cache.record(NO_TRACE, call.key, verdict_of(why), made=True)
         except Exception as error:
             self._fail("recording a trace", error)

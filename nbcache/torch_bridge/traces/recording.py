@@ -50,6 +50,7 @@ from nbcache.torch_bridge.traces.values import (
     LINES,
     REGISTRATIONS,
     TENSOR_MARKS,
+    DynamicSizes,
     Untold,
     objects_for,
     registrations,
@@ -206,7 +207,7 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
         raise Untold("its graph was not compiled by way of AOTAutograd's cache")
     # numbers that its key tells nothing of are those that nothing was asked of: see `dependencies.shapes`
     if shapes.guards or shapes.deferred_runtime_asserts or (shapes.var_to_range and not graphs):
-        raise Untold("some of its sizes are dynamic")
+        raise DynamicSizes("some of its sizes are dynamic")
     if graph.torch_function_mode_stack or graph.functorch_layers or graph.dual_level != -1:
         raise Untold("it runs within a mode of torch's, or a transform")
     if getattr(graph, "random_calls", None) or getattr(graph, "backward_state", None):
@@ -299,7 +300,7 @@ def _is_torchs(code: CodeType) -> bool:
 
 def _numbers(values: Any) -> Any:
     if any(type(each) is not int for each in values or ()):
-        raise Untold("some of its sizes are dynamic")
+        raise DynamicSizes("some of its sizes are dynamic")
     return None if values is None else tuple(values)
 
 

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.reading import ReadTrace
 
-__all__ = ["note_sizes", "vary"]
+__all__ = ["arguments", "note_sizes", "vary"]
 
 _NUMBERS = (int, float)
 _OF_VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH")
 """Guards of numbers that Dynamo has looked at."""
 
 
-def vary(torch: ModuleType, read: ReadTrace, values: Sequence[Any], frame: Frame) -> bool:
-    """Tell whether torch would now trace the function for sizes or numbers that are dynamic.
+def arguments(frame: Frame) -> dict[str, Any]:
+    """Return the function's arguments, and the items of tuples among them, by torch's names of them."""
+    found: dict[str, Any] = {}
+    for name, value in frame.values.items():
+        items = enumerate(value) if type(value) is tuple else ()
+        found |= {f"L[{name!r}]": value, **{f"L[{name!r}][{index}]": item for index, item in items}}
+    return found
 
-    `values` are what the sources of the trace stand for.
+
+def vary(torch: ModuleType, met: Mapping[str, Any], frame: Frame) -> bool:
+    """Return whether torch would now trace the function for sizes or numbers that are dynamic.
+
+    `met` are tensors and numbers by torch's names of them.
     """
     import torch._dynamo.pgo as pgo
 
     known = pgo.get_code_state().get(pgo.CodeId.make(frame.code, frame.closure))
     if known is None or not torch._dynamo.config.automatic_dynamic_shapes:
         return False
-    met = {source.name: value for source, value in zip(read.sources, values, strict=True)}
     for name, before in known.automatic_dynamic.items():
         if (entry := _entry(torch, name, met.get(name))) is None:
             continue

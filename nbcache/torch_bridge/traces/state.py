@@ -18,7 +18,7 @@ from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.values import Untold
 from nbcache.torch_bridge.unnoticed import is_read
 
-__all__ = ["TESTED", "key_of", "options_of"]
+__all__ = ["TESTED", "is_dynamic", "key_of", "options_of"]
 
 TESTED = ("2.13.0", "2.15.0")
 """The versions of torch that this was tested with, for those alone there are traces."""
@@ -71,6 +71,11 @@ def _backend(torch: ModuleType, backend: Any) -> str:
     if options.get("triton.cudagraphs") or torch._inductor.config.triton.cudagraphs:
         raise Untold("it is compiled for CUDA graphs")
     return f"{inner.dynamic} {getattr(inner, 'name', None)} {_told(dict(sorted(options.items())))}"
+
+
+def is_dynamic(torch: ModuleType, backend: Any) -> bool:
+    """Return whether a function is compiled with `dynamic=True`."""
+    return getattr(torch._dynamo.eval_frame.innermost_backend(backend), "dynamic", None) is True
 
 
 def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:

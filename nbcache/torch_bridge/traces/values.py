@@ -23,6 +23,7 @@ __all__ = [
     "LINES",
     "REGISTRATIONS",
     "TENSOR_MARKS",
+    "DynamicSizes",
     "Own",
     "Untold",
     "constant_from",
@@ -96,6 +97,10 @@ class Untold(Exception):
         self.names_cause = names_cause
         self.code = code
         self.module = module
+
+
+class DynamicSizes(Untold):
+    """A function was traced for dynamic sizes, and has no trace for them."""
 
 
 def environment() -> tuple[Any, Any]:
