@@ -49,7 +49,9 @@ __all__ = [
     "decode_history",
     "encode_history",
     "expected",
+    "influences_of",
     "merged",
+    "of_one_kernel",
     "run_of",
 ]
 
@@ -254,6 +256,36 @@ class HistoryStore:
                 with suppress(StoreError):  # one that cannot be written to can be read all the same
                     self._store.delete(key)
         return found
+
+
+def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
+    """Return the removed cells that compiled a run's function before it, in the same kernel.
+
+    They are named by digest, runs by identity. torch may have made sizes dynamic that those cells varied.
+    """
+    removed: dict[tuple[str, str, str], set[str]] = {}
+    by_run = {}
+    for run in history:
+        function = run.kernel, run.function, run.function_cell
+        if run.cell and run.cell not in digests:
+            removed.setdefault(function, set()).add(run.cell)
+        elif function in removed:
+            by_run[run.identity] = frozenset(removed[function])
+    return by_run
+
+
+def of_one_kernel(
+    runs: Sequence[Run], digests: Collection[str], influences: Collection[tuple[str, int]]
+) -> Sequence[Run]:
+    """Return a cell's runs of the last kernel that no removed cell influenced; else of the last one."""
+    doubtful = {
+        run.kernel
+        for run in runs
+        if run.identity in influences or (run.function_cell and run.function_cell not in digests)
+    }
+    kernels = [run.kernel for run in runs]
+    kernel = next((kernel for kernel in reversed(kernels) if kernel not in doubtful), kernels[-1])
+    return [run for run in runs if run.kernel == kernel]
 
 
 def encode_history(notebook: str, runs: Iterable[Run]) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbcache.artifacts.history import Run, Usual, expected
+from nbcache.artifacts.history import Run, Usual, expected, influences_of, of_one_kernel
 from nbcache.core.key import Difference
 from nbcache.core.model import Direction, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED
@@ -29,7 +29,8 @@ class Verdict(enum.StrEnum):
 
     HIT = "hit"
     EDITED = "edited"
-    """Its cell, or the one that defines its function, was edited: it hits if it is the same graph still."""
+    """Its cell, or the one that defines its function, was edited, or a cell that compiled the function before
+    is gone: it hits if it is the same graph still."""
     GONE = "gone"
     """It was compiled, and is nowhere now: not saved, evicted, or removed."""
     ELSEWHERE = "elsewhere"
@@ -231,8 +232,8 @@ def planned(
     `places` are what is at hand, nearest first; `history` is oldest first; `environments` are the digests of
     those that fit here, empty where that is not known.
     """
-    known = _known(places, history, {each[:16] for each in environments})
     here = {cell.digest for cell in cells}
+    known = _known(places, history, {each[:16] for each in environments}, here)
     index = {key: place for place in reversed(places) for key in _keys_of(place)}
     saves = {graph.key: graph.seconds for place in places for graph in place.manifest.graphs if graph.key}
 
@@ -244,7 +245,7 @@ def planned(
         return tuple(
             _graph(
                 graph,
-                is_edited or graph.is_redefined(here),
+                is_edited or graph.is_redefined(here) or not graph.influences <= edited,
                 index.get(graph.key),
                 expected(runs.get(graph.function, ()), digest, graph.function, graph.direction),
                 saves.get(graph.key),
@@ -253,12 +254,9 @@ def planned(
         )
 
     found: dict[int, CellPlan] = {}
-    seen: set[str] = set()
-    for cell in cells:
-        if cell.digest in known and cell.digest not in seen:
-            seen.add(cell.digest)
-            graphs = plans(cell.digest, is_edited=False)
-            found[cell.position] = CellPlan(cell, is_edited=False, graphs=graphs)
+    edited: set[str] = set()
+    """Digests of edited cells, as they were."""
+    seen = here & known.keys()
     defining = {graph.function_cell for graphs in known.values() for graph in graphs}
     free = [cell for cell in cells if cell.digest not in known and cell.digest not in defining]
     covered = {graph.function for digest in seen for graph in known[digest]}
@@ -277,9 +275,14 @@ def planned(
             gone |= dict.fromkeys(graph.function for graph in of_last)
             continue
         free.remove(cell_now)
+        edited.add(digest)
         covered |= functions
         graphs = plans(digest, is_edited=True)
         found[cell_now.position] = CellPlan(cell_now, is_edited=True, graphs=graphs)
+    first = {cell.digest: cell for cell in reversed(cells)}
+    for digest in seen:
+        graphs = plans(digest, is_edited=False)
+        found[first[digest].position] = CellPlan(first[digest], is_edited=False, graphs=graphs)
     rows = tuple(found[position] for position in sorted(found))
     return Plan(rows, len(cells) - len(rows), tuple(gone), tuple(unfit))
 
@@ -296,6 +299,8 @@ class _Known:
     execution_count: int | None = None
     is_bypassed: bool = False
     is_elsewhere: bool = False
+    influences: frozenset[str] = frozenset()
+    """Digests of removed cells that compiled the same function before it."""
 
     def is_redefined(self, cells: Collection[str]) -> bool:
         """Tell whether the cell that defines its function is none of these any more."""
@@ -303,13 +308,14 @@ class _Known:
 
 
 def _known(
-    places: Sequence[Place], history: Sequence[Run], environments: Collection[str]
+    places: Sequence[Place], history: Sequence[Run], environments: Collection[str], digests: Collection[str]
 ) -> dict[str, list[_Known]]:
     """Return the graphs of each cell, by its digest, those that ran last at the end.
 
-    A cell's graphs are those of the last kernel that ran it here; else, those of all manifests that fit; else
-    those of a kernel elsewhere.
+    A cell's graphs are those of one kernel that ran it here (`of_one_kernel`); else, those of all
+    manifests that fit; else those of a kernel elsewhere. `digests` are those of the notebook's cells.
     """
+    influences = influences_of(history, digests)
     by_cell: dict[str, list[Run]] = {}
     for run in history:
         if run.cell:
@@ -326,15 +332,16 @@ def _known(
         if not fits and cell in known:
             continue
         rows = {}
-        for run in fits or runs:
-            if run.kernel == (fits or runs)[-1].kernel:
-                rows[run.function, run.direction, run.key] = _of(run, is_elsewhere=not fits)
+        for run in of_one_kernel(fits or runs, digests, influences):
+            rows[run.function, run.direction, run.key] = _of(
+                run, influences.get(run.identity, frozenset()), is_elsewhere=not fits
+            )
         known.pop(cell, None)  # so that what ran last stands last
         known[cell] = list(rows.values())
     return known
 
 
-def _of(run: Run, *, is_elsewhere: bool) -> _Known:
+def _of(run: Run, influences: frozenset[str], *, is_elsewhere: bool) -> _Known:
     return _Known(
         run.function,
         run.direction,
@@ -344,6 +351,7 @@ def _of(run: Run, *, is_elsewhere: bool) -> _Known:
         run.execution_count,
         is_bypassed=run.outcome in (Outcome.BYPASS, Outcome.DISABLED),
         is_elsewhere=is_elsewhere,
+        influences=influences,
     )
 
 

@@ -78,8 +78,6 @@ class TorchBridge:
         self._requested: tuple[str | None, ...] = ()
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
-        self._profile_name = profile.ProfileName()
-        self._varied = profile.Varied(self._profile_name)
         self._caches = CacheSettings()
         self._dependencies: Dependencies | None = None
         self.traces: Traces | None = None  # until torch is imported
@@ -111,8 +109,8 @@ class TorchBridge:
                 "torch._inductor.runtime.runtime_utils": when(self.folder.default.replace_in_runtime),
                 "torch._dynamo.utils": self._dynamo_module,
                 "torch.compiler._cache": when(recording.record, self._owned, self.disown, self._tells),
-                "torch._dynamo.pgo": self._pgo_module,
-                "torch._dynamo.convert_frame": self._convert_frame_module,
+                "torch._dynamo.pgo": partial(self._provide, profile.provide_profile),
+                "torch._dynamo.convert_frame": partial(self._trace, "trace_frames"),
                 "torch._dynamo.output_graph": partial(self._trace, "trace_graphs"),
                 "torch._inductor.codecache": self._codecache_module,
                 **{name: partial(self._depends, "note_tables") for name in TABLES},
@@ -283,13 +281,9 @@ class TorchBridge:
         return self._lost.isdisjoint(_TOLD_BY.get(type, ()))
 
     def _dynamo_module(self, module: ModuleType) -> None:
-        more = (self._caches.why_disabled, self._settle)
+        more = (self._caches.why_disabled, self._tag.settle)
         # Where settings do not follow to the thread that compiles, neither does what tells portable code.
         self._hook(events.follow_spans, module, *more, otherwise=self._not_portable)
-
-    def _convert_frame_module(self, module: ModuleType) -> None:
-        self._hook(self._varied.retry_without, module)
-        self._trace("trace_frames", module)
 
     def _codecache_module(self, module: ModuleType) -> None:
         if self._session is not None:
@@ -433,18 +427,3 @@ class TorchBridge:
         The folder says so before anything comes: `_serving` sees to that.
         """
         self.folder.disown()
-
-    def _pgo_module(self, pgo: ModuleType) -> None:
-        if self._session is not None:
-            self._session.attempt("naming the profile", partial(self._name_profile, self._session))
-        self._provide(profile.provide_profile, pgo)
-        self._hook(self._varied.keep_varied, pgo)
-
-    def _name_profile(self, session: Session) -> None:
-        self._profile_name.set(session.notebook(timeout=1.0))
-        self._patches.undo(self._profile_name.take_back)
-
-    def _settle(self) -> None:
-        """Apply our settings of torch to the context that runs now."""
-        self._tag.settle()
-        self._profile_name.settle()

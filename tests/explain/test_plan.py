@@ -138,6 +138,19 @@ def test_the_graphs_of_a_cell_are_those_of_the_last_kernel_that_ran_it() -> None
     assert [graph.key for graph in plan.cells[0].graphs] == ["b"]
 
 
+def test_after_a_scratch_cell_that_was_deleted_a_graph_is_not_sure_to_hit() -> None:
+    history = [run("f(y)", "a", 6.0), run(CALL, "b", 7.0)]
+    graphs, environments = [place("a", "b", "c")], [HERE.digest]
+    assert verdicts(planned(notebook(DEFINE, CALL), graphs, history, environments)) == [["edited"]]
+    assert verdicts(planned(notebook(DEFINE, "f(y)", CALL), graphs, history, environments)) == [["hit"]] * 2
+
+    # what another kernel compiled without that cell is what the next one will find
+    without = run(CALL, "c", 6.0, kernel="zeroth", time=500.0)
+    plan = planned(notebook(DEFINE, CALL), graphs, [without, *history], environments)
+    assert [graph.key for graph in plan.cells[0].graphs] == ["c"]
+    assert verdicts(plan) == [["hit"]]
+
+
 def test_what_is_not_there_any_more_is_compiled_again() -> None:
     history = [run(CALL, "a", 6.0), run(CALL, "b", 2.0)]
     plan = planned(notebook(DEFINE, CALL), [place("a", gone=("b",))], history, [HERE.digest])
@@ -226,6 +239,7 @@ def test_an_edited_cell_is_known_by_its_neighbours_where_another_compiles_the_sa
         (4, True),
         (5, False),
     ]
+    assert verdicts(plan) == [["hit"], ["edited"], ["hit"]]
 
     earlier = replace(
         last[1], cell=digest(CALL + " # earlier"), execution_count=2

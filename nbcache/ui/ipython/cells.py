@@ -28,7 +28,7 @@ from nbcache.ui.ipython.live_line import LiveLine
 __all__ = ["Cells"]
 
 _CODE_NAMES = "/nbcache/cell-{}.py"
-"""Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles find it again."""
+"""Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles name it alike."""
 
 
 @dataclass(slots=True)
