@@ -51,6 +51,7 @@ __all__ = [
     "expected",
     "influences_of",
     "merged",
+    "missed_unchanged",
     "of_one_kernel",
     "run_of",
 ]
@@ -107,6 +108,15 @@ class Run:
     """The number of its cell, in this kernel; None where it had none."""
     function_cell: str = ""
     """Digest of the source of the cell that defines the function; empty where it comes from a module."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return what lists of runs show, as JSON values."""
+        return {
+            "execution_count": self.execution_count,
+            "function": self.function,
+            "direction": self.direction.value,
+            "reason": self.reason or None,
+        }
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -286,6 +296,22 @@ def of_one_kernel(
     kernels = [run.kernel for run in runs]
     kernel = next((kernel for kernel in reversed(kernels) if kernel not in doubtful), kernels[-1])
     return [run for run in runs if run.kernel == kernel]
+
+
+def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
+    """Return the graphs that missed in a kernel, although earlier kernels ran the same cells here.
+
+    The cell that defines the function is the same, too. `history` is oldest first.
+    """
+    earlier = set()
+    misses = []
+    for run in history:
+        cell = run.environment, run.cell, run.function, run.function_cell
+        if run.kernel != kernel:
+            earlier.add(cell)
+        elif run.cell and run.outcome is Outcome.MISS and cell in earlier:
+            misses.append(run)
+    return tuple(misses)
 
 
 def encode_history(notebook: str, runs: Iterable[Run]) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbcache.artifacts.history import Run, Usual, expected, influences_of, of_one_kernel
+from nbcache.artifacts.history import Run, Usual, expected, influences_of, missed_unchanged, of_one_kernel
 from nbcache.core.key import Difference
 from nbcache.core.model import Direction, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED
@@ -175,6 +175,8 @@ class Plan:
     gone: tuple[str, ...] = ()
     """Functions that the last kernel compiled, by cells that are not in the notebook any more."""
     unfit: tuple[Unfit, ...] = ()
+    missed_unchanged: tuple[Run, ...] = ()
+    """Graphs that missed in the last kernel, although their cells were the same as the time before."""
 
     @property
     def graphs(self) -> int:
@@ -217,6 +219,7 @@ class Plan:
             "others": self.others,
             "gone": list(self.gone),
             "unfit": [each.to_json() for each in self.unfit],
+            "missed_unchanged": [run.summary() for run in self.missed_unchanged],
         }
 
 
@@ -284,7 +287,8 @@ def planned(
         graphs = plans(digest, is_edited=False)
         found[first[digest].position] = CellPlan(first[digest], is_edited=False, graphs=graphs)
     rows = tuple(found[position] for position in sorted(found))
-    return Plan(rows, len(cells) - len(rows), tuple(gone), tuple(unfit))
+    missed = missed_unchanged(history, last)
+    return Plan(rows, len(cells) - len(rows), tuple(gone), tuple(unfit), missed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,8 @@ class Stats:
     """All kernels of all notebooks that are remembered, without reasons, which may quote others' code."""
     traces: Mapping[str, int] = field(default_factory=dict)
     """How many stored traces were `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
+    missed_unchanged: tuple[Run, ...] = ()
+    """Graphs of this kernel that missed, although their cells are the same as last time."""
 
     @property
     def net_seconds(self) -> float:
@@ -233,6 +235,7 @@ class Stats:
             "stored": [each.to_json() for each in self.stored],
             "types": [asdict(each) for each in self.types],
             "traces": dict(self.traces),
+            "missed_unchanged": [run.summary() for run in self.missed_unchanged],
             "refused": [asdict(each) for each in self.refused],
             "notebook": self.notebook.to_json(),
             "store": self.store.to_json(),

@@ -159,6 +159,19 @@ def test_what_is_not_there_any_more_is_compiled_again() -> None:
     assert verdicts(planned(notebook(DEFINE, CALL), [], history, [HERE.digest])) == [["gone", "gone"]]
 
 
+def test_what_missed_in_cells_that_are_the_same_as_last_time_is_named() -> None:
+    first = run(CALL, "a", 6.0)
+    again = replace(first, kernel="second", key="b", time=2000.0, reason="not stored: threads")
+    new = replace(again, cell=digest(TRAIN), number=2)
+    plan = planned(notebook(DEFINE, CALL), [place("a", "b")], [first, again, new], [HERE.digest])
+    assert plan.missed_unchanged == (again,)
+    line = "in the last kernel 1 graph missed in cells that are the same as last time: In[3] f inference"
+    assert line in render_plan(plan, "n.ipynb").text
+    redefined = replace(again, function_cell=digest(DEFINE + " # edited"))
+    plan = planned(notebook(DEFINE, CALL), [place("a", "b")], [first, redefined], [HERE.digest])
+    assert plan.missed_unchanged == ()
+
+
 def test_what_torch_bypasses_is_compiled_each_time() -> None:
     bypassed = run(CALL, "", 2.0, outcome=Outcome.BYPASS)
     plan = planned(notebook(DEFINE, CALL), [], [bypassed], [HERE.digest])

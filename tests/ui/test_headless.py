@@ -1,4 +1,4 @@
-"""`nbcache run` of notebooks that go wrong, in real kernels; nothing is compiled."""
+"""`nbcache run` of notebooks that go wrong, in real kernels."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ def test_what_the_kernel_warned_of_is_told(ran: Ran) -> None:
     assert done.returncode == 0
     assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): no store is known by" in done.stdout
     assert "Next: give a path, or a URL" in done.stdout and "hunter2" not in done.stdout + done.stderr
+
+
+def test_a_miss_in_a_cell_that_is_the_same_as_last_time_is_named(ran: Ran) -> None:
+    define = "import torch\ndef f(x): return x + 1\nf = torch.compile(f, mode='lite')"
+    call = "with torch.no_grad(): f(torch.ones(3))"
+    first = ran(define, call)
+    again = ran(define, "torch.set_num_threads(torch.get_num_threads() + 1)", call)
+
+    assert [done.stdout.splitlines()[0] for done in (first, again)] == ["model.ipynb: 0 of 1 graph hit"] * 2
+    line = "  1 graph missed in cells that are the same as last time: In[4] f inference"
+    assert line not in first.stdout and line in again.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

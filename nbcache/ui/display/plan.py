@@ -9,6 +9,7 @@ from nbcache.explain.plan import CellPlan, Plan, Unfit, Verdict
 from nbcache.ui.display.html import BOX, CODE, FAINT, NUMBER, WRAPPED, _head, _rows, _tag, _text
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _joined, _wrapped
+from nbcache.ui.display.words import missed_lines
 
 __all__ = ["plan_html", "plan_parts", "render_plan"]
 
@@ -26,6 +27,7 @@ _WORDS = {
     Verdict.BYPASS: "bypassed",
 }
 _EDITED = "of an edited cell those graphs hit that are still the same; the others are compiled"
+_UNSURE = "if unchanged: a cell that defined the function was edited, or one that called it before is gone"
 _ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit saves"
 
 
@@ -122,6 +124,9 @@ def _cells_html(row: tuple[str, ...]) -> list[str]:
 
 def _remarks(plan: Plan) -> list[str]:
     remarks = [_EDITED] if plan.edited else []
+    unsure = any(each.count(Verdict.EDITED) for each in plan.cells if not each.is_edited)
+    remarks += [_UNSURE] if unsure else []
+    remarks += missed_lines([run.summary() for run in plan.missed_unchanged], "in the last kernel ")
     if plan.gone:
         names = ", ".join(one_line(name, 40) for name in plan.gone[:5])
         more = ", ..." if len(plan.gone) > 5 else ""

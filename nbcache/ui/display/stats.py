@@ -12,6 +12,7 @@ from nbcache.explain.stats import Fate, Lifetime, Stats, StoredGraph, Tally
 from nbcache.ui.display.html import BOX, FAINT, LAST, NUMBER, _head, _rows, _tag, _text
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.text import _joined, _wrapped
+from nbcache.ui.display.words import missed_lines
 
 __all__ = ["render_stats"]
 
@@ -84,6 +85,7 @@ def _session(stats: Stats) -> _Part:
     if stats.traces:
         counts = (f"{count} {what}" for what, count in sorted(stats.traces.items()))
         lines.append(f"stored traces: {', '.join(counts)}")
+    lines += missed_lines([run.summary() for run in stats.missed_unchanged])
     lines += _audit(stats)
     lines += [f"refused: {each.what}: {each.why}" for each in stats.refused]
     types = [

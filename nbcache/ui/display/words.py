@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import PHASES, GraphRecord
@@ -14,6 +15,7 @@ from nbcache.explain.stats import tally
 __all__ = [
     "explanations",
     "kernels",
+    "missed_lines",
     "phases",
     "ranked_reasons",
     "saved",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 
+_MOST_MISSED = 5
 PHASE_NAMES = {
     "trace": "stored trace",
     "dynamo": "Dynamo",
@@ -136,3 +139,17 @@ def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
 def ranked_reasons(graphs: Iterable[GraphRecord]) -> list[tuple[str, int, float]]:
     """Return (reason, graphs, seconds) of all but hits, those first that took longest."""
     return [(each.reason, each.graphs, each.seconds) for each in tally(graphs).reasons]
+
+
+def missed_lines(graphs: Sequence[Mapping[str, Any]], when: str = "") -> list[str]:
+    """Return a line on graphs that missed in unchanged cells, as `Run.summary` describes them."""
+    if not graphs:
+        return []
+    names = []
+    for graph in graphs[:_MOST_MISSED]:
+        count = graph["execution_count"]
+        cell = "" if count is None else f"In[{count}] "
+        names.append(one_line(f"{cell}{graph['function']} {graph['direction']}", 60))
+    more = ", ..." if len(graphs) > _MOST_MISSED else ""
+    missed = f"{when}{counted(len(graphs), 'graph')} missed in cells that are the same as last time"
+    return [f"{missed}: {', '.join(names)}{more}"]

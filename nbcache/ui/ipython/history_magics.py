@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from nbcache.artifacts.history import MAX_RUNS, Run
+from nbcache.artifacts.history import MAX_RUNS, Run, missed_unchanged
 from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.model import Environment, Outcome
 from nbcache.core.text import counted
@@ -72,6 +72,7 @@ class HistoryMagics:
                 [replace(run, reason="") for run in sorted(everywhere.values(), key=lambda run: run.time)]
             ),
             traces=Counter(graph.trace for graph in graphs if graph.trace),
+            missed_unchanged=missed_unchanged(here, cache.history.kernel),
         )
         return render_stats(found, os.path.basename(notebook))
 

@@ -36,6 +36,8 @@ class Run:
     """The cell that failed and its error, in words; None where all went well."""
     snapshot: str | None
     """What `%nbcache snapshot` said; None where none was asked for, or a cell had failed."""
+    missed_unchanged: list[dict[str, Any]]
+    """Graphs that missed, although their cells are the same as last time, as `%nbcache stats` has them."""
 
     @property
     def graphs(self) -> list[dict[str, Any]]:
@@ -92,13 +94,15 @@ def run(
                 next_step=f"make {_LOAD} work in that kernel: nbcache must be installed there",
             ) from error
 
-    def reports() -> list[dict[str, Any]]:
+    def results() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the reports of all cells, and the graphs that missed in unchanged cells."""
         try:
             added("%nbcache flush")
-            return _reports(added("%nbcache status --json"))
+            reports = _printed(added("%nbcache status --json"))["cells"]
+            return reports, _printed(added("%nbcache stats --json")).get("missed_unchanged", [])
         except (CellExecutionError, ValueError) as error:
             if error_text is not None:  # of two errors the first is told
-                return []
+                return [], []
             reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
             raise SnapshotError(
                 f"all its cells ran, but nbcache could not be asked what they compiled: {reason}",
@@ -126,7 +130,8 @@ def run(
             except CellExecutionError as error:
                 error_text = f"{at}: {error.ename}: {error.evalue}"
             at = "its end"
-            return Run(reports(), error_text, said)
+            reports, missed = results()
+            return Run(reports, error_text, said, missed)
         except DeadKernelError as error:
             raise SnapshotError(
                 f"its kernel died at {at}",
@@ -175,11 +180,11 @@ def _kernel(
         yield
 
 
-def _reports(cell: Any) -> list[dict[str, Any]]:
-    """Return the reports of all cells, from a cell that printed the status; ValueError without."""
+def _printed(cell: Any) -> dict[str, Any]:
+    """Return the JSON object that a cell printed; ValueError where it printed none."""
     printed = "".join(each.text for each in cell.outputs if each.get("name") == "stdout")
-    reports: list[dict[str, Any]] = json.loads(printed)["cells"]
-    return reports
+    values: dict[str, Any] = json.loads(printed)
+    return values
 
 
 def _text(cell: Any) -> str:

@@ -17,6 +17,7 @@ from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
 from nbcache.snapshots.verify import receive
 from nbcache.snapshots.versions import united
 from nbcache.torch_bridge.portable import chosen
+from nbcache.ui.display.words import missed_lines
 from nbcache.ui.locate import opened_by
 from nbcache.ui.terminal import headless
 from nbcache.ui.terminal.shown import Shown, is_snapshot, say
@@ -116,7 +117,8 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
             f"  {where}{graph['function']} {graph['compile_id']} {graph['direction']}: "
             f"{graph['outcome']}, {one_line(graph['reason'] or NOTHING)}"
         )
-    data = {"hits": len(done.graphs) - len(missed)}
+    lines += [f"  {line}" for line in missed_lines(done.missed_unchanged)]
+    data = {"hits": len(done.graphs) - len(missed), "missed_unchanged": done.missed_unchanged}
     return _shown(done, lines, data, ok=not (require_hit and missed))
 
 
