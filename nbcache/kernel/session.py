@@ -396,7 +396,7 @@ class Session:
         if self._local.is_damaged(key):
             return Reason(DAMAGED)
         if self.environment is None:
-            return Reason("nbcache does not know this environment")
+            return Reason("nbcache stores and restores nothing in this kernel, as a notice explains")
         cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
         miss = Miss(key, self.function(), cell, threads, backward, incomplete, components, self.cell)
         return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())

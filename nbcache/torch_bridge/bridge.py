@@ -50,13 +50,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchBridge"]
 
-_TOLD_BY = {
-    "inductor": ("provide_graphs",),
-    "aot_autograd": ("provide_graphs",),
-    "autotune": ("provide_autotune", "replace_backends"),
-    "pgo": ("provide_profile", "replace_backends"),
-}
-"""By type of artifact, the parts that tell what torch has found from what it has made here."""
+_PLAIN = (
+    "This kernel goes on as plain torch, and nbcache stores and restores nothing in it. Next: restart the "
+    "kernel; if that does not help, please report this line [plain-torch]"
+)
 _LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx")
 """What takes tenths of a second to import."""
 
@@ -87,6 +84,8 @@ class TorchBridge:
         """What depends on more of torch than there is while it is being imported."""
         self._sound = False
         """Whether torch's keys hold all that graphs depend on; if not, nothing is stored nor served."""
+        self.plain_because = ""
+        """Why this kernel goes on as plain torch; empty where it does not."""
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
@@ -108,7 +107,7 @@ class TorchBridge:
                 "torch._inductor.runtime.cache_dir_utils": when(self.folder.default.replace_in_utils),
                 "torch._inductor.runtime.runtime_utils": when(self.folder.default.replace_in_runtime),
                 "torch._dynamo.utils": self._dynamo_module,
-                "torch.compiler._cache": when(recording.record, self._owned, self.disown, self._tells),
+                "torch.compiler._cache": when(recording.record, self._owned, self.disown, self._lost),
                 "torch._dynamo.pgo": partial(self._provide, profile.provide_profile),
                 "torch._dynamo.convert_frame": partial(self._trace, "trace_frames"),
                 "torch._dynamo.output_graph": partial(self._trace, "trace_graphs"),
@@ -187,18 +186,12 @@ class TorchBridge:
 
     def cache_settings(self) -> list[CacheSetting]:
         """Return torch's cache settings, as they are in force now."""
-        note = ""
-        if (
-            self._session is not None
-            and self._session.environment is not None
-            and not self.folder.is_served()
-        ):
-            note = "nbcache only watches there, and restores nothing"
-        folder = CacheSetting(
-            FOLDER, *self.folder.where(), help="folder of torch's caches on this machine", note=note
-        )
-        shares = self._session is not None and self._session.shares
-        return [*self._caches.rows(shares=shares), folder]
+        session = self._session
+        watches = session is not None and session.environment is not None and not self.folder.is_served()
+        note = "nbcache only watches there, and restores nothing" if watches else ""
+        words = "folder of torch's caches on this machine"
+        folder = CacheSetting(FOLDER, *self.folder.where(), help=words, note=note)
+        return [*self._caches.rows(shares=session is not None and session.shares), folder]
 
     def switched_caches(self) -> list[str]:
         """Return the names of torch's cache settings that were switched by `switch_cache`."""
@@ -229,12 +222,12 @@ class TorchBridge:
         module: ModuleType,
         *more: Any,
         given: Context | None = None,
-        otherwise: Callable[[], None] = lambda: None,
+        otherwise: Callable[[Exception], str | None] = lambda error: None,
     ) -> None:
         """Hook one part of nbcache, whole or not at all: `follow(module, session, patches, *more)`.
 
         Where this torch has no place for it, or where it fails later, go without that part, and say so once;
-        `otherwise` is then done. A provider is `given` its context in place of the session.
+        `otherwise` is then done, and adds to that. A provider is `given` its context in place of the session.
         """
         if self._session is None:
             return
@@ -247,8 +240,7 @@ class TorchBridge:
                 problem = UnsupportedTorch(
                     f"part of nbcache ({follow.__name__}) is off, because {of} {why}", where=repr(error)
                 )
-                self._session.notice(str(problem))
-            otherwise()
+                self._session.notice(". ".join(filter(None, (str(problem), otherwise(error)))))
 
         part = Patches(partial(lose, "has called it as it does not know"))
         try:
@@ -275,10 +267,6 @@ class TorchBridge:
     def _is_on(self, *names: str) -> bool:
         """Tell whether these parts are hooked, and have not failed."""
         return all(name in self._parts and name not in self._lost for name in names)
-
-    def _tells(self, type: str) -> bool:
-        """Tell whether it is known of artifacts of this type whether torch has made them or found them."""
-        return self._lost.isdisjoint(_TOLD_BY.get(type, ()))
 
     def _dynamo_module(self, module: ModuleType) -> None:
         more = (self._caches.why_disabled, self._tag.settle)
@@ -329,7 +317,7 @@ class TorchBridge:
     def _builder_module(self, module: ModuleType) -> None:
         self._hook(portable.restrict_flags, module, self._current_baseline, otherwise=self._not_portable)
 
-    def _not_portable(self) -> None:
+    def _not_portable(self, error: Exception) -> None:
         """Compile for this CPU from now on, and have it count as such: what makes code portable is lost."""
         if self._baseline is not None and self._session is not None:
             self._compile_for(None, self._session)
@@ -348,11 +336,23 @@ class TorchBridge:
         else:
             self._hook(getattr(self.traces, follow), module)
 
-    def _not_sound(self) -> None:
-        """Neither store nor serve anything from now on: what graphs depend on cannot be told."""
-        self._sound = False
+    def _not_sound(self, error: Exception) -> str | None:
+        """Go on as plain torch: what graphs depend on cannot be told. Return what to say of it, once."""
+        if not self._sound:
+            return None
+        self._sound, self.plain_because = False, repr(error)
+        if self._dependencies is not None:
+            self._dependencies.off = True
         if self._session is not None:
             self._session.cache.environment = None
+        self.folder.take_back()
+        self.folder.leave()
+        return _PLAIN
+
+    def _fall_back(self, error: Exception) -> None:
+        """Go on as plain torch after a fault in what finds dependencies."""
+        if (consequence := self._not_sound(error)) and self._session is not None:
+            self._session.notice(f"nbcache failed to find what a graph depends on: {error!r}. {consequence}")
 
     def _current_baseline(self) -> Baseline | None:
         return self._baseline
@@ -367,7 +367,8 @@ class TorchBridge:
             session.notice(f"torch {torch.__version__} is older than {needed}: nbcache does nothing with it")
             self.uninstall()
             return
-        self._dependencies, self._sound = Dependencies(torch, late=self._late), True
+        self._dependencies = Dependencies(torch, late=self._late, on_fault=self._fall_back)
+        self._sound, self.plain_because = True, ""
         self.traces = Traces(torch, session, self._serving_graphs, self._dependencies)
         self._depends("follow_operators", torch)
         self._depends("follow_attributes", torch)
@@ -378,9 +379,9 @@ class TorchBridge:
     def _environment_changed(self, session: Session) -> None:
         self._requested = environment.requested()
         self._tag.set(self._baseline)
-        current = environment.current(self._baseline)
-        self.folder.give(session, current, portable=self._baseline is not None)
         if self._sound:
+            current = environment.current(self._baseline)
+            self.folder.give(session, current, portable=self._baseline is not None)
             session.cache.environment_ready(current)
 
     def _give_folder(self, session: Session) -> None:
@@ -395,26 +396,25 @@ class TorchBridge:
         """
         import torch
 
-        if self._session is not None:
-            self._follow_changes(self._session)
+        if not self._sound:
+            self.folder.leave()
+            return False
+        if (session := self._session) is not None:
+            if environment.requested() != self._requested:
+                self._environment_changed(session)
+            self.folder.default.check(session)
+            if self.folder.is_lost():
+                self._give_folder(session)
         if torch.cuda.is_initialized():
             gpus.settle()
-        if torch.compiler.config.force_disable_caches or not self._sound:
+        if torch.compiler.config.force_disable_caches:
             return False
         self.folder.give_again()
         return self.folder.is_served() and self.folder.may_get()
 
-    def _follow_changes(self, session: Session) -> None:
-        """Have what is bound to another environment, or lies in a folder that is lost, not count any more."""
-        if environment.requested() != self._requested:
-            self._environment_changed(session)
-        self.folder.default.check(session)
-        if self.folder.is_lost():
-            self._give_folder(session)
-
     def _serving_graphs(self) -> bool:
         """Tell whether graphs may be made present: only where their C++ kernels are loaded as stored, too."""
-        return self._is_on("follow_lookups", "provide_kernels") and self._serving()
+        return self._serving() and self._is_on("follow_lookups", "provide_kernels")
 
     def _owned(self) -> bool:
         """Tell whether torch's folder holds only what was made in this environment."""

@@ -145,6 +145,19 @@ class CacheFolder:
         self._before.clear()
         self._given = self._expected = self._chosen = None
 
+    def leave(self) -> None:
+        """Give torch the folder that it has without nbcache, unless others' code may lie there.
+
+        Torch then looks up keys that leave something out. `fresh_cache()` puts back what it has replaced.
+        """
+        value = os.environ.get(FOLDER)
+        if value and (folders.is_below_root(Path(value)) or folders.has_others(Path(value))):
+            del os.environ[FOLDER]
+            if os.environ.get(_TRITON_FOLDER, "").startswith(value + os.sep):
+                del os.environ[_TRITON_FOLDER]
+        if self.session is not None:
+            self.default.check(self.session)
+
     def give_again(self) -> None:
         """Set the folder that we gave once more, where `fresh_cache()` has put back another environment's."""
         value = os.environ.get(FOLDER, "")

@@ -22,6 +22,7 @@ from nbcache.core.errors import StoreUnavailable
 __all__ = [
     "OWN",
     "Roots",
+    "has_others",
     "is_below_root",
     "is_private",
     "is_root",
@@ -141,6 +142,11 @@ def others_since(folder: Path, mark: str) -> bool:
     except OSError:
         return True
     return bool({*notes} - {mark or "-"})
+
+
+def has_others(folder: Path) -> bool:
+    """Return whether a folder that the user has set has got what others have compiled."""
+    return os.path.lexists(folder / _OTHERS_CODE)
 
 
 def refusal(root: Path) -> StoreUnavailable | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +32,13 @@ __all__ = [
 
 T = TypeVar("T")
 
+_TOLD_BY = {
+    "inductor": ("provide_graphs",),
+    "aot_autograd": ("provide_graphs",),
+    "autotune": ("provide_autotune", "replace_backends"),
+    "pgo": ("provide_profile", "replace_backends"),
+}
+"""By type of artifact, the parts that tell what torch has found from what it has made here."""
 
 loaded = threading.local()
 """What torch loaded last from a cache on this thread; recording that is a hit.
@@ -48,13 +55,13 @@ def record(
     patches: Patches,
     owned: Callable[[], bool],
     disown: Callable[[], None],
-    tells: Callable[[str], bool],
+    lost: Collection[str],
 ) -> None:
     """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`.
 
     `owned` tells whether torch's folder holds only what was made in this environment. It does not once
-    a bundle has been loaded (`populate_caches`), which does not say for which CPU it was made. `tells`
-    says of a type whether other hooks tell what torch has found of it: else none of it counts as made here.
+    a bundle has been loaded (`populate_caches`), which does not say for which CPU it was made. While a
+    part of `_TOLD_BY` is `lost`, torch is taken to have found the artifacts of that type.
     """
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
 
@@ -65,7 +72,9 @@ def record(
         return content is getattr(loaded, "content", None) or getattr(loaded, "profile", False)
 
     def was_made(artifact_type: str, key: str, content: Any) -> bool:
-        if not tells(artifact_type) or (artifact_type == "inductor" and kernels_are_replaced()):
+        if any(part in lost for part in _TOLD_BY.get(artifact_type, ())):
+            return False
+        if artifact_type == "inductor" and kernels_are_replaced():
             return False
         if was_hit(artifact_type, key, content):
             return getattr(loaded, "local", True) and owned()

@@ -159,20 +159,60 @@ def test_an_operator_of_torchs_that_is_replaced_after_counts_though_torch_was_im
     assert {outcome for outcome, _ in found} == {"miss"}
 
 
-def test_a_fault_of_ours_costs_a_hit_and_says_so_and_the_cell_goes_on(run_python: RunPython) -> None:
-    broken = """
+FAULTS = {
+    "an exception while dependencies are computed": """
 from nbcache.torch_bridge.dependencies.keys import Dependencies
-def of(*arguments):
+def fail(*arguments):
     raise ZeroDivisionError("ours")
-Dependencies.of = of
+Dependencies.of = fail
+""",
+    "an exception while a registration is noted": """
+from nbcache.torch_bridge.dependencies.operators import Registrations
+def fail(*arguments):
+    raise ZeroDivisionError("ours")
+Registrations._note_kernel = fail
+""",
+    "an exception where a hit is judged": """
+from nbcache.torch_bridge.dependencies import hits
+def fail(*arguments):
+    raise ZeroDivisionError("ours")
+hits._fits = hits.sharing = fail
+""",
+    "another text of the dispatcher": """
+dump = torch._C._dispatch_dump
+torch._C._dispatch_dump = lambda name: dump(name).replace("registered at", "is from")
+""",
+}
+OPERATOR_OF_A_CELL = """
+lib = torch.library.Library("mylib", "DEF")
+lib.define("op(Tensor x) -> Tensor")
+lib.impl("op", lambda x: x * 2, "CPU")
+lib.impl("op", lambda x: torch.empty_like(x), "Meta")
 def f(x):
-    return x @ W
+    return torch.ops.mylib.op(x.detach()).mm(W) + x
 """
 
-    found = run(run_python, broken, CALL)
 
-    assert {outcome for outcome, _ in graphs(found)} == {"bypass"}
-    assert any("please report it" in notice and "ours" in notice for notice in found["notices"])
+def files(folder: str) -> set[str]:
+    return {str(path) for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_fault_of_ours_leaves_a_kernel_to_plain_torch_which_hits_in_its_own_folder(
+    fault: str, run_python: RunPython, isolated: Environ
+) -> None:
+    env = {**isolated, "NBCACHE_TRACE": "on"}
+    program = "def f(x):\n    return x.mm(W)\n" if "a hit is judged" in fault else OPERATOR_OF_A_CELL
+    run(run_python, program, CALL, env=env)
+    stored = files(isolated["NBCACHE_DIR"])
+    run(run_python, program, CALL, load="", env=env)  # plain torch
+
+    found = run(run_python, FAULTS[fault] + program, CALL, env=env)
+
+    assert {outcome for outcome, _ in graphs(found)} == {"hit"}
+    (notice,) = found["notices"]
+    assert notice.endswith("[plain-torch]") and ("ours" in notice or "dispatcher prints" in notice)
+    assert files(isolated["NBCACHE_DIR"]) == stored
 
 
 OPERATOR = """

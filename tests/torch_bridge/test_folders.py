@@ -13,8 +13,18 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.default_folder import DefaultFolder
-from nbcache.torch_bridge.folders import OWN, Roots, is_private, is_safe, refusal, secure, usual_root
+from nbcache.torch_bridge.folders import (
+    OWN,
+    Roots,
+    is_private,
+    is_safe,
+    note_others,
+    refusal,
+    secure,
+    usual_root,
+)
 from nbcache.torch_bridge.patches import Patches
 from support.front_door import CALL, DEFINE, LOAD, REPORTS, SET_UP, outcomes, printed, reports
 
@@ -165,6 +175,21 @@ def test_where_torch_could_not_compile_in_nbcaches_own_folder_it_is_a_new_one(te
     temp.chmod(0o777)
 
     assert Roots().folder("0123", temp / "a b")[0].parent.parent == temp
+
+
+def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_lie(
+    temp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs, with_others = temp / NAME / "0123", tmp_path / "theirs", tmp_path / "with others"
+    note_others(with_others, "")
+    left = {}
+    for folder in (ours, theirs, with_others):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+        CacheFolder().leave()
+        left[folder] = "TORCHINDUCTOR_CACHE_DIR" not in os.environ, "TRITON_CACHE_DIR" not in os.environ
+
+    assert left == {ours: (True, True), theirs: (False, False), with_others: (True, True)}
 
 
 def test_what_cannot_be_removed_is_not_where_torch_looks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

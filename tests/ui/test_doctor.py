@@ -62,6 +62,8 @@ class Kernel:
         self.location = lambda: Location(str(self.notebook), "VS Code")
         self.has_no_traces = ""
         """Why it has none."""
+        self.plain_because = ""
+        """Why it goes on as plain torch."""
         self.session = self.start()
 
     def start(self) -> Session:
@@ -79,6 +81,7 @@ class Kernel:
         # The bridge is not installed: which folder torch has in this process does not matter.
         bridge: Any = TorchBridge()
         bridge.traces = SimpleNamespace(off_because=lambda: self.has_no_traces)
+        bridge.plain_because = self.plain_because
         found = doctor.in_kernel(self.session, bridge, self.sharing, self.location, self.store_error)
         return [check for check in found if check.name != "torch's folder"]
 
@@ -216,6 +219,16 @@ def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel: Kernel) -> Non
     kernel.bridge.environment = machine(cpu_requested="avx2", **changed)
     kernel.start()
     assert kernel.row("CPU").found.endswith("ATEN_CPU_CAPABILITY=avx2")
+
+
+def test_a_kernel_that_goes_on_as_plain_torch_is_a_problem(kernel: Kernel) -> None:
+    kernel.session.cache.environment = None
+    kernel.plain_because = "ZeroDivisionError('ours')"
+
+    row = kernel.row("torch")
+
+    assert row.state is PROBLEM
+    assert row.found.endswith("nbcache stores and restores nothing in this kernel: ZeroDivisionError('ours')")
 
 
 def test_caches_of_torchs_that_are_switched_off_are_a_problem(

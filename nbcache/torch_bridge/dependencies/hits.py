@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import local
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbcache.torch_bridge.dependencies.graphs import is_leaf, sharing
 from nbcache.torch_bridge.patches import Intended
@@ -16,15 +16,24 @@ if TYPE_CHECKING:
 __all__ = ["choose_entries", "guard_hits"]
 
 
+class Switch(Protocol):
+    """The state of nbcache, off or not, and a way to switch it off."""
+
+    off: bool
+
+    def fail(self, error: Exception) -> None: ...
+
+
 class _Unguarded(Intended):
     """A hit may lack a guard; torch compiles instead."""
 
 
-def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None:
+def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches, switch: Switch) -> None:
     """Have a hit guard what a compile would, and its backward run where the graph is kept.
 
     Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which of
-    them overlap. Nothing of it is stored. What fails in here makes torch compile.
+    them overlap. Nothing of it is stored. What fails in here makes torch compile this graph, as it may come
+    from elsewhere.
     """
     from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
     from torch._inductor.output_code import CompiledFxGraph
@@ -32,12 +41,15 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
     here = local()
 
     def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
+        if switch.off:
+            return original(entry, args, aot_config, *more, **kwargs)
         try:
             if any(info.mutates_data for info in entry.runtime_metadata.input_info):
                 for numbers in sharing(torch, args):
                     compute_overlapping_inputs(aot_config, list(args), numbers)
         except Exception as error:
-            raise _Unguarded("it could not be told which inputs overlap") from error
+            switch.fail(error)
+            raise _Unguarded("nbcache failed to find which inputs overlap") from error
         metadata = entry.runtime_metadata
         here.donated = None
         if metadata.bw_donated_idxs:
@@ -101,7 +113,7 @@ class _Donated(list[int]):
         return list, (list(self),)
 
 
-def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
+def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches, switch: Switch) -> None:
     """Have AOTAutograd take what was stored for inputs of the same kind only, of all that lies under a key.
 
     It compiles for whether each input that requires a gradient is a leaf: others are detached where their
@@ -119,10 +131,17 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> No
             here.args = None
 
     def candidates(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        inputs = getattr(here, "args", None)
+        inputs, is_off = getattr(here, "args", None), switch.off
         for candidate in original(cls, *args, **kwargs):
-            if inputs is not None and _fits(torch, candidate[0], inputs):
+            if is_off or (inputs is not None and fits(candidate[0], inputs)):
                 yield candidate
+
+    def fits(entry: Any, inputs: Sequence[Any]) -> bool:
+        try:
+            return _fits(torch, entry, inputs)
+        except Exception as error:
+            switch.fail(error)
+            return False
 
     entries = cache.AOTAutogradCache
     patches.hook(entries, "_lookup", lookup, takes="key local remote args")
@@ -130,14 +149,14 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> No
 
 
 def _fits(torch: ModuleType, entry: Any, args: Sequence[Any]) -> bool:
-    """Tell whether those of the inputs are leaves that were when this was stored; not where that is in doubt.
+    """Return whether those of the inputs are leaves that were when this was stored.
 
     Where inputs share memory, the entry may tell one thing of several of them: there the key tells it of all.
     """
-    try:
-        if sharing(torch, args):
-            return True
-        pairs = zip(entry.runtime_metadata.input_info, args, strict=True)
-        return all(info.is_leaf == is_leaf(value) for info, value in pairs if isinstance(value, torch.Tensor))
-    except Exception:
+    if sharing(torch, args):
+        return True
+    infos = entry.runtime_metadata.input_info
+    if len(infos) != len(args):
         return False
+    pairs = zip(infos, args, strict=True)
+    return all(info.is_leaf == is_leaf(value) for info, value in pairs if isinstance(value, torch.Tensor))

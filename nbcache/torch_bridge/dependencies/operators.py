@@ -22,6 +22,7 @@ from functools import cached_property, lru_cache, partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known, contents
 from nbcache.torch_bridge.dependencies.graphs import parts_of
@@ -33,9 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["Registrations", "add_python"]
 
 _KERNEL = re.compile(
-    r"(?P<key>\w+)(?:\[alias\])?: (?:fallthrough )?registered at (?P<file>.*):\d+ :: ", re.ASCII
+    r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: "
+    r"(?:fallthrough )?registered (?:at (?P<file>.*):\d+|by RegisterOperators) :: ",
+    re.ASCII,
 )
-"""A line of what the dispatcher tells of an operator; kernels that another one replaced are `(inactive)`."""
+"""A line of what the dispatcher prints of an operator; kernels that another one replaced are `(inactive)`.
+
+`RegisterOperators` is a class of C++.
+"""
+_HEADER = re.compile(r"(name|schema|debug|alias analysis kind): |$")
+"""The other lines."""
 _DEFINED = re.compile(r"debug: registered at (?P<file>.*):\d+")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".inl", ".mm")
 _DEVICES = frozenset({"CPU", "CUDA", "HIP", "HPU", "MPS", "MTIA", "PrivateUse1", "XPU"})
@@ -62,9 +70,15 @@ class _Kernel(NamedTuple):
 class Registrations:
     """Notes what is registered for operators, and adds it to fingerprints."""
 
-    def __init__(self, torch: ModuleType, known: Known, *, late: bool) -> None:
-        """`late` says that torch was imported before: what was registered until now was not seen."""
+    def __init__(
+        self, torch: ModuleType, known: Known, *, late: bool, on_fault: Callable[[Exception], object]
+    ) -> None:
+        """`late` says that torch was imported before: what was registered until now was not seen.
+
+        `on_fault` gets the error where a registration could not be noted.
+        """
         self._torch = torch
+        self._on_fault = on_fault
         self._known = known
         self._late = late
         self._folder = os.path.join(os.path.dirname(os.path.abspath(str(torch.__file__))), "")
@@ -84,8 +98,6 @@ class Registrations:
         self._torchs: dict[str, bool] = {}
         self._adding: set[tuple[int, str]] = set()
         """The operators whose registrations are being added, and to what."""
-        self._lost = ""
-        """Why a registration could not be noted."""
 
     def follow(self, torch: ModuleType, session: Session, patches: Patches) -> None:
         """Note each registration from now on: `Library.impl`, `Library.fallback` and `py_impl`."""
@@ -127,11 +139,11 @@ class Registrations:
         patches.hook(torch._ops.OperatorBase, "py_impl", py_impl, takes="self k")
 
     def _note(self, action: Callable[[], None]) -> None:
-        """Note a registration; where that fails, the user's goes on, and nothing is known of operators."""
+        """Note a registration; where that fails, the user's goes on."""
         try:
             action()
         except Exception as error:
-            self._lost = repr(error)
+            self._on_fault(error)
 
     def _note_kernel(self, library: Any, operator: Any, function: Any, dispatch_key: str) -> None:
         name = operator if isinstance(operator, str) else operator._name
@@ -166,8 +178,6 @@ class Registrations:
 
     def add_replaced(self, state: Fingerprint) -> None:
         """Add what others than torch have registered for operators of torch's: any graph may run into it."""
-        if self._lost:
-            raise Unknown(f"what was registered for an operator could not be noted: {self._lost}")
         self._look_before()
         if self._unseen is not None:
             raise Unknown(f"`{self._unseen}` is torch's and was replaced before nbcache was loaded")
@@ -334,14 +344,14 @@ def _definition(torch: ModuleType, name: str) -> re.Match[str] | None:
 
 
 def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
-    """Return the kernels that the dispatcher has for an operator; Unknown where it tells them otherwise."""
+    """Return an operator's kernels in torch's dispatcher; UnsupportedTorch where its text is another."""
     for line in torch._C._dispatch_dump(name).splitlines():
-        if "registered at" not in line or "(inactive)" in line or line.startswith("debug: "):
+        if _HEADER.match(line):
             continue
-        match = _KERNEL.match(line)
-        if match is None:
-            raise Unknown(f"torch tells of `{name}` in another way than nbcache knows")
-        yield _Kernel(match["key"], match["file"])
+        if (match := _KERNEL.match(line)) is None:
+            raise UnsupportedTorch(f"nbcache cannot read what torch's dispatcher prints of `{name}`")
+        if not match["inactive"]:
+            yield _Kernel(match["key"], match["file"] or _COMPILED[0])
 
 
 def _libraries(folder: str) -> list[str]:

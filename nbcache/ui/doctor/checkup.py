@@ -38,7 +38,7 @@ def in_kernel(
         ("nbcache", notebook.version),
         ("kernel", notebook.kernel),
         ("notebook", lambda: notebook.file(locate())),
-        ("torch", partial(machine.torch, here)),
+        ("torch", partial(machine.torch, here, plain_because=bridge.plain_because)),
         ("machine", partial(machine.processors, here)),
         ("torch's caches", partial(machine.caches, bridge.switched_caches())),
         ("torch's folder", partial(machine.torch_folder, folder, chosen_by, serves)),

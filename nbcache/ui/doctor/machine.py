@@ -30,8 +30,11 @@ _TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve
 """Instruction sets that tell one CPU from another, of the hundred that it has."""
 
 
-def torch(here: Environment | None, failure: Exception | None = None) -> Checks:
-    """Check torch; `failure` is what importing it has just raised."""
+def torch(here: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
+    """Check torch; `failure` is what importing it has just raised.
+
+    `plain_because` is why nbcache leaves it alone in this kernel.
+    """
     version = environment.torch_version()
     if version is None:
         yield problem("torch", "not installed: there is nothing that compiles", _INSTALL)
@@ -43,6 +46,9 @@ def torch(here: Environment | None, failure: Exception | None = None) -> Checks:
         )
     elif here is not None:
         yield ok("torch", f"{version}, imported")
+    elif plain_because:
+        off = f"{version}, and nbcache stores and restores nothing in this kernel: {plain_because}"
+        yield problem("torch", off, "restart the kernel; if that does not help, please report this line")
     elif "torch" in sys.modules:
         found = f"{version}, imported, and what its code depends on could not be found out"
         yield problem("torch", found, "a notice says why; please report it")

@@ -216,6 +216,8 @@ class Cells:
             return "--no-save"
         if not settings.save:
             return f"save=off ({settings.origin('save')})"
+        if self._session.environment is None:
+            return "this kernel goes on as plain torch (%nbcache doctor)"
         if self._problem is not None:
             return "the local store cannot be used (%nbcache doctor)"
         return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
