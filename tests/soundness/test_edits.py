@@ -105,6 +105,30 @@ def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
     assert not problems
 
 
+OPTIMIZERS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 8)
+def results(compile):
+    for kind in (torch.optim.Adam, torch.optim.AdamW):  # which have another weight decay, so that it varies
+        optimizer = kind(model.parameters(), 0.01)
+        step = compile(optimizer.step)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(8, 4)).sum().backward()
+            step()
+    return [*model.parameters()]
+"""
+
+
+def test_a_number_that_varies_and_is_in_no_graph_costs_no_hit_on_any_restart(
+    restarts: Restarts, tmp_path: Path
+) -> None:
+    runs = [outcomes(restarts.run(OPTIMIZERS, tmp_path)) for _ in range(4)]
+
+    assert [{*run} for run in runs] == [{"miss"}, {"hit"}, {"hit"}, {"hit"}]
+
+
 def test_what_lies_under_one_key_is_chosen_by_its_inputs_each_time(
     restarts: Restarts, tmp_path: Path
 ) -> None:

@@ -373,6 +373,55 @@ def test_what_is_said_of_nodes_is_told_by_where_it_begins_and_ends(run_python: R
     assert run_python(ANNOTATED, having="torch").stdout == "told\n"
 
 
+SYMBOLS = """
+import torch
+from torch._dynamo.source import LocalSource
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from nbcache.torch_bridge.dependencies.graphs import shapes
+
+def noted(*steps, uses="x"):
+    # Return what is noted of a graph that uses one of these tensors, after these steps of a trace.
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    def tensor(name, size):
+        dynamic = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+        return mode.from_tensor(torch.ones(size), symbolic_context=dynamic, source=LocalSource(name))
+    values = {"x": tensor("x", 5), "y": tensor("y", 7)}
+    if "z before" in steps:
+        values["z"] = tensor("z", 9)
+    for step in steps:
+        if step != "z before":
+            bool(eval(step, {"torch": torch}, values))
+    graph = torch.fx.Graph()
+    node = graph.placeholder(uses)
+    node.meta["val"] = values[uses]
+    graph.output(node)
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    with tracing(TracingContext(mode)):
+        return [*shapes(torch, module, [])]
+
+plain = noted()
+assert plain and noted("y.shape[0] > 3") == noted("z before") == noted(uses="y") == plain
+told = ["x.shape[0] > 3", "x.shape[0] > 4", "x.shape[0] + 2 == y.shape[0]", "x.shape[0] != y.shape[0]"]
+told += ["torch._check(x.shape[0] < 100)"]
+assert len({repr(each) for each in [plain, *map(noted, told)]}) == 1 + len(told)
+linked = noted("x.shape[0] != y.shape[0]")
+assert noted("x.shape[0] != y.shape[0]", "y.shape[0] > 3") != linked
+assert noted("x.shape[0] != y.shape[0]", "y.shape[0] > 3") != noted("y.shape[0] > 3")
+replaced = noted("x.shape[0] + 2 == y.shape[0]", uses="y")
+assert replaced != noted("x.shape[0] + 2 == y.shape[0]", "x.shape[0] > 3", uses="y")
+print("told")
+"""
+
+
+def test_of_dynamic_sizes_those_count_that_a_graph_has_and_those_that_guards_lead_to(
+    run_python: RunPython,
+) -> None:
+    assert run_python(SYMBOLS, having="torch").stdout == "told\n"
+
+
 def test_what_was_compiled_ahead_of_time_is_loaded_as_ever(run_python: RunPython, tmp_path: Path) -> None:
     path = str(tmp_path / "compiled.pt")
     compiled = "torch.compile(f, mode='lite', fullgraph=True).aot_compile(((torch.ones(4, 4),), {}))"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
@@ -162,49 +162,85 @@ def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
     return [each for each in held if each is not None]
 
 
-def shapes(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[str]]]:
-    """Return what is known of dynamic sizes while a graph is compiled, where there are any.
+def shapes(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
+    """Return ranges, guards and asserts of the symbols in a graph's inputs and values; nothing without any.
 
-    A hit brings the guards that were made when it was compiled: they must be those of this trace.
-
-    Dynamo makes a symbol for each input that is a tensor of one integer, such as the counters of batch
-    normalization. Where no guard asks for such a symbol, and no value has one, the symbols tell nothing.
+    A hit brings the guards that were made when it was compiled: they must be those of this trace. Guards and
+    replacements lead from symbol to symbol. Other symbols of the trace differ between kernels that trace, or
+    adopt, different functions before. Where a value is of an unknown kind, all symbols count.
     """
     context = torch._guards.TracingContext.try_get()
     known = getattr(getattr(context, "fake_mode", None), "shape_env", None)
     if known is None or not known.var_to_range:
         return
-    guards = sorted(str(guard.expr) for guard in known.guards)
-    asserts = sorted(str(each.expr) for listed in known.deferred_runtime_asserts.values() for each in listed)
-    if guards or asserts or _has_symbols(torch, graph):
-        yield "ranges", sorted(f"{symbol} {bounds}" for symbol, bounds in known.var_to_range.items())
-        yield "guards", guards
-        yield "asserts", asserts
+    guards = [guard.expr for guard in known.guards]
+    asserts = [check.expr for checks in known.deferred_runtime_asserts.values() for check in checks]
+    own = _symbols_of(torch, graph, inputs)
+    if own is None:
+        symbols = sorted(known.var_to_range, key=str)
+    else:
+        links = [expression.free_symbols for expression in (*guards, *asserts)]
+        links += [{symbol, *value.free_symbols} for symbol, value in known.replacements.items()]
+        symbols = _closure(own, links)
+    if symbols:
+        named = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
+        ranges = known.var_to_range
+        yield "ranges", [f"{name} {ranges[symbol]}" for symbol, name in named.items() if symbol in ranges]
+        yield "guards", _texts(guards, named)
+        yield "asserts", _texts(asserts, named)
 
 
-def _has_symbols(torch: ModuleType, graph: Any) -> bool:
-    """Tell whether some value of a graph has a size or is a number that may differ, or is not known."""
-    values = []
+def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[Any]:
+    """Return these symbols in order, and then all that links lead to."""
+    connected = dict.fromkeys(symbols)
+    while True:
+        more = {symbol for link in links if not connected.keys().isdisjoint(link) for symbol in link}
+        if not (more := more - connected.keys()):
+            return [*connected]
+        connected |= dict.fromkeys(sorted(more, key=str))
+
+
+def _new_symbol(symbol: Any, number: int) -> Any:
+    """Return a symbol of the same kind and assumptions that is named for its place."""
+    kind = str(symbol).rstrip("0123456789")
+    return type(symbol)(f"{kind}_{number}", **symbol.assumptions0)
+
+
+def _texts(expressions: Iterable[Any], named: Mapping[Any, Any]) -> list[str]:
+    """Return those expressions that have one of these symbols, by their new names."""
+    relevant = (
+        expression for expression in expressions if not named.keys().isdisjoint(expression.free_symbols)
+    )
+    return sorted(str(expression.xreplace(named)) for expression in relevant)
+
+
+def _symbols_of(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> list[Any] | None:
+    """Return the symbols in the inputs and values of a graph, in order; None where a value is not known."""
+    values = [*inputs]
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
-            found = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
-            if not found and node.op not in ("get_attr", "output"):
-                return True
-            values += found
+            examples = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
+            if not examples and node.op not in ("get_attr", "output"):
+                return None
+            values += examples
     plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
+    symbols: dict[Any, None] = {}
+    values.reverse()
     while values:
         value = values.pop()
         if isinstance(value, (list, tuple)):
-            values += value
+            values += reversed(value)
+        elif isinstance(value, (torch.SymBool, torch.SymFloat, torch.SymInt)):
+            for expression in (value.node._expr, value.node.expr):
+                symbols |= dict.fromkeys(sorted(expression.free_symbols, key=str))
         elif type(value) in _PLAIN:
             continue
         elif type(value) not in plain or value.layout is not torch.strided:
-            return True
+            return None
         else:
             sizes = (*value.shape, *value.stride(), value.storage_offset())
-            if any(type(each) is not int for each in sizes):
-                return True
-    return False
+            values += [size for size in reversed(sizes) if type(size) is not int]
+    return [*symbols]
 
 
 def fixes_numbers(torch: ModuleType, graph: Any) -> bool:

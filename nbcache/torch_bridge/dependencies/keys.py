@@ -147,7 +147,11 @@ class Dependencies(AnyGraph):
         for number, said in annotations_of(self._torch, graph):
             state.note(number)
             state.add(said, "an annotation of a node")
-        told = [*flags(self._torch), *shapes(self._torch, graph), *frozen_of(self._torch, graph)]
+        told = [
+            *flags(self._torch),
+            *shapes(self._torch, graph, example_inputs),
+            *frozen_of(self._torch, graph),
+        ]
         for name, value in told if aot_config else [*told, *training_of(self._torch, graph)]:
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
