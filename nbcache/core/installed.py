@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import lru_cache
 
-__all__ = ["is_installed", "module_of_stdlib"]
+from nbcache.core.key import sha256
+
+__all__ = ["is_installed", "module_of_stdlib", "version_of"]
 
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_PLACE = re.compile(r"(?P<folder>.*/(?:site|dist)-packages)/(?P<top>[^/]+)")
+"""A path of an installed file: the folder of packages, and the name of the package or module there."""
 
 
 def is_installed(file: str) -> bool:
@@ -21,3 +27,39 @@ def module_of_stdlib(file: str) -> str:
     if not file.startswith(_STDLIB) or "/site-packages/" in file or "/dist-packages/" in file:
         return ""
     return file.removeprefix(_STDLIB).partition(os.sep)[0].removesuffix(".py")
+
+
+def version_of(file: str) -> str:
+    """Return distribution, version and digests of an installed file; empty where none is installed there.
+
+    The digests are those of the file, and of the list of the distribution's files with theirs.
+    """
+    place = _PLACE.match(file)
+    version = _distribution(place["folder"], place["top"].removesuffix(".py")) if place else ""
+    try:
+        status = os.stat(file)
+        return version and f"{version} {_digest(file, status.st_mtime_ns, status.st_size)}"
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=1024)
+def _digest(file: str, modified_ns: int, size: int) -> str:
+    with open(file, "rb") as opened:
+        return sha256(opened.read())
+
+
+@lru_cache(maxsize=1024)
+def _distribution(folder: str, top: str) -> str:
+    """Return name, version and digest of the distribution that has installed a package into a folder."""
+    from importlib.metadata import distributions
+
+    installed = [*distributions(path=[folder])]
+    name = re.sub("[-_.]+", "_", top).lower()
+    # A distribution has the package's name as a rule, and else lists its files.
+    installed.sort(key=lambda one: re.sub("[-_.]+", "_", one.metadata["Name"] or "").lower() != name)
+    for distribution in installed:
+        files = distribution.read_text("RECORD") or ""
+        if f"\n{top}/" in f"\n{files}" or f"\n{top}.py," in f"\n{files}":
+            return f"{distribution.metadata['Name']} {distribution.version} {sha256(files.encode())}"
+    return ""

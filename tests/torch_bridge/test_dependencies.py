@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from nbcache.torch_bridge import environment
 from support.front_door import Environ, RunPython
+from support.torch_versions import HAS_TRACES
 
 pytestmark = pytest.mark.compile
 
@@ -213,6 +215,101 @@ def test_a_fault_of_ours_leaves_a_kernel_to_plain_torch_which_hits_in_its_own_fo
     (notice,) = found["notices"]
     assert notice.endswith("[plain-torch]") and ("ours" in notice or "dispatcher prints" in notice)
     assert files(isolated["NBCACHE_DIR"]) == stored
+
+
+def install(folder: Path, name: str, source: str, version: str = "1.0") -> str:
+    """Install a package of one module; return code that imports it."""
+    site = folder / "lib" / "site-packages"
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    for path, text in (
+        (site / name / "__init__.py", source),
+        (site / f"{name}-{version}.dist-info" / "METADATA", f"Name: {name}\nVersion: {version}\n"),
+        (site / f"{name}-{version}.dist-info" / "RECORD", f"{name}/__init__.py,sha256={digest},\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return f"import sys\nsys.path.append({str(site)!r})\nimport {name}\n"
+
+
+QUANTIZES = """
+import torch
+from torch._inductor.decomposition import register_decomposition
+library = torch.library.Library("quantizes", "FRAGMENT")
+library.define("affine(Tensor x) -> Tensor")
+def _affine(x):
+    return x * 2
+library.impl("affine", _affine, "CompositeExplicitAutograd")
+register_decomposition([torch.ops.quantizes.affine])(_affine)
+"""
+PLAIN = "def f(x):\n    return (x @ W).sin()\n"
+ONCE = "with torch.no_grad():\n    torch.compile(f, mode='lite')(torch.ones(4, 4))"
+
+
+def test_a_decomposition_for_an_operator_that_no_graph_calls_costs_neither_hits_nor_traces(
+    run_python: RunPython, isolated: Environ, tmp_path: Path
+) -> None:
+    env = {**isolated, "NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
+    imports = install(tmp_path, "quantizes", QUANTIZES)
+    run(run_python, PLAIN, ONCE, env=env)
+
+    (outcome, reason), *_ = graphs(run(run_python, imports + PLAIN, ONCE, env=env))
+
+    assert outcome == "hit" and (reason.startswith("not traced") or not HAS_TRACES)
+
+
+def test_a_decomposition_counts_for_the_graphs_that_call_its_operator(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    calls = "def f(x):\n    return torch.ops.quantizes.affine(x).mm(W)\n"
+    outcomes = []
+    for source in (QUANTIZES, QUANTIZES, QUANTIZES.replace("x * 2", "x * 3")):
+        imports = install(tmp_path, "quantizes", source)
+        outcomes.append([outcome for outcome, _ in graphs(run(run_python, imports + calls, ONCE))])
+
+    assert outcomes == [["miss"], ["hit"], ["miss"]]
+
+
+REPLACES = """
+import torch, torch._functorch.vmap
+index_select, batched = torch.index_select, torch._functorch.vmap._process_batched_inputs
+def _index_select(input, dim, index):
+    return index_select(input, dim, index) if OPTION else open("/dev/null")
+def _batched(in_dims, args, func):
+    return batched(in_dims, args, func) if OPTION else open("/dev/null")
+OPTION = 1
+torch.index_select = _index_select
+torch._functorch.vmap._process_batched_inputs = _batched
+"""
+
+
+def test_what_a_package_replaces_in_torch_and_nbcache_cannot_follow_counts_by_its_version(
+    run_python: RunPython, isolated: Environ, tmp_path: Path
+) -> None:
+    env = {**isolated, "NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
+    calls = "def f(x):\n    return torch.index_select(x, 0, torch.tensor([1])).sin()\n"
+    plain, called = [], []
+    edited = REPLACES.replace("OPTION = 1", "OPTION = 2")
+    for source, version in ((REPLACES, "1.0"), (REPLACES, "1.0"), (edited, "1.0"), (edited, "1.1")):
+        shutil.rmtree(tmp_path / "lib", ignore_errors=True)
+        imports = install(tmp_path, "replaces", source, version)
+        plain.append(graphs(run(run_python, imports + PLAIN, ONCE, env=env)))
+        called.append([outcome for outcome, _ in graphs(run(run_python, imports + calls, ONCE, env=env))])
+
+    expected = ["miss", "hit", "miss", "miss"]
+    assert [outcome for ((outcome, _),) in plain] == [outcome for (outcome,) in called] == expected
+    assert plain[1][0][1].startswith("not traced") or not HAS_TRACES
+
+
+def test_what_a_user_puts_around_such_a_function_bypasses_the_caches(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    imports = install(tmp_path, "replaces", REPLACES)
+    mine = "def mine(input, dim, index):\n    return index_select(input, dim, index) * NUMBER\n"
+    mine += "index_select, torch.index_select = torch.index_select, mine\n"
+
+    ((outcome, _),) = graphs(run(run_python, f"{imports}NUMBER = 1\n{mine}{PLAIN}", ONCE))
+
+    assert outcome == "bypass"
 
 
 OPERATOR = """

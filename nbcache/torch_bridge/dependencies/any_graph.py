@@ -10,13 +10,15 @@ from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.core.fingerprints.digests import Fingerprint
+from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings
+from nbcache.torch_bridge.dependencies.in_force import add_run_into
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.patterns import Patterns
+from nbcache.torch_bridge.dependencies.state import State, identity
 from nbcache.torch_bridge.dependencies.tables import (
     DEREGISTERED,
     OF_SHARDING,
@@ -35,10 +37,9 @@ if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["AnyGraph"]
+__all__ = ["GIVEN", "AnyGraph"]
 
-_IDS = frozenset({"_autograd_function_id"})
-"""Attributes that number things in the order in which they were made."""
+GIVEN = "decompositions that are given"
 
 
 class AnyGraph:
@@ -77,7 +78,9 @@ class AnyGraph:
         """The decompositions that AOTAutograd was given last."""
         self._generators: list[type] = []
         """Classes of torch's that write code for operators."""
-        self._empty = Fingerprint(self._known, [self._values], _IDS).digest
+        self._unfollowed: dict[int, Any] = {}
+        """Code of packages that could not be followed, by id."""
+        self._empty = self._new_state().digest
         self._here = local()
         """In `code` and `settings`, what counts for any graph, when this thread last asked for a key."""
         self._compiled_by: dict[str, tuple[str, str]] = {}
@@ -150,12 +153,30 @@ class AnyGraph:
         """Note each pattern that others than torch register."""
         self._patterns.follow(pattern_matcher, patches, self._ours, late=self._late)
 
-    def _for_any_graph(self) -> tuple[Fingerprint, bool]:
-        """Return the fingerprint of the code that others have put into torch, for any graph to run into.
+    def _new_state(self) -> State:
+        return State(self._known, [self._values], self._unfollowed)
 
-        With it comes whether some of that code is given graphs.
+    def of_any_graph(self) -> str | None:
+        """Return the digest of what installed packages have put into torch; empty where nothing is there.
+
+        None where code of the user is there, too, or cannot be followed.
         """
-        state = Fingerprint(self._known, [self._values], _IDS)
+        try:
+            state = None if self.off else self._for_any_graph()
+            if state is None or state.of_users or state.gets_graphs:
+                return None
+            if state.digest == self._empty:
+                return ""
+            self._add_reachable(state)
+            return state.digest
+        except Exception as error:
+            if not isinstance(error, Unknown):
+                self.fail(error)
+            return None
+
+    def _for_any_graph(self) -> State:
+        """Return the fingerprint of the code that others have put into torch, for any graph to run into."""
+        state = self._new_state()
         self._registrations.add_replaced(state)
         for name, table in all_tables():
             self._add_table(state, name, table)
@@ -165,17 +186,44 @@ class AnyGraph:
             state.note(name)
             state.add(value, f"the setting {name}")
         self._add_replaced(state)
-        return state, bool(settings or self._patterns)
+        state.gets_graphs = bool(settings or self._patterns)
+        state.of_users |= state.gets_graphs
+        return state
 
-    def _add_operator(self, state: Fingerprint, operator: Any) -> None:
+    def _add_reachable(self, state: State, decompositions: Any = None) -> None:
+        """Add what the code that was added may reach, with AOTAutograd's `decompositions`.
+
+        A graph that runs no code of others calls none of their operators.
+        """
+        if state.has_code:
+            tables = [*all_tables(), *([] if decompositions is None else [(GIVEN, decompositions)])]
+            for name, table in tables:
+                self._add_table(state, name, table, of_operators=True)
+        add_run_into(self._torch, state, self._known, passes=state.gets_graphs)
+        self._add_attributes(state)
+
+    def _of_operators(self) -> str:
+        """Return a text that changes, in this process, with entries of tables for operators of others."""
+        state = self._new_state()
+        try:
+            for name, table in all_tables():
+                self._add_table(state, name, table, of_operators=True)
+        except Unknown:
+            changes = [self._originals.changes(table) for _, table in all_tables()]
+            return str([(id(entry.key), id(entry.value)) for entries in changes for entry in entries])
+        return state.digest
+
+    def _add_operator(self, state: State, operator: Any) -> None:
         """Add what a graph calls, or what something is registered for: no kernel of it runs meanwhile."""
         if isinstance(operator, self._torch._ops.OpOverload):
             self._registrations.add(state, operator, called=False)
+        elif isinstance(operator, FunctionType):
+            state.add_code(operator)
         else:
             state.add(operator)
 
-    def _add_table(self, state: Fingerprint, name: str, table: Any) -> None:
-        """Add what others have put into one of torch's tables."""
+    def _add_table(self, state: State, name: str, table: Any, *, of_operators: bool = False) -> None:
+        """Add entries of others in one of torch's tables, for their own operators or for all the rest."""
         if not self._originals.is_noted(table):
             self._originals.note(table, late=True)
         for key, value, replaced in self._originals.changes(table):
@@ -183,11 +231,17 @@ class AnyGraph:
                 continue
             if value is ABSENT and name in DEREGISTERED:
                 continue
+            if of_operators is not self._is_others_operator(key):
+                continue
             state.note(name)
             with state.within(f"an entry of torch's {name}"):
                 self._add_operator(state, key)
                 if value is not key:
-                    state.add(value)
+                    state.add_code(value)
+
+    def _is_others_operator(self, key: Any) -> bool:
+        kinds = self._torch._ops.OperatorBase, self._torch._ops.OpOverloadPacket
+        return isinstance(key, kinds) and not self._registrations.made(key)
 
     def _is_of_import(self, table: str, key: Any, value: Any) -> bool:
         """Tell whether a module of torch's has brought an operator and what there is for it: one is new."""
@@ -208,29 +262,42 @@ class AnyGraph:
         self._originals.note(given, late=False, torchs=own)
         self._given = given
 
-    def _add_replaced(self, state: Fingerprint) -> None:
+    def _add_replaced(self, state: State) -> None:
         """Add what others have put in place of attributes of torch's that any graph may run into."""
         for owner in (*self._read, self._behind, *self._generators):
             for name, value, replaced in self._originals.changes(owner):
-                if name not in UNREACHED and (replaced or owner not in self._read or is_special(name)):
+                if name in UNREACHED or not (replaced or owner not in self._read or is_special(name)):
+                    continue
+                if package := self._of_package(owner, name, value):
+                    state.note(name)
+                    state.add_identity(package)
+                else:
                     self._add_attribute(state, owner, name, value)
         for place, function in self._replacements.found():
             state.note(place)
-            state.add(function, f"`{place}`")
+            state.add_code(function, f"`{place}`")
 
-    def _add_called(self, state: Fingerprint, methods: Collection[str]) -> None:
-        """Add what others have added to tensors, of these methods."""
+    def _of_package(self, owner: Any, name: str, value: Any) -> str:
+        """Return the identity of a package's function that is followed only where something names it."""
+        is_attribute = id(owner) in map(id, self._read) and not is_special(name)
+        return identity(self._known, value) if is_attribute else ""
+
+    def _add_called(self, state: State, methods: Collection[str], functions: Collection[str]) -> None:
+        """Add these methods and functions: what others have added to tensors, and packages have replaced."""
         tensor = self._torch.Tensor
-        for name, value, replaced in self._originals.changes(tensor) if methods else ():
-            if name in methods and not (replaced or is_special(name)):
-                self._add_attribute(state, tensor, name, value)
+        for owner in self._read:
+            for name, value, replaced in self._originals.changes(owner):
+                is_new = name in methods and owner is tensor and not (replaced or is_special(name))
+                is_called = name in methods or name in functions
+                if is_new or (is_called and replaced and self._of_package(owner, name, value)):
+                    self._add_attribute(state, owner, name, value)
 
-    def _add_attribute(self, state: Fingerprint, owner: Any, name: str, value: Any) -> None:
+    def _add_attribute(self, state: State, owner: Any, name: str, value: Any) -> None:
         name = f"{owner.__qualname__ if isinstance(owner, type) else owner.__name__}.{name}"
         state.note(name)
-        state.add(value, f"`{name}`")
+        state.add_code(value, f"`{name}`")
 
-    def _add_attributes(self, state: Fingerprint) -> None:
+    def _add_attributes(self, state: State) -> None:
         """Add what others have set in known classes and modules, where code that was added may read it."""
         added: set[tuple[int, str]] = set()
         always: list[Any] = [*self._read, self._torch.nn.Module, *handed_over()]
@@ -248,7 +315,7 @@ class AnyGraph:
             if len(added) == before:
                 return
 
-    def _others(self, state: Fingerprint, owner: Any) -> Iterator[tuple[str, Any]]:
+    def _others(self, state: State, owner: Any) -> Iterator[tuple[str, Any]]:
         """Return what others have set in a class or module, and code that was added may read."""
         torch, names = self._torch, state.reads.attributes
         if isinstance(owner, (torch._ops._Ops, torch._ops._OpNamespace)):
@@ -269,7 +336,7 @@ class AnyGraph:
         if self._originals.is_noted(owner):
             for name, value, replaced in self._originals.changes(owner):
                 unread = name in UNREACHED or not (replaced or is_special(name))
-                if state.reads.any or name in names or not unread:
+                if state.reads.any or name in names or not (unread or self._of_package(owner, name, value)):
                     yield name, value
         elif isinstance(owner, type) and self._known.has(owner):
             for name, value in vars(owner).items():

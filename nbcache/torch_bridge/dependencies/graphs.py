@@ -22,6 +22,7 @@ __all__ = [
     "memory_of",
     "methods_of",
     "modules_of",
+    "names_of",
     "operators_of",
     "parts_of",
     "shapes",
@@ -89,6 +90,12 @@ def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
     """Return the names of the methods that the graph calls."""
     nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
     return {node.target for node in nodes if node.op == "call_method"}
+
+
+def names_of(operators: Iterable[Any]) -> Collection[str]:
+    """Return the names of functions and operators, without those of overloads."""
+    names = (getattr(operator, "__name__", None) for operator in operators)
+    return {name.partition(".")[0] for name in names if isinstance(name, str)}
 
 
 def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.torch_bridge.dependencies.any_graph import AnyGraph
+from nbcache.torch_bridge.dependencies.any_graph import GIVEN, AnyGraph
 from nbcache.torch_bridge.dependencies.given import compilers
 from nbcache.torch_bridge.dependencies.graphs import (
     add_metadata,
@@ -21,6 +21,7 @@ from nbcache.torch_bridge.dependencies.graphs import (
     memory_of,
     methods_of,
     modules_of,
+    names_of,
     operators_of,
     parts_of,
     shapes,
@@ -28,7 +29,8 @@ from nbcache.torch_bridge.dependencies.graphs import (
     within,
 )
 from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
-from nbcache.torch_bridge.dependencies.in_force import add_graphs_autocast, add_run_into, flags, settings_in
+from nbcache.torch_bridge.dependencies.in_force import add_graphs_autocast, flags, settings_in
+from nbcache.torch_bridge.dependencies.state import State
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Dependencies(AnyGraph):
 
         def complete(original: Any, details: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(details, gm, inputs, *args, **kwargs)
+            self._here.is_plain = False
             if self.off:
                 return result
             try:
@@ -64,7 +67,6 @@ class Dependencies(AnyGraph):
             except Exception as error:
                 self.fail(error)
                 return result
-            self._here.found = found
             if found is not None:
                 setattr(details, _ATTRIBUTE, found)
             return result
@@ -101,23 +103,18 @@ class Dependencies(AnyGraph):
         if self.off:
             return False
         try:
-            self._here.code = self._for_any_graph()[0].digest
+            self._here.code = self._code(self._for_any_graph())
         except Unknown:
             return True
         return self._compiled_by.get(key) != self._by()
 
-    def is_plain(self) -> bool:
-        """Tell whether nobody has put code into torch, for any graph to run into."""
-        try:
-            return not self.off and self._for_any_graph()[0].digest == self._empty
-        except Exception as error:
-            if not isinstance(error, Unknown):
-                self.fail(error)
-            return False
-
     def last_is_plain(self) -> bool:
-        """Tell whether torch's key alone held all that the last graph on this thread depends on."""
-        return not self.off and getattr(self._here, "found", "") is None
+        """Return whether `of_any_graph` covers all that the last graph depends on beyond torch's key."""
+        return not self.off and getattr(self._here, "is_plain", False)
+
+    def _code(self, state: State) -> str:
+        """Return a text that changes with the code that any graph may be compiled with."""
+        return state.digest + self._of_operators()
 
     def _by(self) -> tuple[str, str]:
         """Return the code and the settings that this thread compiles with."""
@@ -131,11 +128,12 @@ class Dependencies(AnyGraph):
         `details` is what torch makes its key of. Unknown where it cannot be told.
         """
         aot_config = getattr(details, "aot_config", None)  # AOTAutograd's, for the graph that Dynamo made
-        state, passes = self._for_any_graph()
-        self._here.code = state.digest
-        self._add_given(state, aot_config)
-        self._add_called(state, methods_of(self._torch, graph))
+        state = self._for_any_graph()
+        any_graphs = state.digest
+        self._here.code = self._code(state)
+        decompositions = self._add_given(state, aot_config)
         operators = operators_of(self._torch, graph)
+        self._add_called(state, methods_of(self._torch, graph), names_of(operators))
         for operator in operators:
             if not self._registrations.made(operator):
                 self._add_operator(state, operator)
@@ -161,14 +159,14 @@ class Dependencies(AnyGraph):
                 raise Unknown("torch may compile in a float that varies")
             add_graphs_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
-            passes |= self._add_compilers(state)
+            state.gets_graphs |= self._add_compilers(state)
+        self._here.is_plain = state.digest == any_graphs and not (state.of_users or state.gets_graphs)
         if state.digest != self._empty:
-            add_run_into(self._torch, state, self._known, passes=passes)
-            self._add_attributes(state)
-            add_metadata(self._torch, state, graph, passes=passes)
+            self._add_reachable(state, decompositions)
+            add_metadata(self._torch, state, graph, passes=state.gets_graphs)
         return None if state.digest == self._empty else state.digest
 
-    def _add_inputs(self, state: Fingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
+    def _add_inputs(self, state: State, graph: Any, example_inputs: Sequence[Any]) -> None:
         """Add what others have written of the classes of tensors, and which inputs share memory."""
         torch = self._torch
         kinds: dict[type, None] = {}
@@ -185,7 +183,7 @@ class Dependencies(AnyGraph):
         for told in memory_of(torch, example_inputs):
             state.note(*told)
 
-    def _add_kind(self, state: Fingerprint, kind: type) -> None:
+    def _add_kind(self, state: State, kind: type) -> None:
         """Add a class that is not torch's, or what others have put into one that is."""
         if not self._known.made(kind):
             state.add(kind, f"the class {kind.__qualname__}")
@@ -194,12 +192,13 @@ class Dependencies(AnyGraph):
             for name, value in () if self._originals.is_noted(owner) else self._others(state, owner):
                 self._add_attribute(state, owner, name, value)
 
-    def _add_given(self, state: Fingerprint, aot_config: Any) -> None:
-        """Add what others have put into the decompositions that AOTAutograd was given."""
+    def _add_given(self, state: State, aot_config: Any) -> Any:
+        """Add what others have put into the decompositions that AOTAutograd was given, and return those."""
         given = getattr(aot_config, "decompositions", None)
         if given is not None:
             self._note_given(given)
-            self._add_table(state, "decompositions that are given", given)
+            self._add_table(state, GIVEN, given)
+        return given
 
     def _add_compilers(self, state: Fingerprint) -> bool:
         """Add what AOTAutograd was given to compile with, unless it is inductor's; tell if there was any."""

@@ -26,6 +26,7 @@ from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known, contents
 from nbcache.torch_bridge.dependencies.graphs import parts_of
+from nbcache.torch_bridge.dependencies.state import State
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -176,7 +177,7 @@ class Registrations:
         if self._before:
             self._unseen, self._before = self._replaced_before(), frozenset()
 
-    def add_replaced(self, state: Fingerprint) -> None:
+    def add_replaced(self, state: State) -> None:
         """Add what others than torch have registered for operators of torch's: any graph may run into it."""
         self._look_before()
         if self._unseen is not None:
@@ -185,7 +186,7 @@ class Registrations:
             owner = reference()
             if owner is not None and self._is_registered(owner, function):
                 state.note(what)
-                state.add(function, f"what was registered for {what}")
+                state.add_code(function, f"what was registered for {what}")
 
     def _is_registered(self, owner: Any, function: Any) -> bool:
         """Tell whether a function is still registered by its library, or for an operator by `py_impl`."""

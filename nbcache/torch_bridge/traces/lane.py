@@ -235,9 +235,9 @@ class Traces:
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:
-            if not self._dependencies.is_plain():
+            if (of_packages := self._dependencies.of_any_graph()) is None:
                 raise Untold("code of yours is part of the compiler")
-            return key_of(self._torch, frame, backend, one_graph=one_graph)
+            return key_of(self._torch, frame, backend, of_packages, one_graph=one_graph)
         except (Untold, Unknown, RecursionError) as why:
             self._refused(frame.code, why)
         except Exception as error:

@@ -44,8 +44,11 @@ _HOOKS = (
 )
 
 
-def key_of(torch: ModuleType, frame: Frame, backend: Any, *, one_graph: bool) -> str:
-    """Return the key of a frame; Untold where there is no trace of such."""
+def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, one_graph: bool) -> str:
+    """Return the key of a frame; Untold where there is no trace of such.
+
+    `of_packages` is the digest of what packages have put into torch; empty where there is nothing.
+    """
     told = [
         code_digest(frame.code),
         f"module {frame.scope.get('__name__')}",  # of functions that it makes
@@ -54,6 +57,7 @@ def key_of(torch: ModuleType, frame: Frame, backend: Any, *, one_graph: bool) ->
         *_in_force(torch),
         *_settings(),
         *_rules(torch),
+        *([of_packages] if of_packages else []),
     ]
     return sha256("\n".join(told).encode("utf-8", "surrogatepass"))
 
