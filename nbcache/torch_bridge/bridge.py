@@ -323,11 +323,12 @@ class TorchBridge:
             self._compile_for(None, self._session)
 
     def _depends(self, follow: str, module: ModuleType) -> None:
-        """Hook what torch's keys leave out; where that is impossible, nothing is stored nor served."""
+        """Hook what torch's keys leave out. Where a part is lost that is not spare, go on as plain torch."""
         if self._dependencies is None:  # torch imports this module while it is being imported itself
             self._waiting.append(partial(self._depends, follow, module))
         else:
-            self._hook(getattr(self._dependencies, follow), module, otherwise=self._not_sound)
+            otherwise = self._not_sound if follow not in Dependencies.SPARE else lambda error: None
+            self._hook(getattr(self._dependencies, follow), module, otherwise=otherwise)
 
     def _trace(self, follow: str, module: ModuleType) -> None:
         """Hook what keeps traces."""
@@ -338,11 +339,10 @@ class TorchBridge:
 
     def _not_sound(self, error: Exception) -> str | None:
         """Go on as plain torch: what graphs depend on cannot be told. Return what to say of it, once."""
-        if not self._sound:
+        if self._dependencies is None or not self._sound:
             return None
         self._sound, self.plain_because = False, repr(error)
-        if self._dependencies is not None:
-            self._dependencies.off = True
+        self._dependencies.off = True
         if self._session is not None:
             self._session.cache.environment = None
         self.folder.take_back()

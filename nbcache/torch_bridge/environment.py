@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -30,24 +31,20 @@ MINIMUM_TORCH = (2, 11)
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
 """Where /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
-_NOT_INSTRUCTIONS = """
-    acpi amd_ibpb amd_ibrs amd_lbr_v2 amd_ppin amd_ssbd amd_stibp aperfmperf arat arch_capabilities
-    arch_lbr arch_perfmon art avic bpext bts bus_lock_detect cat_l3 cdp_l3 constant_tsc cpb cpuid
-    cpuid_fault cqm cqm_llc cqm_mbm_local cqm_mbm_total cqm_occup_llc cr8_legacy dca debug_swap
-    decodeassists ds_cpl dtes64 dtherm epb ept ept_ad est extapic extd_apicid flexpriority flush_l1d
-    flushbyasid fsrm ht hw_pstate hwp hwp_act_window hwp_epp hwp_pkg_req hypervisor ibpb
-    ibpb_exit_to_user ibrs ibrs_enhanced ibs ida intel_ppin invpcid invpcid_single irperf kaiser lbrv
-    mba md_clear monitor nonstop_tsc nopl npt nrip_save ospke osvw overflow_recov pausefilter pbe pcid
-    pconfig pebs perfctr_core perfctr_llc perfctr_nb perfmon_v2 pfthreshold pln pti pts rdt_a
-    rep_good retpoline rsb_ctxsw skinit smx split_lock_detect ss ssbd stibp stibp_always_on succor svm
-    svm_lock tce tm tm2 tme topoext tpr_shadow tsc_adjust tsc_deadline_timer tsc_known_freq tsc_scale
-    umip user_shstk v_spec_ctrl v_vmsave_vmload vgif virt_ssbd vmcb_clean vmx vnmi vpid wdt x2apic
-    x2avic xsaveerptr xtopology zen
-"""
-"""What x86 lists beside instruction sets: abilities of the kernel and of the virtual machine.
+_INSTRUCTIONS = re.compile(
+    r"""(?x) 3dnow\w*|abm|adx|aes|amx\w*|apx\w*|avx\w*|bmi\d|cldemote|clflush|clflushopt|clwb|clzero|cmov|
+    cmpccxadd|cx16|cx8|enqcmd|f16c|fma|fma4|fpu|fsgsbase|fxsr\w*|gfni|hle|hreset|kl|lahf_lm|lwp|mmx\w*|monitor|
+    monitorx|mov\w+|mwaitx|pclmulqdq|pku|pni|popcnt|prefetch\w*|ptwrite|rao_?int|rdpid|rdrand|rdseed|rdtscp|rtm|
+    serialize|sha\w*|sm3|sm4|sse\w*|ssse3|syscall|tbm|uintr|user_?msr|vaes|vpclmulqdq|waitpkg|wbnoinvd|
+    wide_?kl|xop|xsave|xsavec|xsaveopt|xsaves"""
+)
+"""Instructions that `-march=native` lets a compiler use, as x86 lists them in /proc/cpuinfo.
 
-They change with a reboot or a move to another host, and generated code depends on none of them.
+Families count by the beginning of a name, for what is still to come. All else is an ability of the kernel or
+of the virtual machine. It changes with a reboot or a move to another host, and no code needs it.
 """
+_NEVER = frozenset({"cpuid", "evtstrm"})
+"""Words in the lists of other CPUs that name no instruction."""
 
 
 def torch_release() -> tuple[int, int]:
@@ -172,6 +169,8 @@ def _cpu_features() -> str:
         return platform.processor() or "unknown"
     for line in lines:
         label, _, value = line.partition(":")
+        if label.strip() == "flags":
+            return " ".join(sorted({*filter(_INSTRUCTIONS.fullmatch, value.split())}))
         if label.strip() in _FEATURE_LINES:
-            return " ".join(sorted(set(value.split()) - set(_NOT_INSTRUCTIONS.split())))
+            return " ".join(sorted({*value.split()} - _NEVER))
     return platform.processor() or "unknown"

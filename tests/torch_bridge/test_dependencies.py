@@ -519,6 +519,66 @@ def test_of_dynamic_sizes_those_count_that_a_graph_has_and_those_that_guards_lea
     assert run_python(SYMBOLS, having="torch").stdout == "told\n"
 
 
+DEFAULTS = """
+import torch
+from nbcache.torch_bridge.dependencies.in_force import flags
+from nbcache.torch_bridge.dependencies.keys import Dependencies
+assert [*flags(torch)] == []
+torch._C._get_nnpack_enabled = lambda: False  # as if a torch to come began so
+torch._C._get_sdp_priority_order = lambda: [4, 3, 2, 1, 0]
+Dependencies(torch, late=True)
+assert len([*flags(torch)]) == 2
+Dependencies(torch, late=False)
+assert [*flags(torch)] == []
+torch._C._get_nnpack_enabled = lambda: True
+assert [*flags(torch)] == [("_get_nnpack_enabled", True)]
+print("told")
+"""
+
+
+def test_flags_have_the_defaults_that_torch_has_at_its_import(run_python: RunPython) -> None:
+    assert run_python(DEFAULTS, having="torch").stdout == "told\n"
+
+
+NEEDED = """
+import types, torch
+from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies import originals
+originals.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
+replacements = originals.Replacements(Known([torch.__path__[0]]))
+for module in ("next_year.functions", "mpmath", "a_users"):
+    scope = {"__name__": module}
+    exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)
+    print(module, replacements._is_others_function(torch.fx, scope["f"]))
+"""
+
+
+def test_functions_of_what_torch_requires_are_not_taken_for_a_users(run_python: RunPython) -> None:
+    printed = run_python(NEEDED, having="torch").stdout.split()
+
+    assert printed == ["next_year.functions", "False", "mpmath", "False", "a_users", "True"]
+
+
+OTHERWISE = """
+import torch._inductor.graph as graph
+import torch._inductor.codegen.common as common
+for module, name in ((graph, "make_fallback"), (common, "register_backend_for_device")):
+    def moved(something_new, *args, original=getattr(module, name), **kwargs):
+        return original(something_new, *args, **kwargs)
+    setattr(module, name, moved)
+"""
+
+
+def test_where_torchs_own_entries_cannot_be_told_graphs_are_served_all_the_same(
+    run_python: RunPython,
+) -> None:
+    runs = [run(run_python, OTHERWISE + PLAIN, ONCE, load="then") for _ in range(2)]
+
+    assert [outcome for found in runs for outcome, _ in graphs(found)] == ["miss", "hit"]
+    lost = [name for name in ("follow_fallbacks", "follow_devices") if name in str(runs[0]["notices"])]
+    assert lost == ["follow_fallbacks", "follow_devices"] and "[plain-torch]" not in str(runs[0]["notices"])
+
+
 def test_what_was_compiled_ahead_of_time_is_loaded_as_ever(run_python: RunPython, tmp_path: Path) -> None:
     path = str(tmp_path / "compiled.pt")
     compiled = "torch.compile(f, mode='lite', fullgraph=True).aot_compile(((torch.ones(4, 4),), {}))"

@@ -14,7 +14,7 @@ from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.given import code_in_settings
-from nbcache.torch_bridge.dependencies.in_force import add_run_into
+from nbcache.torch_bridge.dependencies.in_force import add_run_into, read_defaults
 from nbcache.torch_bridge.dependencies.operators import Registrations
 from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.patterns import Patterns
@@ -45,6 +45,9 @@ GIVEN = "decompositions that are given"
 class AnyGraph:
     """Notes the code that others put into torch, and adds it to fingerprints."""
 
+    SPARE = frozenset({"follow_devices", "follow_fallbacks"})
+    """Hooks that tell torch's own entries from others': without them torch's count, too, and keys differ."""
+
     def __init__(
         self, torch: ModuleType, *, late: bool, on_fault: Callable[[Exception], object] = lambda error: None
     ) -> None:
@@ -60,6 +63,8 @@ class AnyGraph:
         ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__)))
         folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
         beside = os.path.join(os.path.dirname(folder), "triton")
+        if not late:
+            read_defaults(torch)
         self._torch = torch
         self._late = late
         extensions = sys.modules["typing_extensions"]  # which torch needs, and wraps functions with
@@ -223,7 +228,7 @@ class AnyGraph:
             state.add(operator)
 
     def _add_table(self, state: State, name: str, table: Any, *, of_operators: bool = False) -> None:
-        """Add entries of others in one of torch's tables, for their own operators or for all the rest."""
+        """Add entries of others in a torch table, for their own operators or for torch operators."""
         if not self._originals.is_noted(table):
             self._originals.note(table, late=True)
         for key, value, replaced in self._originals.changes(table):

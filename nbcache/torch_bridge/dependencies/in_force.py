@@ -12,7 +12,7 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
 
-__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "settings_in"]
+__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "read_defaults", "settings_in"]
 
 _FLAGS: Mapping[str, Any] = {
     "_get_cublas_allow_fp16_accumulation": False,
@@ -32,7 +32,8 @@ _FLAGS: Mapping[str, Any] = {
 }
 """Flags by which torch chooses operators while it traces, and their defaults (2.11 to 2.15).
 
-They are functions of `torch._C`. torch's keys hold none of them; those that they hold are not here.
+They are functions of `torch._C`. torch's keys hold none of them; those that they hold are not here. The
+defaults count where torch was imported before nbcache was loaded: elsewhere they are read from torch.
 """
 _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("generic", "all"): "none",
@@ -44,6 +45,8 @@ _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("mkldnn", "rnn"): "none",
 }
 """Precisions of float32 by backend and operator, likewise; torch's keys hold that of CUDA's `matmul`."""
+_defaults: dict[Any, Any] = {}
+"""Both as torch began with them in this process, once they are read."""
 _SETTINGS = (
     *("cpp_runtime_thread_count", "cuda_matmul_settings", "default_dtype"),
     *("deterministic_algorithms_settings", "inductor_config", "inductor_config_comms"),
@@ -89,18 +92,31 @@ _REGISTRIES: Mapping[str, tuple[str, ...]] = {
 """Where torch's modules and distributions look up code of others, by module."""
 
 
+def read_defaults(torch: ModuleType) -> None:
+    """Take what torch says now for its defaults: it has just been imported."""
+    _defaults.clear()
+    _defaults.update(_values(torch))
+
+
+def _values(torch: ModuleType) -> Iterator[tuple[Any, Any]]:
+    """Return flags and precisions as they are, by names, and by backend and operator."""
+    for name in _FLAGS:
+        if (ask := getattr(torch._C, name, None)) is not None:
+            yield name, ask()
+    if (ask := getattr(torch._C, "_get_fp32_precision_getter", None)) is not None:
+        for of in _PRECISIONS:
+            yield of, ask(*of)
+
+
 def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
     """Return the flags that are not what torch begins with, each with its name."""
-    for name, default in _FLAGS.items():
-        ask = getattr(torch._C, name, None)
-        if ask is not None and (value := ask()) != default:
-            yield name, value
-    if (ask := getattr(torch._C, "_get_fp32_precision_getter", None)) is not None:
-        for of, usual in _PRECISIONS.items():
-            if (value := ask(*of)) != usual:
-                yield "precision of " + " ".join(of), value
-        if (value := ask("mkldnn", "matmul")) not in ("none", "ieee", ask("cuda", "matmul")):
-            yield "precision of mkldnn matmul", value
+    defaults = _defaults or {**_FLAGS, **_PRECISIONS}
+    for name, value in _values(torch):
+        if value != defaults.get(name):
+            yield name if isinstance(name, str) else "precision of " + " ".join(name), value
+    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if ask and (value := ask("mkldnn", "matmul")) not in ("none", "ieee", ask("cuda", "matmul")):
+        yield "precision of mkldnn matmul", value
     if not torch.backends.mha.get_fastpath_enabled():
         yield "torch.backends.mha", "off"
     einsum = torch.backends.opt_einsum

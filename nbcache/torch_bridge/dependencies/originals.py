@@ -8,9 +8,11 @@ well as what is not torch's code among it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from importlib.metadata import PackageNotFoundError, requires
 from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -52,8 +54,8 @@ _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that others may set to another value."""
 _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
 """Types whose values cannot be called."""
-_NEEDED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
-"""Packages that torch imports functions from."""
+_USED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
+"""Packages that torch imports functions from; its metadata name more."""
 
 
 class Change(NamedTuple):
@@ -235,7 +237,7 @@ class Replacements:
                 return False
         elif in_class and (self._known.writes(owner, function) or self._is_torchs_text(function)):
             return False
-        return (function.__module__ or "").partition(".")[0] not in _NEEDED
+        return (function.__module__ or "").partition(".")[0] not in _requirements()
 
     def _is_torchs_text(self, function: FunctionType) -> bool:
         """Tell whether torch may have made a function of a text, some outside of modules."""
@@ -249,7 +251,18 @@ class Replacements:
         if not isinstance(module, str) or module.startswith("unittest."):
             return True
         package = module.partition(".")[0]
-        return package not in _NEEDED and not self._known.has_module(package)
+        return package not in _requirements() and not self._known.has_module(package)
+
+
+@cache
+def _requirements() -> Collection[str]:
+    """Return the packages that torch imports functions from: those that it requires, and some others."""
+    try:
+        required = requires("torch") or []
+    except PackageNotFoundError:
+        required = []
+    names = (re.match(r"[\w.-]*", line) for line in required)
+    return _USED | {name[0].lower().replace("-", "_") for name in names if name is not None}
 
 
 def _are_same(held: Collection[Any], before: Sequence[Any]) -> bool:

@@ -21,6 +21,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
 from nbcache.kernel.prewarming import Steps
+from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import (
     is_restoring_only,
     last_break,
@@ -110,7 +111,7 @@ class Traces:
         self._serving = serving
         self._dependencies = dependencies
         self._here = threading.local()
-        self._tested = str(torch.__version__).partition("+")[0] in TESTED
+        self._tested = torch_release() in TESTED
         self._off = False
         self._reruns = Reruns(session)
         self._drawn = random.SystemRandom().random()  # not from the user's stream

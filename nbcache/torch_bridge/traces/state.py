@@ -20,8 +20,8 @@ from nbcache.torch_bridge.unnoticed import is_read
 
 __all__ = ["TESTED", "is_dynamic", "key_of", "options_of"]
 
-TESTED = ("2.13.0", "2.15.0")
-"""The versions of torch that this was tested with, for those alone there are traces."""
+TESTED = ((2, 13), (2, 15))
+"""The minor releases of torch that this was tested with, for those alone there are traces."""
 _CONFIGS = (
     *("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"),
     *("torch.compiler.config", "torch.fx.experimental._config"),
