@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from nbcache.core.threads import start_thread
+
 __all__ = ["BackgroundProcess", "Pause", "Prewarming", "Slice", "SliceTime", "Steps"]
+
+
+_PAUSE_SECONDS = 0.05
+"""How often a process that holds a lock is looked at, to be stopped once it holds none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,18 @@ class BackgroundProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
+    def pause(self) -> bool:
+        """Stop the process; return False, and let it run on, where it holds a lock.
+
+        The cell, or another kernel, would wait for a lock of a stopped process.
+        """
+        self.send(signal.SIGSTOP)
+        with contextlib.suppress(OSError), open("/proc/locks") as locks:
+            if any(line.split()[4] == str(self._process.pid) for line in locks):
+                self.send(signal.SIGCONT)
+                return False
+        return True
+
     def end(self, seconds: float) -> None:
         """Have the process store what it has finished and end; wait for it for `seconds` at most."""
         self.send(signal.SIGTERM)
@@ -107,16 +125,27 @@ class Prewarming:
         """Stop the background process until the next step: a cell needs the processor."""
         with self._lock:
             self._cell_runs = True
-            if self._background is not None:
-                self._background.send(signal.SIGSTOP)
+            if self._background is None or self._background.exit_status() is not None:
+                return
+        if not self._pause():
+            start_thread(self._pause_later, "pausing")
+
+    def _pause(self) -> bool:
+        """Stop the background process while a cell runs; return whether there is no more to do."""
+        with self._lock:
+            return not self._cell_runs or self._background is None or self._background.pause()
+
+    def _pause_later(self) -> None:
+        while not self._pause():
+            time.sleep(_PAUSE_SECONDS)
 
     def start_background(self, command: Sequence[str], environ: Mapping[str, str]) -> BackgroundProcess:
         """Start the process that works between cells; OSError where that fails."""
         process = BackgroundProcess(command, environ)
         with self._lock:
             self._background = process
-            if self._cell_runs:  # it began on another thread meanwhile
-                process.send(signal.SIGSTOP)
+        if not self._pause():  # a cell began on another thread meanwhile
+            start_thread(self._pause_later, "pausing")
         return process
 
     def step(self) -> Pause | None:

@@ -21,6 +21,7 @@ from nbcache.torch_bridge import TorchBridge
 _POLITE = 19
 """How much this process gives way (`nice`)."""
 _FLUSH_SECONDS = 60.0
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _end_with(parent: int) -> None:
@@ -31,6 +32,8 @@ def _end_with(parent: int) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)  # what is finished is being stored
     raise SystemExit(1)
 
 
@@ -39,7 +42,7 @@ def main(device: str) -> None:
 
     Either way, the store keeps all graphs that were finished.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, _interrupt)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_POLITE)

@@ -2,12 +2,17 @@
 
 import asyncio
 import gc
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nbcache.kernel.prewarming import Pause, Prewarming, Slice, Steps
+from nbcache.kernel.prewarming import BackgroundProcess, Pause, Prewarming, Slice, Steps
 from nbcache.torch_bridge.gc_pause import HeapAside, paused
 from nbcache.ui.ipython.idle import IdleTime
 
@@ -177,3 +182,34 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+
+
+HOLDS_A_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.readline()
+print("released", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_background_process_is_not_stopped_while_it_holds_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that needs the lock would wait for ever."""
+    popen = partial(subprocess.Popen, bufsize=0)
+    piped: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": None}
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen(command, **(options | piped)))
+    background = BackgroundProcess([sys.executable, "-c", HOLDS_A_LOCK, str(tmp_path / "lock")], os.environ)
+    process = background._process
+    assert process.stdin is not None and process.stdout is not None
+    with process:
+        assert process.stdout.readline() == b"held\n"
+        assert not background.pause()
+        process.stdin.write(b"\n")
+        assert process.stdout.readline() == b"released\n"
+        assert background.pause()
+        background.end(60)
+        assert background.exit_status() is not None
