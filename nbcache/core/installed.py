@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from functools import lru_cache
+import time
+from functools import cache, lru_cache
 
 from nbcache.core.key import sha256
 
-__all__ = ["is_installed", "module_of_stdlib", "version_of"]
+__all__ = ["is_installed", "module_of_stdlib", "package_of", "version_of"]
 
+_MARGIN_SECONDS = 1.0
+"""Within so long after its start, a process imports no package that is replaced meanwhile."""
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _PLACE = re.compile(r"(?P<folder>.*/(?:site|dist)-packages)/(?P<top>[^/]+)")
 """A path of an installed file: the folder of packages, and the name of the package or module there."""
@@ -35,12 +39,33 @@ def version_of(file: str) -> str:
     The digests are those of the file, and of the list of the distribution's files with theirs.
     """
     place = _PLACE.match(file)
+    # A file that was written later may not be the one that was imported.
+    if place and os.path.exists(file) and os.stat(file).st_mtime > _began() + _MARGIN_SECONDS:
+        return ""
     version = _distribution(place["folder"], place["top"].removesuffix(".py")) if place else ""
     try:
         status = os.stat(file)
         return version and f"{version} {_digest(file, status.st_mtime_ns, status.st_size)}"
     except OSError:
         return ""
+
+
+def package_of(file: str) -> str:
+    """Return the name of the installed package or module that a file belongs to; empty for others."""
+    place = _PLACE.match(file)
+    return place["top"].removesuffix(".py") if place else ""
+
+
+@cache
+def _began() -> float:
+    """Return the time (Unix seconds) at which this process began; infinity where the system can't tell."""
+    try:
+        with open("/proc/self/stat") as stat:
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return math.inf
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 @lru_cache(maxsize=1024)

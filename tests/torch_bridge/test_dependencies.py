@@ -312,6 +312,38 @@ def test_what_a_user_puts_around_such_a_function_bypasses_the_caches(
     assert outcome == "bypass"
 
 
+DECORATES = """
+import functools
+OPTION = 1
+REGISTRY = {}
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        return function(x) if OPTION else open("/dev/null")
+    return wrapper
+def dispatch(x):
+    return REGISTRY["f"](x) if OPTION else open("/dev/null")
+"""
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        "@decorates.decorated\ndef mine(x): return x * 2\ntorch.Tensor.sigmoid = mine\n",
+        "decorates.REGISTRY['f'] = lambda x: x * 2\ntorch.Tensor.sigmoid = decorates.dispatch\n",
+    ],
+    ids=["decorated", "registered"],
+)
+def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
+    run_python: RunPython, tmp_path: Path, mine: str
+) -> None:
+    imports = install(tmp_path, "decorates", DECORATES)
+
+    ((outcome, _),) = graphs(run(run_python, imports + mine + PLAIN, ONCE))
+
+    assert outcome == "bypass"
+
+
 OPERATOR = """
 #include <Python.h>
 #include <ATen/ATen.h>

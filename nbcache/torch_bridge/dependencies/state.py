@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from types import FunctionType
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from types import CodeType, FunctionType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Rule, Unknown
 from nbcache.core.fingerprints.known_code import Known
-from nbcache.core.installed import version_of
+from nbcache.core.installed import is_installed, package_of, version_of
 
 __all__ = ["State", "identity"]
 
@@ -76,10 +77,57 @@ def identity(known: Known, value: Any) -> str:
             file = getattr(sys.modules.get(code.__module__), "__file__", None) or ""
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
         version = version_of(file)
-        if not version or (is_local and not _is_global(code)):
+        if not version or (is_local and not _is_global(code)) or not _is_whole(code, file):
             return ""
         names.append(f"{code.__module__}.{code.__qualname__} {version}")
     return " ".join(names)
+
+
+def _is_whole(code: Any, file: str) -> bool:
+    """Return whether a function of the package that `file` belongs to holds and names no code of the user.
+
+    A decorator of a package returns a function of the package that holds one of the user's.
+    """
+    if not isinstance(code, FunctionType):
+        return True
+    if _names_users(code):
+        return False
+    home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
+    parts = [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values(), *vars(code).values()]
+    for cell in code.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            parts.append(cell.cell_contents)
+    return package_of(home) in (package_of(file), "torch") and not any(map(_is_users, parts))
+
+
+def _names_users(function: FunctionType) -> bool:
+    """Return whether a package's function names code of the user, or a collection that holds some."""
+    for name in _names(function.__code__):
+        part = function.__globals__.get(name)
+        parts = list(part.values()) if isinstance(part, dict) else [part]
+        if isinstance(part, (list, set, tuple)):
+            parts = [*part]
+        if any(map(_is_users, parts)):
+            return True
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_users(value: Any) -> bool:
+    """Return whether this is a function, method or class that is not installed."""
+    value = getattr(value, "__func__", value)
+    if isinstance(value, FunctionType):
+        return not is_installed(value.__code__.co_filename)
+    if not isinstance(value, type):
+        return False
+    file = getattr(sys.modules.get(value.__module__), "__file__", None)
+    return value.__module__ == "__main__" or (file is not None and not is_installed(file))
 
 
 def _is_global(code: Any) -> bool:
