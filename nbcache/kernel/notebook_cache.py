@@ -371,9 +371,13 @@ class NotebookCache:
         if pause <= 0.0:
             self._save()
         elif self._save_timer is None or not self._save_timer.is_alive():
-            self._save_timer = threading.Timer(pause, self.submit, [self._save_paced])
-            self._save_timer.daemon = True
+            self._save_timer = threading.Timer(pause, self.submit, [self._save_later])
+            self._save_timer.name, self._save_timer.daemon = "nbcache-save", True
             self._save_timer.start()
+
+    def _save_later(self) -> None:
+        self._save_timer = None
+        self._save_paced()
 
     def _save(self) -> None:
         began = time.monotonic()

@@ -25,6 +25,9 @@ _RUNS_FILES = re.compile(r"%run\b|\brun_(?:line|cell)_magic\(\s*(?:['\"]run\b|[^
 _CLOCKS_DIFFER = 0.05
 """Seconds by which a file that is written now may seem older than this process's clock says."""
 
+_MOST_NEW = 100
+"""Cells whose sources are kept until somebody asks for the digest."""
+
 
 class Program:
     """Two kernels with the same `digest` have run the same cells in the same order, on the same modules.
@@ -35,7 +38,7 @@ class Program:
     def __init__(self) -> None:
         self._told = hashlib.sha256()
         self._new: list[str] = []
-        """Cells that are not told yet: most kernels never ask for the digest."""
+        """Sources that the digest does not hold yet: most kernels never ask for it."""
         self._present: dict[str, str] = {}
         """By cell, the digest of its source when it ran last."""
         self._runs_files = False
@@ -46,6 +49,8 @@ class Program:
     def note_cell(self, source: str, name: str | None = None) -> None:
         """Note a cell that begins; `name` tells it from other cells, whatever its source is."""
         self._new.append(source)
+        if len(self._new) > _MOST_NEW:
+            self._take_in()
         digest = Cell.of(source.encode(errors="replace").decode(), None).digest
         self._present[name or digest] = digest
 
@@ -59,11 +64,7 @@ class Program:
         That is so where a module's file has changed since nbcache was loaded, or a cell runs a file. Modules
         in the folder `generated` don't count.
         """
-        while self._new:
-            source = self._new.pop(0)
-            if not all(map(_OURS_ALONE.match, source.splitlines())):
-                self._runs_files |= bool(_RUNS_FILES.search(source))
-                self._told.update(hashlib.sha256(_meaning(source)).digest())
+        self._take_in()
         if self._runs_files:
             return ""
         found = self._told.copy()
@@ -75,6 +76,14 @@ class Program:
                 return ""
             found.update(f"{name} {digest}\n".encode())
         return found.hexdigest()
+
+    def _take_in(self) -> None:
+        """Add the sources of new cells to the digest."""
+        while self._new:
+            source = self._new.pop(0)
+            if not all(map(_OURS_ALONE.match, source.splitlines())):
+                self._runs_files |= bool(_RUNS_FILES.search(source))
+                self._told.update(hashlib.sha256(_meaning(source)).digest())
 
     def _file(self, path: str) -> str:
         """Return the digest of a file; empty where it has changed since nbcache was loaded, or is gone."""

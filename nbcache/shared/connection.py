@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly
+from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.core.threads import Worker, renew_in_children
 from nbcache.shared.circuit_breaker import CircuitBreaker
 from nbcache.shared.timings import Timings
@@ -204,7 +204,8 @@ class Connection:
     def fails_to_write(self, error: StoreError) -> None:
         """Leave off writing, and reading only where that fails as well; for threads that nobody waits for.
 
-        A store that reads and writes something else goes on: then the one value was at fault.
+        A store that reads and writes something else goes on: then the one value was at fault. One part of a
+        store may be away while others answer, so that a value is tried again only after a pause.
         """
         if not isinstance(error, StoreFull | StoreReadOnly):
             try:
@@ -212,9 +213,10 @@ class Connection:
             except StoreError as fault:
                 self.fails(fault)
                 return
-            with suppress(StoreError):
-                self._try_to_write()
-                return
+            if not isinstance(error, StoreUnavailable):
+                with suppress(StoreError):
+                    self._try_to_write()
+                    return
         self.writing.record_failure(error)
 
     def _changed(self, error: StoreError | None) -> None:

@@ -59,6 +59,8 @@ class CacheFolder:
         """The folder that nbcache serves: the one that is given, or the user's."""
         self._chosen: str | None = None
         """The folder that the user has chosen through us."""
+        self._removed: dict[str, str] = {}
+        """Variables of the user's that `leave` has removed."""
         self._before: dict[str, str | None] = {}
         """The environment variables that were changed, and their values from before."""
         self._disowned = False
@@ -142,7 +144,10 @@ class CacheFolder:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+        for name, value in self._removed.items():
+            os.environ.setdefault(name, value)
         self._before.clear()
+        self._removed.clear()
         self._given = self._expected = self._chosen = None
 
     def leave(self) -> None:
@@ -152,9 +157,9 @@ class CacheFolder:
         """
         value = os.environ.get(FOLDER)
         if value and (folders.is_below_root(Path(value)) or folders.has_others(Path(value))):
-            del os.environ[FOLDER]
+            self._removed[FOLDER] = os.environ.pop(FOLDER)
             if os.environ.get(_TRITON_FOLDER, "").startswith(value + os.sep):
-                del os.environ[_TRITON_FOLDER]
+                self._removed[_TRITON_FOLDER] = os.environ.pop(_TRITON_FOLDER)
         if self.session is not None:
             self.default.check(self.session)
 

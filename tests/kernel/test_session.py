@@ -40,6 +40,7 @@ class Kernel:
 
     def run(self, source: str, *keys: str) -> list[Outcome]:
         """Run a cell that compiles the graphs `keys`; return their outcomes."""
+        self.session.program.note_cell(source, "one cell")
         self.session.begin_cell(Cell.of(source, 1))
         for key in keys:
             self.bridge.compile(key)

@@ -219,6 +219,7 @@ def test_profiles_of_shapes_pass_through_nbcache_also_under_an_extra_key(
 import json, torch._dynamo.config, torch.compiler.config
 torch._dynamo.config.automatic_dynamic_local_pgo = False
 torch._dynamo.config.automatic_dynamic_remote_pgo = True
+torch.compiler.config.job_id = "mine"
 """
     run = """\
 @torch.compile(backend="eager", dynamic=None)
