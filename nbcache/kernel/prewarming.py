@@ -82,6 +82,8 @@ class BackgroundProcess:
         """
         self.send(signal.SIGSTOP)
         with contextlib.suppress(OSError), open("/proc/locks") as locks:
+            stands_still = os.WSTOPPED | os.WEXITED | os.WNOWAIT
+            os.waitid(os.P_PID, self._process.pid, stands_still)
             if any(line.split()[4] == str(self._process.pid) for line in locks):
                 self.send(signal.SIGCONT)
                 return False
