@@ -241,7 +241,7 @@ class RedisStore:
 
         Of what nbcache does not write, such as a list, no bytes: every reader refuses an empty value.
         """
-        head: Any = None
+        is_strange = True
         for _ in range(_ATTEMPTS):
             (head,) = self._ask(("HGET", name, "put"))
             if head is _IN_PARTS:  # replaced by a short one
@@ -249,6 +249,7 @@ class RedisStore:
                 if value is not _IN_PARTS:
                     return self._bytes(value)
                 continue
+            is_strange = False
             if head is None:
                 return None
             put, _, count = (self._bytes(head) or b"").partition(b":")
@@ -272,7 +273,7 @@ class RedisStore:
                 parts.append(part)
             else:
                 return b"".join(parts)
-        return b"" if head is _IN_PARTS else None
+        return b"" if is_strange else None
 
     def _put_parts(self, name: str, value: bytes) -> str:
         """Write a temporary hash that is to become `name`, and return what it is called."""
