@@ -8,7 +8,7 @@ Grammar (version 1, frozen; JSON as in `nbcache.artifacts.encoding`, the content
     run     = {"cell": text, "direction": text, "environment": text, ["execution_count": integer,]
                "function": text, ["function_cell": text,] "kernel": text, "key": text, ["level": text,]
                "number": integer, "outcome": text, ["reason": text,] ["saved_seconds": seconds,]
-               "seconds": {*text: seconds}, "time": seconds}
+               "seconds": {*text: seconds}, "time": seconds, ["unfinished": true]}
 
 Each kernel writes its own entry, and no other writes that one, so nothing is lost where kernels of one
 notebook run at once. Entries of earlier kernels are made one as soon as there are many::
@@ -108,6 +108,8 @@ class Run:
     """The number of its cell, in this kernel; None where it had none."""
     function_cell: str = ""
     """Digest of the source of the cell that defines the function; empty where it comes from a module."""
+    unfinished: bool = False
+    """Whether the cell raised: the rest of its graphs may be missing from this kernel's runs."""
 
     def summary(self) -> dict[str, Any]:
         """Return what lists of runs show, as JSON values."""
@@ -180,7 +182,9 @@ def _median(runs: Sequence[Run]) -> Mapping[str, float] | None:
     return next(run.seconds for run in reversed(runs) if run.total_seconds == total)
 
 
-def run_of(graph: GraphRecord, *, time: float, kernel: str, number: int, environment: str) -> Run:
+def run_of(
+    graph: GraphRecord, *, time: float, kernel: str, number: int, environment: str, unfinished: bool = False
+) -> Run:
     """Return what the history keeps of a graph; `environment` is its digest."""
     return Run(
         time=time,
@@ -198,6 +202,7 @@ def run_of(graph: GraphRecord, *, time: float, kernel: str, number: int, environ
         reason=one_line(graph.reason or "", _LONGEST),
         execution_count=graph.cell.execution_count if graph.cell else None,
         function_cell=graph.function_cell.digest if graph.function_cell else "",
+        unfinished=unfinished,
     )
 
 
@@ -336,6 +341,7 @@ def _run_fields(run: Run) -> dict[str, Any]:
     known |= {"function_cell": run.function_cell} if run.function_cell else {}
     known |= {} if run.saved_seconds is None else {"saved_seconds": float(run.saved_seconds)}
     known |= {} if run.execution_count is None else {"execution_count": run.execution_count}
+    known |= {"unfinished": True} if run.unfinished else {}
     return known | {
         "cell": run.cell,
         "direction": run.direction.value,
@@ -369,6 +375,7 @@ def _run(fields: Fields) -> Run:
         reason=_text(fields, "reason") if fields.has("reason") else "",
         execution_count=fields.integer("execution_count") if fields.has("execution_count") else None,
         function_cell=_text(fields, "function_cell") if fields.has("function_cell") else "",
+        unfinished=fields.has("unfinished"),
     )
 
 
@@ -396,13 +403,15 @@ def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -
     """Return what the present `cells`, given by their digests, use of `manifest`.
 
     Of the graphs of a cell and function those count that the last kernel of `runs`, oldest first, had.
+    Where the cell raised there, the graphs of earlier runs count, too.
     """
     last: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         if run.cell in cells and manifest.environment.digest.startswith(run.environment):
             earlier = last.get((run.cell, run.function), [])
-            same_kernel = [other for other in earlier if other.kernel == run.kernel]
-            last[run.cell, run.function] = [*same_kernel, run]
+            if not run.unfinished:
+                earlier = [other for other in earlier if other.kernel == run.kernel]
+            last[run.cell, run.function] = [*earlier, run]
 
     def uses(graph: GraphSummary) -> bool:
         if graph.cell not in cells or (of_cell := last.get((graph.cell, graph.function))) is None:

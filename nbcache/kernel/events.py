@@ -10,6 +10,7 @@ from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Cell, Explanation
 
 __all__ = [
+    "INTERRUPTED",
     "ArtifactSeen",
     "AutogradLookup",
     "CandidateTimed",
@@ -26,6 +27,9 @@ __all__ = [
     "TraceAdopted",
     "TraceAudited",
 ]
+
+INTERRUPTED = "interrupted"
+"""The `failure` of a frame whose compile an interrupt ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from nbcache.artifacts.history import MAX_RUNS, Run, merged, run_of
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import renew_in_children
+from nbcache.kernel.events import INTERRUPTED
 from nbcache.kernel.local_cache import LocalLevel
 
 __all__ = ["History"]
@@ -51,13 +52,25 @@ class History:
             if stored is not None:
                 self._earlier, self._known = stored, None
 
-    def add(self, graphs: Iterable[GraphRecord], environment_digest: str) -> None:
-        """Take in the graphs of a cell that has just ended."""
+    def add(
+        self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
+    ) -> None:
+        """Add the graphs of a cell that has just ended; an `unfinished` cell raised.
+
+        A graph whose compile was interrupted has no run.
+        """
         now = time.time()
         with self._lock:
             for graph in graphs:
+                if graph.reason == f"not compiled: {INTERRUPTED}":
+                    continue
                 run = run_of(
-                    graph, time=now, kernel=self.kernel, number=self._number, environment=environment_digest
+                    graph,
+                    time=now,
+                    kernel=self.kernel,
+                    number=self._number,
+                    environment=environment_digest,
+                    unfinished=unfinished,
                 )
                 self._own.append(run)
                 self._number += 1

@@ -336,14 +336,16 @@ class NotebookCache:
         if os.getpid() == self._pid:
             self._worker.submit(task)
 
-    def save_manifest(self, graphs: Sequence[GraphRecord] = ()) -> None:
+    def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
         """Have the notebook's manifest and history written in the background, with the `graphs` of a cell.
+
+        An `unfinished` cell raised.
 
         And what it has used noted: while it runs, a thread that does so would take the cell's time.
         """
         environment, saves = self.environment, self._kernel.saving and self._kernel.settings.save
         if graphs and saves and environment is not None and os.getpid() == self._pid:
-            add = partial(self.history.add, graphs, environment.digest)
+            add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)
             self._kernel.attempt("keeping the history", add)
         self._submit_uses()
         self._kernel.attempt("writing the manifest", partial(self.submit, self._save_paced))

@@ -276,10 +276,10 @@ class Session:
         """Record what the running cell compiles, or nothing of it."""
         self.saving = save
 
-    def end_cell(self, name: str | None = None, *, interrupted: bool = False) -> CellReport:
+    def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
         """Report on the cell that was running, and have what it made stored in the background.
 
-        `name` is what the user calls the cell. The history takes in no graph of an `interrupted` cell.
+        `name` is what the user calls the cell. An `unfinished` cell raised.
         """
         graphs = self._tracker.end_cell()
         marks = []
@@ -295,7 +295,7 @@ class Session:
         self._idle_since = self._clock()
         for hook in self.cell_ended:
             self.attempt("ending a cell", hook)
-        self.cache.save_manifest(() if interrupted else graphs)
+        self.cache.save_manifest(graphs, unfinished=unfinished)
         self.saving = True
         return report
 

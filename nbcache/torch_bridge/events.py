@@ -17,6 +17,7 @@ from nbcache.core.model import Outcome
 from nbcache.core.reports import RESUMED
 from nbcache.explain.actions import break_action
 from nbcache.kernel.events import (
+    INTERRUPTED,
     AutogradLookup,
     FrameCompiled,
     KernelTuned,
@@ -369,7 +370,7 @@ def _failure(metadata: Mapping[str, Any]) -> str | None:
     """Return why a frame could not be compiled, in one line; None where it could."""
     error = None if metadata.get("has_guarded_code") else sys.exc_info()[1]  # torch notes no interrupt
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
+        return INTERRUPTED
     return _first_line(metadata.get("fail_reason")) or (None if error is None else type(error).__name__)
 
 

@@ -92,6 +92,11 @@ def test_golden_bytes_are_read_and_written_as_ever() -> None:
     assert encode_history(NOTEBOOK, [MISS, HIT]) == GOLDEN
 
 
+def test_a_run_of_a_cell_that_raised_is_marked() -> None:
+    runs = [replace(MISS, unfinished=True), HIT]
+    assert decode_history(encode_history(NOTEBOOK, runs), NOTEBOOK) == runs
+
+
 def test_fields_that_are_not_known_are_ignored() -> None:
     assert decode_history(changed_run(novelty=1), NOTEBOOK) == [MISS, HIT]
     assert decode_history(changed(novelty=1), NOTEBOOK) == [MISS, HIT]
@@ -338,6 +343,19 @@ def test_of_a_cell_that_ran_in_several_kernels_the_last_one_counts() -> None:
     assert keys(graphs, {"now"}, first, replace(second, kernel="one")) == "abd"
     assert keys(graphs, {"now"}, first, replace(second, environment="0" * 16)) == "ad"
     assert keys(graphs, {"now"}, first, ran("old", "b", "two")) == "ad"
+
+
+def test_a_cell_that_raised_drops_no_graph_of_its_earlier_runs() -> None:
+    graphs = tuple(graph("now", key) for key in "abcd")
+    first, second, third, fourth = (
+        ran("now", "a", "one"),
+        ran("now", "b", "one"),
+        replace(ran("now", "c", "two"), unfinished=True),
+        ran("now", "d", "two"),
+    )
+    assert keys(graphs, {"now"}, first, second, third) == "abc"
+    assert keys(graphs, {"now"}, first, second, third, fourth) == "cd"  # the cell ran again, to its end
+    assert keys(graphs, {"now"}, third, first, second) == "ab"
 
 
 def test_what_a_definition_of_before_has_compiled_is_asked_for_no_longer() -> None:

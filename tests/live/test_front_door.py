@@ -906,6 +906,30 @@ print(kept())
     assert printed(notebook, 3) == "None\n"
 
 
+def test_a_cell_that_raises_drops_no_graph_of_its_earlier_runs_from_the_file(
+    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
+) -> None:
+    cell = """\
+f(x)
+if "FAILS" in os.environ:
+    raise ValueError("no luck")
+f(x.double())
+"""
+    define = "import os\n@torch.compile\ndef f(x):\n    return (x * 2).sin()"
+    snapshot = f"%nbcache snapshot {tmp_path}/model.nbcache"
+    cells = [LOAD, SET_UP, define, cell, snapshot]
+    notebook = tmp_path / "model.ipynb"
+    sources = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=sources), notebook)
+    environ = {**with_headers, "NBCACHE_NOTEBOOK": str(notebook)}
+    assert "holds 2 graphs" in shown(run_cells(cells, environ), 4)
+
+    failed = run_cells(cells, {**environ, "FAILS": "1"}, allow_errors=True)
+
+    assert "no luck" in str(errors(failed, 3)[0])
+    assert "holds 2 graphs" in shown(failed, 4)
+
+
 INTERRUPT = """\
 import torch._inductor.graph as lowering
 def interrupt(self):

@@ -177,7 +177,8 @@ class Cells:
             self.idle.begin()
         self._scope.close()
         interrupted = isinstance(result.error_in_exec, KeyboardInterrupt)
-        report = self._session.end_cell(name=chosen.name if chosen else None, interrupted=interrupted)
+        name = chosen.name if chosen else None
+        report = self._session.end_cell(name=name, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
             self._autosnapshot()
         line, self._line = self._line, None
