@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from nbcache.artifacts.types import type_of
 from nbcache.core.cpu_levels import BASELINES, LABEL
 from nbcache.core.key import Difference, diff
-from nbcache.core.model import ArtifactRef, Environment, Manifest
+from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest
 from nbcache.core.text import NOTHING, aligned, counted, one_line
 
 __all__ = [
@@ -20,10 +20,12 @@ __all__ = [
     "may_be_for_cpu",
     "scope",
     "telling",
+    "unfit_line",
 ]
 
 
 _FEATURES = "cpu.features"
+_MOST_LABELS = 4
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
@@ -80,6 +82,32 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     fits = [_fitting(manifest, here) for manifest in alike]
     found = [each for each in fits if any(type_of(ref.type).is_useful_alone for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
+
+
+def unfit_line(manifests: Sequence[Manifest], here: Environment, cells: Collection[str]) -> str:
+    """Return a line on the graphs that do not fit here, although their cells are unchanged; empty if all fit.
+
+    `cells` are the digests of the notebook's cells. Without them, the graphs of every cell count.
+    """
+    best = fitting(manifests, here)
+    fits = {_identity(graph) for graph in best.graphs} if best else set()
+    labels: dict[str, None] = {}
+    unfit = set()
+    for manifest in manifests:
+        graphs = {_identity(graph) for graph in manifest.graphs if not cells or graph.cell in cells}
+        if graphs - fits:
+            unfit |= graphs - fits
+            labels |= dict.fromkeys(one_line(each.label, _LONGEST) for each in differences(manifest, here))
+    if not unfit:
+        return ""
+    named = ", ".join([*labels][:_MOST_LABELS])
+    why = f"{named} differ{'s' * (len(labels) == 1)}" if labels else "this kernel compiles for this CPU only"
+    whose = " of unchanged cells" if cells else ""
+    return f"{counted(len(unfit), 'graph')}{whose} not restored: {why} (nbcache inspect)"
+
+
+def _identity(graph: GraphSummary) -> tuple[str, str, Direction]:
+    return graph.cell, graph.function, graph.direction
 
 
 def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:

@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from nbcache.artifacts.compatibility import baseline_for, differences, fit_lines, fitting
+from nbcache.artifacts.compatibility import (
+    baseline_for,
+    differences,
+    fit_lines,
+    fitting,
+    foreseen_differences,
+    unfit_line,
+)
 from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import (
@@ -27,6 +34,7 @@ from nbcache.core.errors import (
 from nbcache.core.files import read
 from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
+from nbcache.core.text import one_line
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
 from nbcache.explain.notebook import cells_of
@@ -201,6 +209,14 @@ class Sharing:
             raise next((error for error in problems if not isinstance(error, UntrustedSigner)), problems[0])
         self._session.cache.read_again()
         return restored
+
+    def unfit_line(self, received: Received) -> str:
+        """Return a line on the graphs of a snapshot that do not fit here, although their cells are unchanged.
+
+        It is empty where all of them fit, and before torch is imported.
+        """
+        here = self._session.environment
+        return "" if here is None else unfit_line(received.snapshot.manifests, here, self.cells)
 
     def follow(self, taken_in: Sequence[Received]) -> None:
         """Have the kernel compile for a baseline, where these can be used only so.
@@ -379,10 +395,22 @@ class Sharing:
             try:
                 manifest = self._adopt(received, environment)
                 logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
-            except (TrustError, EnvironmentMismatch) as error:  # said when the extension was loaded
+            except EnvironmentMismatch as error:
                 logger.debug("%s is not used: %s", received.name, error)
+            except TrustError as error:  # the line at load says so
+                logger.debug("%s is not used: %s", received.name, error)
+                continue
             except NbcacheError as error:  # a statement in it is of something else: it costs nobody else's
                 self._session.notice(str(error))
+                continue
+            if (line := self.unfit_line(received)) and not self._foresaw(received):
+                self._session.notice(f"{one_line(received.name)}: {line}")
+
+    def _foresaw(self, received: Received) -> bool:
+        """Return whether the line at load named what differs here: torch was not imported then."""
+        here = self._foreseen()
+        manifests = received.snapshot.manifests
+        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
 
     def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)

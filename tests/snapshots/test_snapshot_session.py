@@ -33,10 +33,11 @@ from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
+from nbcache.ui.ipython.snapshot_magics import ShareMagics
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
 from support.front_door import serving
-from support.live_kernels import HERE
+from support.live_kernels import ELSEWHERE, HERE
 from support.people import ORIGIN, Person, outcomes, unsigned
 from support.testing import FakeBridge
 
@@ -429,6 +430,40 @@ def test_a_snapshot_holds_and_announces_what_the_present_cells_use(ada: Person) 
     judge = session.judge
     assert ": 1 graph of " in arrival_line(received, HERE, Policy.STRICT, judge, sharing.cells)
     assert ": 3 graphs of " in arrival_line(received, HERE, Policy.STRICT, judge)
+    session.close()
+
+
+def test_restore_names_the_graphs_that_fit_no_more_although_their_cells_are_unchanged(
+    ada: Person, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_notebook(ada, "f(one)", "f(two)")
+    for environment, key in ((HERE, "one"), (ELSEWHERE, "two"), (ELSEWHERE, "gone")):
+        ada.environment = environment
+        session, bridge, sharing = ada.session()
+        run_cell(session, bridge, f"f({key})", key)
+        sharing.write(ada.snapshot, ORIGIN, everything=True)
+        session.close()
+    line = "1 graph of unchanged cells not restored: cpu.features differs (nbcache inspect)"
+
+    ada.environment = HERE
+    session, _, _ = ada.session()
+    magics = ShareMagics(session, lambda: str(ada.notebook), lambda: HERE)
+    magics.sharing.look()
+    assert magics.sharing.looked(10)
+    magics.restore([str(ada.snapshot)])
+    assert f"restored 1 graph, 1 artifact, of {ada.snapshot}\n  {line}\n" in capsys.readouterr().out
+    assert f"model.nbcache: {line}" in session.notices
+    session.close()
+
+    ada.environment = ELSEWHERE
+    session, _, sharing = ada.session()
+    (received,) = sharing.known()
+    sharing.restore([received])
+    assert "1 graph of unchanged cells" in sharing.unfit_line(received)
+    write_notebook(ada, "f(two)")
+    sharing.look()
+    assert sharing.looked(10)
+    assert sharing.unfit_line(received) == ""
     session.close()
 
 

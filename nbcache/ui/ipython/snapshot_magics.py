@@ -218,8 +218,11 @@ class ShareMagics:
             if manifest is None:
                 write(f"nbcache: {pending_words(received.where)}")
             else:
+                line = self._sharing.unfit_line(received)
                 graphs, artifacts = len(manifest.graphs), len(manifest.digests)
                 write(f"nbcache: {restored_words(graphs, artifacts, received.where)}")
+                if line:
+                    write(f"  {line}")
             for why, next_step in left_out(received, self._session.settings.trust, self._session.judge):
                 write(f"  {why} ({next_step})")
         used = {received.version for received, _ in restored}
