@@ -560,6 +560,10 @@ torch._C._get_nnpack_enabled = lambda: False  # as if a torch to come began so
 torch._C._get_sdp_priority_order = lambda: [4, 3, 2, 1, 0]
 Dependencies(torch, late=True)
 assert len([*flags(torch)]) == 2
+version, torch.__version__ = torch.__version__, "2.99.0"
+every = {name for name, _ in flags(torch)}  # nbcache does not know how that torch began
+assert {"_get_nnpack_enabled", "_get_cudnn_enabled", "precision of mkldnn conv"} <= every
+torch.__version__ = version
 Dependencies(torch, late=False)
 assert [*flags(torch)] == []
 torch._C._get_nnpack_enabled = lambda: True

@@ -11,6 +11,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.environment import release
 
 __all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "read_defaults", "settings_in"]
 
@@ -35,6 +36,8 @@ _FLAGS: Mapping[str, Any] = {
 They are functions of `torch._C`. torch's keys hold none of them; those that they hold are not here. The
 defaults count where torch was imported before nbcache was loaded: elsewhere they are read from torch.
 """
+_RELEASES = ((2, 11), (2, 15))
+"""The first and the last release of torch that has these defaults."""
 _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("generic", "all"): "none",
     ("cuda", "all"): "none",
@@ -109,10 +112,16 @@ def _values(torch: ModuleType) -> Iterator[tuple[Any, Any]]:
 
 
 def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Return the flags that are not what torch begins with, each with its name."""
-    defaults = _defaults or {**_FLAGS, **_PRECISIONS}
+    """Return the flags that are not what torch begins with, each with its name.
+
+    Where torch's defaults are unknown, return all flags. A key without them would also match graphs that were
+    compiled under other flags.
+    """
+    defaults = _defaults
+    if not defaults and _RELEASES[0] <= release(torch.__version__) <= _RELEASES[1]:
+        defaults = {**_FLAGS, **_PRECISIONS}
     for name, value in _values(torch):
-        if value != defaults.get(name):
+        if name not in defaults or value != defaults[name]:
             yield name if isinstance(name, str) else "precision of " + " ".join(name), value
     ask = getattr(torch._C, "_get_fp32_precision_getter", None)
     if ask and (value := ask("mkldnn", "matmul")) not in ("none", "ieee", ask("cuda", "matmul")):
