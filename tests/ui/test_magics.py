@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -412,13 +413,13 @@ def test_loading_says_that_a_cell_was_edited_since(
     load = SHELL + "\nimport time; time.sleep(0.5)"
     path = tmp_path / "model.ipynb"
     isolated["NBCACHE_NOTEBOOK"] = str(path)
-    here = environment.foreseen()
-    assert here is not None
+    foreseen = environment.foreseen()
+    assert foreseen is not None
     artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
-    ref = artifacts.put(here.digest, Artifact("inductor", "a", b"content"))
+    ref = artifacts.put(foreseen.digest, Artifact("inductor", "a", b"content"))
     cell = Cell.of("f(x)", None).digest
     graph = GraphSummary(cell, "f", Direction.INFERENCE, Outcome.MISS, "a", 15.5, (ref.digest,))
-    artifacts.save_manifest(Manifest(here, str(path), (ref,), (graph,)))
+    artifacts.save_manifest(Manifest(foreseen, str(path), (ref,), (graph,)))
 
     def loaded(*sources: str) -> str:
         nbformat.write(
@@ -433,6 +434,13 @@ def test_loading_says_that_a_cell_was_edited_since(
     assert loaded("x = 1", "f(x) + 1") == f"{here} · {edited}\n"
     path.write_text("no JSON")
     assert run_python(load, having="IPython").stdout == f"{said}\n"
+
+    manifest = artifacts.load_manifest(foreseen, str(path))
+    assert manifest is not None
+    removed = replace(graph, cell=Cell.of("f(old)", None).digest, key="b")
+    artifacts.save_manifest(replace(manifest, graphs=(graph, removed)))
+    assert run_python(load, having="IPython").stdout.startswith("nbcache: loaded · 2 graphs of model.ipynb")
+    assert loaded("x = 1", "f(x)") == f"{here} · 1 of 1 graph expected to hit · {saves}\n"
 
 
 def test_loading_says_that_what_is_stored_does_not_fit(

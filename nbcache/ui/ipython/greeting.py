@@ -6,12 +6,14 @@ import os
 import threading
 from collections.abc import Callable
 
+from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.manifests import union
 from nbcache.core.errors import NbcacheError
-from nbcache.core.model import Environment
+from nbcache.core.model import Environment, GraphSummary, Manifest
 from nbcache.core.text import DOT, counted, duration, one_line
 from nbcache.core.threads import start_thread
 from nbcache.kernel.session import Session
+from nbcache.kernel.snapshots import present_cells
 from nbcache.ui.display.plan import plan_parts
 from nbcache.ui.ipython.planning import quick_plan, stored_here
 
@@ -58,12 +60,20 @@ class Greeting:
         finally:
             self._known.set()
 
+    def _present(self, manifest: Manifest, notebook: str) -> tuple[GraphSummary, ...]:
+        """Return the graphs that the notebook's present cells use; all where they use none, or are unknown."""
+        cells = present_cells(notebook)
+        if not cells:
+            return manifest.graphs
+        runs = self._session.artifacts.history.read(notebook)
+        return asked_for(manifest, cells, runs).graphs or manifest.graphs
+
     def _find(self) -> None:
         notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
         places, unfit = stored_here(self._session, self._session.environment or self._foreseen(), notebook)
         of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
         fits = [each.manifest for each in places]
-        graphs = union(fits[0].environment, notebook, fits).graphs if fits else ()
+        graphs = self._present(union(fits[0].environment, notebook, fits), notebook) if fits else ()
         others = sum(each.graphs for each in unfit)
         count = len(graphs) or others
         said = f"{counted(count, 'graph')}{of} {'is' if count == 1 else 'are'} stored here"
