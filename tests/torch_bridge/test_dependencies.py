@@ -313,9 +313,30 @@ def test_what_a_user_puts_around_such_a_function_bypasses_the_caches(
 
 
 DECORATES = """
-import functools
+import collections, dataclasses, functools
 OPTION = 1
 REGISTRY = {}
+Pair = collections.namedtuple("Pair", "one other")
+@dataclasses.dataclass
+class Point:
+    x: int
+class Slotted:
+    __slots__ = "hook"
+class Table:
+    def __init__(self):
+        self.hooks = {}
+        self.slotted = Slotted()
+        self.others = Pair(1, Point(2))
+    def __call__(self, x):
+        for hooks in self.hooks.values():
+            for hook in hooks:
+                x = hook(x)
+        return self.slotted.hook(x) if hasattr(self.slotted, "hook") else x
+TABLE = Table()
+def outer(x):
+    return inner(x) if OPTION else open("/dev/null")
+def inner(x):
+    return TABLE(x)
 def decorated(function):
     @functools.wraps(function)
     def wrapper(x):
@@ -331,8 +352,9 @@ def dispatch(x):
     [
         "@decorates.decorated\ndef mine(x): return x * 2\ntorch.Tensor.sigmoid = mine\n",
         "decorates.REGISTRY['f'] = lambda x: x * 2\ntorch.Tensor.sigmoid = decorates.dispatch\n",
+        "decorates.TABLE.hooks['f'] = [lambda x: x * 2]\ntorch.Tensor.sigmoid = decorates.outer\n",
     ],
-    ids=["decorated", "registered"],
+    ids=["decorated", "registered", "in an object"],
 )
 def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
     run_python: RunPython, tmp_path: Path, mine: str
@@ -342,6 +364,43 @@ def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
     ((outcome, _),) = graphs(run(run_python, imports + mine + PLAIN, ONCE))
 
     assert outcome == "bypass"
+
+
+HOLDS = """
+import functools
+from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies.state import identity
+known = Known([])
+def mine(x): return x
+class Mine:
+    def __call__(self, x): return x
+table = decorates.TABLE
+for value in (decorates.dispatch, decorates.outer, decorates.Table):
+    assert identity(known, value).startswith(f"decorates.{value.__name__} "), value
+def check(value):
+    print(identity(known, value) == "", end=" ")
+for registered in ({"f": mine}, {mine: 1}, {"f": [functools.partial(mine)]}, {"f": (Mine(),)}):
+    decorates.REGISTRY.update(registered)
+    check(decorates.dispatch)
+    decorates.REGISTRY.clear()
+table.hooks["f"] = [mine]
+check(decorates.outer)
+table.hooks.clear()
+table.slotted.hook = mine
+check(decorates.outer)
+del table.slotted.hook
+decorates.Table.__call__ = mine
+check(decorates.outer)
+check(decorates.Table)
+"""
+
+
+def test_code_of_the_user_is_found_in_whatever_a_package_holds_it(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    done = run_python(install(tmp_path, "decorates", DECORATES) + HOLDS)
+
+    assert done.stdout.split() == ["True"] * 8
 
 
 OPERATOR = """

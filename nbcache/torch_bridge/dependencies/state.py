@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import CodeType, FunctionType
+from logging import Logger
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Rule, Unknown
@@ -16,6 +19,10 @@ __all__ = ["State", "identity"]
 
 _IDS = frozenset({"_autograd_function_id"})
 """Attributes that number things in the order in which they were made."""
+_MOST_VISITED = 3_000
+"""So many objects of a package are looked at for code of the user, which takes some 40 ms."""
+_PLAIN = (BuiltinFunctionType, CodeType, Logger, bool, bytes, complex, float, int, str, type(None))
+"""Types of values that hold no code of a user; a logger holds all others."""
 
 
 class State(Fingerprint):
@@ -77,39 +84,98 @@ def identity(known: Known, value: Any) -> str:
             file = getattr(sys.modules.get(code.__module__), "__file__", None) or ""
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
         version = version_of(file)
-        if not version or (is_local and not _is_global(code)) or not _is_whole(code, file):
+        if not version or (is_local and not _is_global(code)) or not _is_whole(known, code, file):
             return ""
         names.append(f"{code.__module__}.{code.__qualname__} {version}")
     return " ".join(names)
 
 
-def _is_whole(code: Any, file: str) -> bool:
-    """Return whether a function of the package that `file` belongs to holds and names no code of the user.
+def _is_whole(known: Known, code: Any, file: str) -> bool:
+    """Return whether a function or class of the package that `file` belongs to reaches no code of the user.
 
-    A decorator of a package returns a function of the package that holds one of the user's.
+    A decorator of a package returns a function of the package that holds one of the user's. A package's
+    registry holds what users put into it.
     """
-    if not isinstance(code, FunctionType):
-        return True
-    if _names_users(code):
-        return False
-    home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
-    parts = [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values(), *vars(code).values()]
-    for cell in code.__closure__ or ():
-        with suppress(ValueError):  # an empty cell
-            parts.append(cell.cell_contents)
-    return package_of(home) in (package_of(file), "torch") and not any(map(_is_users, parts))
+    if isinstance(code, FunctionType):
+        home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
+        if package_of(home) not in (package_of(file), "torch"):
+            return False
+    return not _reaches_users(known, code, package_of(file))
 
 
-def _names_users(function: FunctionType) -> bool:
-    """Return whether a package's function names code of the user, or a collection that holds some."""
-    for name in _names(function.__code__):
-        part = function.__globals__.get(name)
-        parts = list(part.values()) if isinstance(part, dict) else [part]
-        if isinstance(part, (list, set, tuple)):
-            parts = [*part]
-        if any(map(_is_users, parts)):
+def _reaches_users(known: Known, value: Any, package: str) -> bool:
+    """Return whether a package's function or class reaches code of the user.
+
+    Functions, classes and objects of the package are followed, and collections; the first ones alone, where
+    there are very many.
+    """
+    seen: dict[int, Any] = {}
+    queue = deque([value])
+    while queue and len(seen) < _MOST_VISITED:
+        value = queue.popleft()
+        if id(value) in seen or isinstance(value, _PLAIN):
+            continue
+        seen[id(value)] = value
+        if _is_users(known, value) or _is_users(known, type(value)):
             return True
+        queue += _parts(value, package)
     return False
+
+
+def _parts(value: Any, package: str) -> Iterator[Any]:
+    """Return the objects that a value refers to, and through which it may call code."""
+    if isinstance(value, FunctionType):
+        yield from (value.__defaults__, value.__kwdefaults__, vars(value))
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # an empty cell
+                yield cell.cell_contents
+        if package_of(value.__code__.co_filename) == package:
+            yield from _named(value, package)
+    elif isinstance(value, dict):
+        yield from value.keys()
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        yield from value
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield value.__func__
+    elif isinstance(value, property):
+        yield from (value.fget, value.fset)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, type):
+        if _package_of_module(value.__module__) == package:
+            yield from (dict(vars(value)), value.__bases__)
+    elif not isinstance(value, ModuleType):
+        yield from _attributes(value)
+        yield type(value)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Return what an object's attributes hold, without running code of its class."""
+    with suppress(AttributeError):
+        yield object.__getattribute__(value, "__dict__")
+    for base in type(value).__mro__:
+        for slot in vars(base).values():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it is not set
+                    yield slot.__get__(value)
+
+
+def _named(function: FunctionType, package: str) -> Iterator[Any]:
+    """Return the globals that a function names, and what it may name of the package's modules."""
+    names = {*_names(function.__code__)}
+    for name in names & function.__globals__.keys():
+        value = function.__globals__[name]
+        if not isinstance(value, ModuleType):
+            yield value
+        elif _package_of_module(value.__name__) == package:
+            yield from (vars(value)[attribute] for attribute in names & vars(value).keys())
+
+
+def _package_of_module(name: str) -> str:
+    return package_of(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -119,15 +185,27 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_users(value: Any) -> bool:
+def _is_users(known: Known, value: Any) -> bool:
     """Return whether this is a function, method or class that is not installed."""
     value = getattr(value, "__func__", value)
     if isinstance(value, FunctionType):
-        return not is_installed(value.__code__.co_filename)
+        file = value.__code__.co_filename
+        return not (is_installed(file) or known.has_file(file) or _is_generated(value))
     if not isinstance(value, type):
         return False
-    file = getattr(sys.modules.get(value.__module__), "__file__", None)
-    return value.__module__ == "__main__" or (file is not None and not is_installed(file))
+    home = getattr(sys.modules.get(value.__module__), "__file__", None)
+    if value.__module__ == "__main__":
+        return True
+    return not (home is None or is_installed(home) or known.has_file(home))
+
+
+def _is_generated(function: FunctionType) -> bool:
+    """Return whether an installed package, or a named tuple, generated a function from a string."""
+    if not function.__code__.co_filename.startswith("<"):
+        return False
+    name = str(function.__globals__.get("__name__"))
+    home = getattr(sys.modules.get(name), "__file__", None) or ""
+    return is_installed(home) or name.startswith("namedtuple_")
 
 
 def _is_global(code: Any) -> bool:
