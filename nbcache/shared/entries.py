@@ -188,22 +188,18 @@ class Entries:
 
         `changed` hears whether it was written before: others may write at the same time.
         """
-        store, swaps, puts, written = self._store, 0, 0, False
-        while puts < _PUTS:
+        store, written = self._store, False
+        for _ in range(_SWAPS if isinstance(store, Swapping) else _PUTS):
             value = store.get(slot)
             encoded = changed(value, written)
             if encoded is None:
                 break
-            swapped = None
-            if isinstance(store, Swapping) and swaps < _SWAPS:
-                swapped, swaps = store.swap(slot, value, encoded), swaps + 1
-            if swapped is None:  # who has read before may write after it, so it is read again
+            if isinstance(store, Swapping):
+                if store.swap(slot, value, encoded):
+                    return True
+            else:  # another who read the same value may write later, so read it again
                 store.put(slot, encoded)
-                puts += 1
-            if swapped is not False:
                 written = True
-            if swapped:
-                break
         return written
 
     def _others(

@@ -30,10 +30,14 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_length(value: bytes) -> None:
-    """Raise StoreError where a value is longer than is read again."""
+def check_length(value: bytes, where: str) -> None:
+    """Raise StoreError for a value that is longer than readers accept; `where` names the store."""
     if len(value) > MAX_VALUE_BYTES:
-        raise StoreError(f"a value of {len(value):,} bytes; at most {MAX_VALUE_BYTES:,} are written and read")
+        raise StoreError(
+            f"a value of {len(value):,} bytes is not written: the longest has {MAX_VALUE_BYTES:,}",
+            where=where,
+            next_step="take a snapshot into a file: %nbcache snapshot PATH",
+        )
 
 
 def is_key(name: str) -> bool:
@@ -89,8 +93,5 @@ class Store(Protocol):
 class Swapping(Protocol):
     """A store in which nobody's value is replaced unseen."""
 
-    def swap(self, key: str, before: bytes | None, value: bytes) -> bool | None:
-        """Store `value` as `put` does if `before` is there still, None for nothing; else return False.
-
-        None where it cannot tell, and nothing was stored.
-        """
+    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
+        """Store `value` as `put` does if `before` is there still, None for nothing; else return False."""

@@ -147,7 +147,7 @@ class FilesystemStore:
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all where the service can do that."""
         check_key(key)
-        check_length(value)
+        check_length(value, self.name)
         with self._errors("cannot be written to", writing=True):
             fs, root = self._opened()
             if _is_folder(fs):

@@ -26,7 +26,6 @@ OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
     "get_many": lambda store: store.get_many(["artifact/a", "artifact/b"]),
     "present": lambda store: store.present(["artifact/a", "artifact/b"]),
     "put": lambda store: store.put("artifact/a", b"one"),
-    "put in parts": lambda store: store.put("artifact/a", b"x" * 5000),
     "swap": lambda store: store.swap("artifact/new", None, b"one"),
     "delete": lambda store: store.delete("artifact/a"),
     "keys": lambda store: list(store.keys()),
@@ -34,8 +33,7 @@ OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
 
 
 def store_on(url: str, **options: float) -> contextlib.closing[RedisStore]:
-    """Return a store that splits values of more than 1,000 bytes."""
-    return closing(RedisStore(url, part_bytes=1000, **options))  # type: ignore[arg-type]
+    return closing(RedisStore(url, **options))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -209,7 +207,7 @@ def test_a_replica_is_read_and_says_that_it_cannot_be_written_to(server: RedisSe
             client.replicaof(HOST, free_port())
         assert store.get("artifact/a") == b"one"
         assert list(store.keys()) == ["artifact/a"]
-        for name in ("put", "put in parts", "swap", "delete"):
+        for name in ("put", "swap", "delete"):
             with pytest.raises(StoreReadOnly, match="replica") as caught:
                 OPERATIONS[name](store)
             assert "primary" in (caught.value.next_step or "")
@@ -228,19 +226,19 @@ def limit_memory(server: RedisServer, policy: str) -> None:
 
 def test_a_full_server_says_so_keeps_what_it_has_and_nothing_of_what_it_refused(server: RedisServer) -> None:
     limit_memory(server, "noeviction")
-    with closing(RedisStore(server.url, part_bytes=100_000)) as store:
+    with closing(RedisStore(server.url)) as store:
         store.put("artifact/a", b"a" * 150_000)
-        with pytest.raises(StoreFull, match="memory limit") as caught:
-            store.put("artifact/a", b"b" * 5_000_000)
-        assert "maxmemory" in (caught.value.next_step or "")
-        assert store.get("artifact/a") == b"a" * 150_000
-        with server.client() as client:
-            assert client.dbsize() == 1
         stored = 0
         with contextlib.suppress(StoreFull):
             for stored in range(100):
                 store.put(f"artifact/{stored}", b"c" * 90_000)
         assert 10 < stored < 30
+        with pytest.raises(StoreFull, match="memory limit") as caught:
+            store.put("artifact/b", b"c" * 90_000)
+        assert "maxmemory" in (caught.value.next_step or "")
+        assert store.get("artifact/a") == b"a" * 150_000
+        with server.client() as client:
+            assert client.dbsize() == 1 + stored
         with pytest.raises(StoreFull):
             store.swap("artifact/new", None, b"c" * 90_000)
         store.delete("artifact/a")
@@ -251,38 +249,13 @@ def test_a_full_server_says_so_keeps_what_it_has_and_nothing_of_what_it_refused(
 def test_what_a_server_evicts_is_absent_and_what_it_has_is_whole(server: RedisServer) -> None:
     limit_memory(server, "allkeys-random")
     values = {f"artifact/{number}": bytes([number]) * (50_000 + 7_000 * number) for number in range(60)}
-    with closing(RedisStore(server.url, part_bytes=60_000)) as store:
+    with closing(RedisStore(server.url)) as store:
         for key, value in values.items():
-            with contextlib.suppress(StoreFull):  # its own first parts were evicted
-                store.put(key, value)
+            store.put(key, value)
         found = store.get_many(values)
         assert 0 < len(found) < len(values)
         assert found == {key: values[key] for key in found}
         assert set(store.keys()) <= set(found)  # nothing is there that cannot be read
-
-
-def test_a_value_whose_first_parts_were_evicted_while_it_was_written_is_absent(server: RedisServer) -> None:
-    with server.client() as client, store_on(server.url) as store:
-        # As a put leaves it: the head and the first part came with the hash that is gone.
-        client.hset("nbcache:v1:artifact/a", mapping={"0123456789abcdef:1": b"x" * 1000})
-        client.hset(
-            "nbcache:v1:artifact/b",
-            mapping={"put": "0123456789abcdef:2", "0123456789abcdef:1": b"x" * 1000},
-        )
-        assert store.get_many(["artifact/a", "artifact/b"]) == {}
-        store.put("artifact/a", b"one")
-        assert store.get("artifact/a") == b"one"
-
-
-def test_what_a_writer_that_died_leaves_expires(server: RedisServer) -> None:
-    with Proxy(server.port) as proxy, store_on(proxy.url) as store, server.client() as client:
-        store.put("artifact/a", b"one")
-        proxy.cut_after = 8  # the first part is not answered, nor what is tried after it
-        with pytest.raises(StoreUnavailable):
-            store.put("artifact/a", b"x" * 100_000)
-        (left,) = client.keys("nbcache:tmp:*")
-        assert 500 < client.ttl(left) <= 600
-        assert client.get("nbcache:v1:artifact/a") == b"one"
 
 
 # --- networks and strangers -----------------------------------------------------------------------
@@ -314,18 +287,6 @@ def test_a_server_that_drips_is_waited_for_no_longer_than_the_timeout(proxy: Pro
         proxy.piece, proxy.delay = 1 << 16, 0.0
         assert store.get("artifact/a") == b"x" * 10_000
         assert store.get("artifact/b") is None
-
-
-@pytest.mark.parametrize("read", [lambda store: store.get("artifact/a"), OPERATIONS["get_many"]])
-def test_a_value_in_parts_has_one_deadline(proxy: Proxy, read: Callable[[RedisStore], object]) -> None:
-    with closing(RedisStore(proxy.url, part_bytes=1000, timeout=0.5)) as store:
-        for key in ("artifact/a", "artifact/b"):
-            store.put(key, b"x" * 30_000)
-        proxy.delay = 0.1  # each part is in time, and all of them take 3 s
-        with within(0.5), pytest.raises(StoreUnavailable, match=r"within 0\.5 s"):
-            read(store)
-        proxy.delay = 0.0
-        assert store.get("artifact/a") == b"x" * 30_000
 
 
 def test_a_distant_server_costs_one_delay_a_round_trip(proxy: Proxy) -> None:
@@ -367,7 +328,7 @@ def test_garbage_is_an_error_and_no_value(redis_server: RedisServer, scheme: str
     with Proxy(redis_server.port) as proxy:
         proxy.answer = garbage
         with store_on(f"{scheme}://{HOST}:{proxy.port}", timeout=0.05) as store:
-            for name in ("get", "get_many", "put", "put in parts", "keys"):
+            for name in ("get", "get_many", "put", "keys"):
                 with within(0.05), pytest.raises(StoreUnavailable):
                     OPERATIONS[name](store)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import ssl
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,9 +23,6 @@ from support.testing import StoreContract, store_state_machine
 
 STATE_MACHINE = settings(max_examples=20, stateful_step_count=20, deadline=None, database=None)
 
-PART = 40
-"""Bytes of a part, small enough that the state machine puts values of one part and of three."""
-
 
 def opened(url: str, **options: Any) -> Iterator[RedisStore]:
     with closing(RedisStore(url, **options)) as store:
@@ -38,12 +33,6 @@ class TestRedisStore(StoreContract):
     @pytest.fixture
     def store(self, redis_server: RedisServer) -> Iterator[Store]:
         yield from opened(redis_server.url)
-
-
-class TestRedisStoreOfValuesInParts(StoreContract):
-    @pytest.fixture
-    def store(self, redis_server: RedisServer) -> Iterator[Store]:
-        yield from opened(redis_server.url, part_bytes=5000)
 
 
 class TestRedisStoreOnASocketWithADatabaseAndAPrefix(StoreContract):
@@ -62,7 +51,7 @@ def test_a_redis_store_is_a_dictionary(redis_server: RedisServer) -> None:
     def empty() -> Store:
         with redis_server.client() as client:
             client.flushall()
-        return RedisStore(redis_server.url, part_bytes=PART)
+        return RedisStore(redis_server.url)
 
     run_state_machine_as_test(store_state_machine(empty), settings=STATE_MACHINE)
 
@@ -70,7 +59,7 @@ def test_a_redis_store_is_a_dictionary(redis_server: RedisServer) -> None:
 def test_a_redis_store_on_a_cluster_is_a_dictionary(redis_cluster: RedisCluster) -> None:
     def empty() -> Store:
         redis_cluster.flush()
-        return RedisStore(redis_cluster.url, part_bytes=PART)
+        return RedisStore(redis_cluster.url)
 
     fewer = settings(STATE_MACHINE, max_examples=8)
     run_state_machine_as_test(store_state_machine(empty), settings=fewer)
@@ -80,15 +69,24 @@ def test_a_redis_store_on_a_cluster_is_a_dictionary(redis_cluster: RedisCluster)
 
 
 def test_keys_of_redis_are_prefix_version_and_key(redis_server: RedisServer) -> None:
-    with closing(RedisStore(redis_server.url, part_bytes=4)) as store, redis_server.client() as client:
+    with closing(RedisStore(redis_server.url)) as store, redis_server.client() as client:
         store.put("artifact/a", b"one")
-        store.put("artifact/b", b"in parts")
-        assert sorted(client.keys()) == [b"nbcache:v1:artifact/a", b"nbcache:v1:artifact/b"]
         assert client.get("nbcache:v1:artifact/a") == b"one"
-        head, *parts = client.hvals("nbcache:v1:artifact/b")
-        assert head.endswith(b":2")
-        assert parts == [b"in p", b"arts"]
-        assert client.ttl("nbcache:v1:artifact/a") == client.ttl("nbcache:v1:artifact/b") == -1  # for ever
+        assert client.ttl("nbcache:v1:artifact/a") == -1  # for ever
+
+
+def test_what_an_earlier_nbcache_stored_in_parts_is_a_miss_and_replaced(redis_server: RedisServer) -> None:
+    parts = {"put": "0123456789abcdef:2", "0123456789abcdef:0": b"in p", "0123456789abcdef:1": b"arts"}
+    with closing(RedisStore(redis_server.url)) as store, redis_server.client() as client:
+        for write in (
+            lambda: store.put("artifact/a", b"one"),
+            lambda: store.swap("artifact/a", None, b"one"),
+        ):
+            client.delete("nbcache:v1:artifact/a")
+            client.hset("nbcache:v1:artifact/a", mapping=parts)
+            assert store.get("artifact/a") is None and store.present(["artifact/a"]) == set()
+            write()
+            assert store.get("artifact/a") == b"one" and store.present(["artifact/a"]) == {"artifact/a"}
 
 
 def test_stores_with_other_prefixes_and_databases_do_not_see_each_other(redis_server: RedisServer) -> None:
@@ -103,13 +101,9 @@ def test_stores_with_other_prefixes_and_databases_do_not_see_each_other(redis_se
         store.close()
 
 
-@pytest.mark.parametrize("value", [b"short", b"a value in parts"])
-def test_with_a_ttl_what_was_put_is_gone_after_it(redis_server: RedisServer, value: bytes) -> None:
-    with (
-        closing(RedisStore(f"{redis_server.url}?ttl=5000", part_bytes=8)) as store,
-        redis_server.client() as client,
-    ):
-        store.put("artifact/a", value)
+def test_with_a_ttl_what_was_put_is_gone_after_it(redis_server: RedisServer) -> None:
+    with closing(RedisStore(f"{redis_server.url}?ttl=5000")) as store, redis_server.client() as client:
+        store.put("artifact/a", b"one")
         assert 4900 < client.ttl("nbcache:v1:artifact/a") <= 5000
         client.pexpire("nbcache:v1:artifact/a", 1)  # as if 5000 s had passed
         wait_until(lambda: store.get("artifact/a") is None, "the value has expired")
@@ -127,84 +121,15 @@ def test_what_is_not_ours_is_neither_listed_nor_read(redis_server: RedisServer) 
             store.keys("artifact")
 
 
-def test_nothing_of_a_replaced_or_deleted_value_is_left(redis_cluster: RedisCluster) -> None:
-    with closing(RedisStore(redis_cluster.url, part_bytes=4)) as store:
-        for value in (b"in three parts", b"short", b"parts again", b"parts once more"):
-            store.put("artifact/a", value)
-            assert store.get("artifact/a") == value
-            assert sum(node.client().dbsize() for node in redis_cluster.nodes) == 1
-        store.delete("artifact/a")
-        assert sum(node.client().dbsize() for node in redis_cluster.nodes) == 0
-
-
-def test_readers_see_one_put_or_another_and_never_a_mixture(redis_server: RedisServer) -> None:
-    values = [bytes([65 + number]) * length for number, length in enumerate((900, 1000, 10, 550))]
-    ends = threading.Event()
-
-    def write(seed: int) -> None:
-        choose = random.Random(seed)
-        with closing(RedisStore(redis_server.url, part_bytes=100)) as store:
-            while not ends.is_set():
-                store.put("artifact/a", choose.choice(values))
-
-    with closing(RedisStore(redis_server.url, part_bytes=100)) as store:
-        store.put("artifact/a", values[0])
-        writers = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
-        for writer in writers:
-            writer.start()
-        try:
-            seen = [store.get("artifact/a") for _ in range(150)]
-        finally:
-            ends.set()
-            for writer in writers:
-                writer.join()
-    assert set(seen) <= {*values, None}  # None: it was replaced each time that it was read
-    assert len(set(seen)) > 1
-
-
-def test_a_value_of_more_than_64_mb_is_kept_in_parts(redis_server: RedisServer) -> None:
-    value = random.Random(0).randbytes(1 << 20) * 65
-    with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
-        store.put("artifact/a", value)
-        assert client.type("nbcache:v1:artifact/a") == b"hash"
-        assert store.get("artifact/a") == value
-        store.put("artifact/a", value[: 64 * 1024**2])
-        assert client.type("nbcache:v1:artifact/a") == b"string"
-
-
-@pytest.mark.parametrize(
-    ("head", "parts"),
-    [
-        ("x:999999999", 3),
-        ("x:1025", 1025),
-        ("x:3", 3),
-        ("x:1", 2),
-    ],
-    ids=["so many parts", "more than are written", "longer than is written", "longer than is left"],
-)
-def test_what_nobody_has_written_with_nbcache_is_absent_and_not_read(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, head: str, parts: int
-) -> None:
-    monkeypatch.setattr("nbcache.stores.redis.store.MAX_VALUE_BYTES", 2_000_000)
-    with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
-        store.put("artifact/b", b"one")
-        part = bytes(3_000_000 // min(parts, 3) if parts < 1000 else 1)
-        fields = {f"x:{number}": part for number in range(parts)}
-        client.hset("nbcache:v1:artifact/a", mapping={"put": head, **fields})
-        if parts == 2:
-            store.put("artifact/b", bytes(1_500_000))
-        before = client.info("stats")["total_net_output_bytes"]
-        assert store.get_many(["artifact/b", "artifact/a"]).keys() == {"artifact/b"}
-        sent = client.info("stats")["total_net_output_bytes"] - before
-        assert sent < (1_600_000 if parts == 2 else 100_000)
-
-
 def test_what_is_too_long_is_not_written(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nbcache.stores.base.MAX_VALUE_BYTES", 1000)
     with closing(RedisStore(redis_server.url)) as store:
         store.put("artifact/a", bytes(1000))
-        with pytest.raises(StoreError, match="1,001 bytes"):
-            store.put("artifact/a", bytes(1001))
+        for write in (store.put, lambda key, value: store.swap(key, None, value)):
+            with pytest.raises(StoreError, match=r"of 1,001 bytes.* has 1,000") as caught:
+                write("artifact/a", bytes(1001))
+            assert caught.value.where == store.name
+            assert "snapshot into a file" in (caught.value.next_step or "")
 
 
 def test_no_more_is_received_than_a_value_may_have(
@@ -229,17 +154,13 @@ def test_no_more_is_received_than_a_value_may_have(
 # --- round trips ----------------------------------------------------------------------------------
 
 
-def test_get_many_is_one_round_trip_and_parts_are_one_each(redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as proxy, closing(RedisStore(proxy.url, part_bytes=100)) as store:
+def test_get_many_is_one_round_trip(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port) as proxy, closing(RedisStore(proxy.url)) as store:
         for number in range(50):
             store.put(f"artifact/{number}", b"one")
         before = proxy.round_trips
         assert len(store.get_many(f"artifact/{number}" for number in range(60))) == 50
         assert proxy.round_trips - before == 1
-        store.put("artifact/0", b"x" * 250)
-        before = proxy.round_trips
-        store.get("artifact/0")
-        assert proxy.round_trips - before == 1 + 1 + 1 + 3  # it is found out, its head, lengths, and parts
         assert proxy.connections == 1
 
 
@@ -268,16 +189,10 @@ def slot_of(cluster: RedisCluster, key: str) -> int:
         return int(client.cluster("keyslot", f"nbcache:v1:{key}"))
 
 
-def test_a_value_and_what_becomes_it_are_in_one_slot(redis_cluster: RedisCluster) -> None:
-    with redis_cluster.nodes[0].client() as client:
-        temporary = "nbcache:tmp:0123456789abcdef:{nbcache:v1:artifact/a}"
-        assert client.cluster("keyslot", temporary) == slot_of(redis_cluster, "artifact/a")
-
-
 @pytest.mark.parametrize("done", [True, False], ids=["moved", "moving"])
 def test_a_key_is_found_and_written_while_its_slot_moves(redis_cluster: RedisCluster, done: bool) -> None:
-    values = {"artifact/short": b"one", "artifact/long": b"x" * 250}
-    with closing(RedisStore(redis_cluster.url, part_bytes=100)) as store:
+    values = {"artifact/a": b"one", "artifact/b": b"two"}
+    with closing(RedisStore(redis_cluster.url)) as store:
         for key, value in values.items():
             store.put(key, value)
         slots = [slot_of(redis_cluster, key) for key in values]
@@ -289,8 +204,10 @@ def test_a_key_is_found_and_written_while_its_slot_moves(redis_cluster: RedisClu
         try:
             assert store.get_many(values) == values
             assert sorted(store.keys()) == sorted(values)
-            store.put("artifact/short", b"y" * 250)
-            assert store.get("artifact/short") == b"y" * 250
+            assert store.present(values) == values.keys()
+            store.put("artifact/a", b"three")
+            assert store.get("artifact/a") == b"three"
+            assert store.swap("artifact/b", b"two", b"four")
         finally:
             for slot, source, target in moves:
                 redis_cluster.end_move(slot, source, target)
@@ -324,7 +241,7 @@ def test_one_server_that_is_addressed_as_a_cluster_is_told_apart(redis_server: R
 
 
 def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: RedisServer) -> None:
-    rights = "GET SET DEL EXPIRE PERSIST HSET HGET HLEN HSTRLEN RENAME SCAN".lower().split()
+    rights = "GET SET DEL TYPE EXPIRE SCAN EVALSHA SCRIPT|LOAD".lower().split()
     with redis_server.client() as client:
         client.acl_setuser(
             "a:b",
@@ -336,11 +253,13 @@ def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: 
         client.acl_log_reset()
         try:
             url = f"redis://a%3Ab:p%40ss%2Fw%3Ard%25@{HOST}:{redis_server.port}/0"
-            with closing(RedisStore(f"{url}?ttl=100", part_bytes=4)) as store:
-                store.put("artifact/a", b"in parts")
+            with closing(RedisStore(f"{url}?ttl=100")) as store:
+                client.script_flush()
+                assert store.swap("artifact/a", None, b"two")
+                assert store.present(["artifact/a"])
                 store.put("artifact/b", b"one")
                 store.delete("artifact/b")
-                assert store.get("artifact/a") == b"in parts"
+                assert store.get("artifact/a") == b"two"
                 assert list(store.keys()) == ["artifact/a"]
             assert client.acl_log() == []  # nor does connecting try anything else
             with closing(RedisStore(f"{url}?prefix=other")) as store:
@@ -547,44 +466,18 @@ def test_a_value_is_swapped_if_it_is_still_the_one_that_was_read(
     request: pytest.FixtureRequest, place: str, ttl: str
 ) -> None:
     server = request.getfixturevalue(place)
-    values = [b"", b"one", b"x" * 900, b"y" + b"x" * 899, b"x" * 3500, b"y" + b"x" * 3499]
-    with closing(RedisStore(server.url + ttl, part_bytes=1000)) as store:
+    values = [b"", b"one", b"x" * 900, b"y" + b"x" * 899]
+    with closing(RedisStore(server.url + ttl)) as store:
         for before in (None, *values):
-            for value in (b"two", b"z" * 3500):
-                store.delete("artifact/a")
-                if before is not None:
-                    store.put("artifact/a", before)
-                for wrong in (None, *values):
-                    if wrong != before:
-                        assert not store.swap("artifact/a", wrong, value)
-                        assert store.get("artifact/a") == before
-                assert store.swap("artifact/a", before, value)
-                assert store.get("artifact/a") == value
+            store.delete("artifact/a")
+            if before is not None:
+                store.put("artifact/a", before)
+            for wrong in (None, *values):
+                if wrong != before:
+                    assert not store.swap("artifact/a", wrong, b"two")
+                    assert store.get("artifact/a") == before
+            assert store.swap("artifact/a", before, b"two")
+            assert store.get("artifact/a") == b"two"
         if place == "redis_server":
             with server.client() as client:
-                assert client.keys() == [b"nbcache:v1:artifact/a"]  # nothing that was written in vain is left
                 assert (client.ttl("nbcache:v1:artifact/a") == -1) == (not ttl)
-
-
-def test_what_cannot_be_read_is_swapped_like_nothing(redis_server: RedisServer) -> None:
-    with closing(RedisStore(redis_server.url, part_bytes=1000)) as store, redis_server.client() as client:
-        for fields in ({"put": "0a:2", "0a:1": b"x"}, {"0a:0": b"x"}, {"put": "0a:2", "0a:0": b"x"}):
-            client.delete("nbcache:v1:artifact/a")
-            client.hset("nbcache:v1:artifact/a", mapping=fields)  # as eviction leaves it
-            assert store.get("artifact/a") is None
-            assert not store.swap("artifact/a", b"x", b"one")
-            assert store.swap("artifact/a", None, b"one")
-            assert store.get("artifact/a") == b"one"
-
-
-def test_a_user_who_may_run_no_scripts_is_told_to_put(redis_server: RedisServer) -> None:
-    with redis_server.client() as client:
-        client.acl_setuser("plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-eval"])
-    url = redis_server.url.replace("redis://", "redis://plain:any@")
-    with closing(RedisStore(url, part_bytes=1000)) as store, redis_server.client() as client:
-        for value in (b"one", b"x" * 3500):
-            assert store.swap("artifact/a", None, value) is None
-            assert store.get("artifact/a") is None
-        assert client.keys() == []
-        store.put("artifact/a", b"one")
-        assert store.get("artifact/a") == b"one"

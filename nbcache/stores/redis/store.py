@@ -1,58 +1,40 @@
 """A store on Redis: one server, the primary that Sentinels name, or a Cluster.
 
-Keys of Redis, below the prefix of the address (`redis_address`), `nbcache` unless given::
+Keys of Redis, below the prefix of the address (`nbcache.stores.redis.address`), `nbcache` unless given::
 
-    <prefix>:v1:<key>                         a string, the value; or a hash, a value longer than one part
-    <prefix>:tmp:<put>:{<prefix>:v1:<key>}    a hash that is being written; renamed when whole
+    <prefix>:v1:<key>    a string, the value
 
-    the hash    put          <put>:<number of parts>
-                <put>:<n>    part n, from 0
+An earlier nbcache kept a long value as a hash of parts. Such a hash, like anything that is not a string, is
+absent, and the next `put` replaces it.
 
-`<put>` is a random number of 64 bits. That the parts of a value are fields of one key, and not keys, makes
-them come and go together: committed by one RENAME, deleted by one DEL, replaced by one SET, evicted as one,
-and never left over. A reader who is between two parts when the value is replaced finds no field of its
-`<put>`, and starts again. The braces put both names into one slot of a Cluster. A temporary hash expires,
-should its writer die. (A Cluster cannot move a key of more than 512 MB to another node.)
-
-A user of Redis needs the commands GET SET DEL EXISTS EXPIRE PERSIST HSET HGET HLEN HSTRLEN RENAME SCAN, for
-`swap` also EVAL, on a Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. What leases
-and channels need is in `leases`.
+A user of Redis needs the commands GET SET DEL TYPE EXPIRE SCAN, for `swap` also EVALSHA and SCRIPT LOAD, on
+a Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. The module `leases` names what leases and
+channels need.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
-at most one connect timeout more. All that one `get` or `get_many` does has one together, and a bound on its
-bytes. A value in parts takes a round trip for each part, after one for their lengths: what has more parts
-than are written here, or is longer, is absent, and not read. Finding a host's address is not bounded: the
-system's resolver cannot be interrupted.
+at most one connect timeout more. A bound on bytes applies to all answers of one `get_many` together. Finding
+a host's address is not bounded: the system's resolver cannot be interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, TypeVar
 
-from nbcache.core.errors import StoreError, StoreFull
 from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
 from nbcache.stores.redis.faults import Faults
-from nbcache.stores.redis.scripts import MOST_PARTS, SWAP, runs_scripts
 
 __all__ = ["RedisStore"]
 
-_PART_BYTES = 64 * 1024**2
 _OVERHEAD_BYTES = 16 << 20
 """What may come beside a value: keys, lengths, other answers."""
-_TEMPORARY_SECONDS = 600
-"""How long after its last part a temporary hash is kept: its writer must be dead."""
-_ATTEMPTS = 3
-"""How often a value in parts is read again because it was replaced meanwhile; then it is absent."""
 _SCAN_COUNT = 1000
 _SCAN_BYTES = 16 << 20
 """The longest answer to one SCAN, which is about a thousandth of that."""
@@ -62,39 +44,39 @@ _MOST_NAMES, _MOST_NAME_BYTES = 1_000_000, 256 << 20
 """What a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
 _COMPARED_BYTES = 64 * 1024
 """What a server digests of a value to tell it from another as long: a script holds up all others."""
+# Writes where the value is still the one that was read. Arguments: its length, or -1 where nothing was there;
+# how many of its first bytes are digested; the digest; the seconds that the new value lives, 0 for ever; the
+# new value. Redis before 7 puts the place in the script before an error's code, which comes first here.
+_SWAP = """
+local value, length = redis.pcall('GET', KEYS[1]), -1
+if type(value) == 'string' then length = #value else value = '' end
+local beginning = string.sub(value, 1, tonumber(ARGV[2]))
+if length ~= tonumber(ARGV[1]) or redis.sha1hex(beginning) ~= ARGV[3] then return 0 end
+local answer = redis.pcall('SET', KEYS[1], ARGV[5])
+if answer.err then return {err = string.gsub(answer.err, '^@user_script: %d+: %-', '')} end
+if ARGV[4] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end
+return 1
+"""
 _T = TypeVar("_T")
-
-_IN_PARTS = object()
-"""The answer to a command for a string where there is a hash, and the other way round."""
 
 
 class RedisStore:
     """Values on a Redis server that others use too. Connects when it is first used.
 
-    `url` is as `redis_address` says; timeouts are in seconds. Raises ConfigError where the URL is not
-    understood or redis-py is not installed.
+    `nbcache.stores.redis.address` describes `url`; timeouts are in seconds. Raises ConfigError where the URL
+    is wrong or redis-py is not installed.
     """
 
     read_only = False  # whether a server is a replica shows when it is written to, and changes
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        connect_timeout: float = 0.25,
-        timeout: float = 2.0,
-        part_bytes: int = _PART_BYTES,
-    ):
+    def __init__(self, url: str, *, connect_timeout: float = 0.25, timeout: float = 2.0):
         self._address = Address.parse(url)
         self.name = self._address.name
         self._connect_timeout = connect_timeout
         self._timeout = timeout
-        self._part_bytes = part_bytes
         self._faults = Faults(self.name, self._address, timeout, connect_timeout)
         self._open: Any = None
         """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
-        self._runs_scripts: bool | None = None
-        """Whether this user may run scripts; None until that is asked."""
         self._lock = threading.Lock()
         require_redis()
         renew_in_children(self)
@@ -123,71 +105,35 @@ class RedisStore:
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return those of `keys` that are there, with their bytes.
 
-        One round trip, on a Cluster to all nodes at once; those in parts are then read one by one, until all
-        have as many bytes as one value may have: others are absent.
+        One round trip, on a Cluster to all nodes at once. StoreUnavailable where all together have more bytes
+        than one value may have.
         """
-        names = {key: self._key(key) for key in keys}
-        if not names:
-            return {}
-        found = {}
-        left = MAX_VALUE_BYTES
-        with deadline(self._timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
-            answers = self._ask(*(("GET", name) for name in names.values()))
-            for (key, name), answer in zip(names.items(), answers, strict=True):
-                value = self._joined(name, left) if answer is _IN_PARTS else self._bytes(answer)
-                if value is not None:
-                    found[key] = value
-                    left -= len(value)
-        return found
+        return self._of_each("GET", keys, bytes)
 
     def present(self, keys: Iterable[str]) -> set[str]:
         """Return those of `keys` that are there. One round trip, on a Cluster to all nodes at once."""
-        names = {key: self._key(key) for key in keys}
-        if not names:
-            return set()
-        answers = self._ask(*(("EXISTS", name) for name in names.values()))
-        if any(answer not in (0, 1) for answer in answers):
-            raise self._faults.garbled()
-        return {key for key, answer in zip(names, answers, strict=True) if answer}
+        return {key for key, kind in self._of_each("TYPE", keys, bytes).items() if kind == b"string"}
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all."""
         name, ttl = self._key(key), self._address.ttl
-        check_length(value)
-        if len(value) > self._part_bytes:
-            # In this order, a connection lost in between leaves a value that expires too soon, no worse.
-            expire = ("PERSIST", name) if ttl is None else ("EXPIRE", name, ttl)
-            renamed, _ = self._ask(("RENAME", self._put_parts(name, value), name), expire)
-            if renamed is not True:
-                raise self._faults.garbled()
-        else:
-            (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
-            if stored is not True:
-                raise self._faults.garbled()
+        check_length(value, self.name)
+        (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
+        if stored is not True:
+            raise self._faults.garbled()
 
-    def swap(self, key: str, before: bytes | None, value: bytes) -> bool | None:
-        """Store `value` if `before` is there still, or nothing where it is None; else return False.
+    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
+        """Store `value` if the key still has `before`, None for nothing; return whether it is stored.
 
-        It is told from others by its length and its beginning, which the statement of a variant is in.
-        Returns None, and nothing is stored, where this user may run no scripts.
+        The server compares length and beginning, which holds the statement of a variant.
         """
         name = self._key(key)
-        check_length(value)
-        most = min(_COMPARED_BYTES, self._part_bytes)
-        length, beginning = (-1, b"") if before is None else (len(before), before[:most])
+        check_length(value, self.name)
+        length, beginning = (-1, b"") if before is None else (len(before), before[:_COMPARED_BYTES])
         digest = hashlib.sha1(beginning, usedforsecurity=False).hexdigest()
-        compared = (length, most, digest, self._address.ttl or 0)
-        if self._runs_scripts is None:
-            self._runs_scripts = self.exchange(partial(runs_scripts, name))
-        if not self._runs_scripts:
-            return None
-        if len(value) <= self._part_bytes:
-            (swapped,) = self._ask(("EVAL", SWAP, 1, name, *compared, value))
-        else:
-            temporary = self._put_parts(name, value)
-            (swapped,) = self._ask(("EVAL", SWAP, 2, name, temporary, *compared))
-            if swapped == 0:
-                self._ask(("DEL", temporary))
+        arguments = (length, _COMPARED_BYTES, digest, self._address.ttl or 0, value)
+        # Not in a pipeline: on a Cluster, that asks a node each time which of these are keys.
+        swapped = self.exchange(lambda client: client.register_script(_SWAP)([name], arguments, client))
         if swapped not in (0, 1):
             raise self._faults.garbled()
         return bool(swapped)
@@ -229,81 +175,20 @@ class RedisStore:
                 raise
             except ConnectionError:
                 # The server was restarted, or the Sentinels name another one since: redis-py itself would try
-                # the old one again. To send a command twice does no harm; at worst a value in parts that is
-                # committed already is reported as not.
+                # the old one again. To send a command twice does no harm.
                 return send(client)
 
     def _key(self, key: str) -> str:
         return f"{self._address.prefix}:v1:{check_key(key)}"
 
-    def _joined(self, name: str, most: int) -> bytes | None:
-        """Return the value in parts under `name`, all of one put; None where it is longer than `most` too.
-
-        Of what nbcache does not write, such as a list, no bytes: every reader refuses an empty value.
-        """
-        is_strange = True
-        for _ in range(_ATTEMPTS):
-            (head,) = self._ask(("HGET", name, "put"))
-            if head is _IN_PARTS:  # replaced by a short one
-                (value,) = self._ask(("GET", name))
-                if value is not _IN_PARTS:
-                    return self._bytes(value)
-                continue
-            is_strange = False
-            if head is None:
-                return None
-            put, _, count = (self._bytes(head) or b"").partition(b":")
-            if not (count.isdigit() and len(count) < 10):
-                return b""
-            if int(count) > MOST_PARTS:
-                return None
-            fields = [b"%s:%d" % (put, number) for number in range(int(count))]
-            lengths = self._ask(*(("HSTRLEN", name, field) for field in fields)) if fields else []
-            if _IN_PARTS in lengths or 0 in lengths:
-                continue  # replaced meanwhile
-            if not all(isinstance(length, int) and length > 0 for length in lengths):
-                raise self._faults.garbled()
-            if sum(lengths) > most:
-                return None
-            parts = []
-            for field, length in zip(fields, lengths, strict=True):
-                (part,) = self._ask(("HGET", name, field))
-                if not isinstance(part, bytes) or len(part) != length:
-                    break
-                parts.append(part)
-            else:
-                return b"".join(parts)
-        return b"" if is_strange else None
-
-    def _put_parts(self, name: str, value: bytes) -> str:
-        """Write a temporary hash that is to become `name`, and return what it is called."""
-        put = secrets.token_hex(8)
-        temporary = f"{self._address.prefix}:tmp:{put}:{{{name}}}"
-        starts = range(0, len(value), self._part_bytes)
-        whole = memoryview(value)
-        head: tuple[str, ...] = ("put", f"{put}:{len(starts)}")
-        try:
-            for number, start in enumerate(starts):
-                part = whole[start : start + self._part_bytes]
-                _, length, _ = self._ask(
-                    ("HSET", temporary, *head, f"{put}:{number}", part),
-                    ("HLEN", temporary),
-                    ("EXPIRE", temporary, _TEMPORARY_SECONDS),
-                )
-                if number == 0 and length != 2:  # nothing was there that could have been evicted
-                    raise self._faults.garbled()
-                if length != number + 2:
-                    raise StoreFull(
-                        "Redis has evicted the first parts of a value before the last were there",
-                        where=self.name,
-                        next_step="raise its maxmemory",
-                    )
-                head = ()
-        except StoreFull:
-            with contextlib.suppress(StoreError):
-                self._ask(("DEL", temporary))
-            raise
-        return temporary
+    def _of_each(self, command: str, keys: Iterable[str], kind: type[_T]) -> dict[str, _T]:
+        """Return by key the answers to a command that are not None; each must be of one `kind`."""
+        names = {key: self._key(key) for key in keys}
+        answers = self._ask(*((command, name) for name in names.values())) if names else []
+        by_key = {key: answer for key, answer in zip(names, answers, strict=True) if answer is not None}
+        if not all(isinstance(answer, kind) for answer in by_key.values()):
+            raise self._faults.garbled()
+        return by_key
 
     def _scan(self, prefix: str) -> Iterator[str]:
         beginning = f"{self._address.prefix}:v1:"
@@ -373,11 +258,6 @@ class RedisStore:
         finally:
             lock.release()
 
-    def _bytes(self, answer: Any) -> bytes | None:
-        if answer is None or isinstance(answer, bytes):
-            return answer
-        raise self._faults.garbled()
-
 
 def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
     pipeline = client.pipeline(transaction=False)
@@ -389,5 +269,5 @@ def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
             # The first word is the error's code; redis-py has no class for this one.
             if str(answer).partition(" ")[0] != "WRONGTYPE":
                 raise answer
-            answers[number] = _IN_PARTS
+            answers[number] = None
     return answers
