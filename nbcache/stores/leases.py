@@ -1,8 +1,8 @@
-"""What kernels that share a store tell each other: who is at work on what, and what is new.
+"""Leases and channels: kernels that share a store see who compiles what, and hear what is new.
 
-A lease is held by one at a time and ends by itself, so that nobody waits for ever for one who died. Who holds
-it may be stopped for longer than it lasts, and then not know that it has ended: `Coordinator.holds` before a
-write, and the lease's token with what is written, keep such a one from disturbing the next.
+One kernel holds a lease at a time. The lease expires, so that no kernel waits for one that died. A kernel may
+be stopped for longer than its lease lasts, and then not know that the lease has ended. So it asks
+`Coordinator.holds` before it writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 __all__ = ["HOLDER_BYTES", "LEASE_SECONDS", "MESSAGE_BYTES", "Claim", "Coordinator", "Lease", "Listener"]
 
 HOLDER_BYTES = 16 * 1024
-"""The most that a holder says of itself."""
+"""The longest statement of a holder."""
 LEASE_SECONDS = 86_400.0
 """The longest that a lease lasts unless it is extended."""
 MESSAGE_BYTES = 64 * 1024
@@ -23,26 +23,22 @@ MESSAGE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What one holds and no other, until it ends or is released."""
+    """A lease of this kernel, until it ends or is released."""
 
     name: str
-    """What is held, a store key."""
-    token: int
-    """Greater than that of every earlier lease of this name."""
-    holder: bytes = field(repr=False)
-    """What the holder said of itself."""
+    """A store key."""
+    token: bytes = field(repr=False)
+    """Differs from the token of every other claim, and ends with the holder's statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The answer to a claim: a lease, or who has it."""
+    """The answer to a claim: a lease, or its holder's statement."""
 
     lease: Lease | None
-    """Ours, or None where another holds it."""
+    """Ours, or None where another kernel holds it."""
     holder: bytes | None
-    """What the other said of itself; None where there is none, or it ended meanwhile."""
-    remaining: float
-    """Seconds until the lease, ours or the other's, ends unless it is extended."""
+    """The other kernel's statement; None where the lease is ours, or its holder let it go meanwhile."""
 
 
 class Listener(Protocol):
@@ -65,19 +61,19 @@ class Coordinator(Protocol):
     """
 
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
-        """Take the lease `name` for `seconds`, or tell who has it, in one round trip.
+        """Take the lease `name` for `seconds`, or return its holder's statement.
 
-        After a StoreError the lease may have been taken all the same; it then ends by itself.
+        After a StoreError this kernel may have the lease all the same; it then ends by itself.
         """
 
     def extend(self, lease: Lease, seconds: float) -> bool:
-        """Have `lease` end `seconds` from now; False where it is not ours any more."""
+        """Let `lease` end `seconds` from now; return whether this kernel still holds it."""
 
     def release(self, lease: Lease) -> bool:
-        """End `lease`; False, and nothing happens, where it is not ours any more."""
+        """End `lease`; return whether this kernel still held it."""
 
     def holds(self, lease: Lease) -> bool:
-        """Return whether `lease` is ours still, as the server sees it."""
+        """Return whether this kernel holds `lease`, as the server sees it."""
 
     def announce(self, channel: str, message: bytes) -> None:
         """Have all who listen to `channel` now hear `message`, once or, where a connection is lost, twice."""

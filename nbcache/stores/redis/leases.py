@@ -1,27 +1,20 @@
 """Leases and channels on Redis, beside the values of a `RedisStore` and by its connections.
 
-Below the prefix of the address (`redis_address`)::
+Below the prefix of the address (`nbcache.stores.redis.address`)::
 
-    <prefix>:lease:<name>                      a hash, which outlives its lease by a day
-        token     of the last lease, a decimal number
-        ends      when it ends, in microseconds of the server's clock; absent where it was released
-        holder    what its holder said of itself; absent where it was released
-        nonce     a random number of 128 bits, of the claim that made it or of its release
+    <prefix>:lock:<name>                       redis-py's `Lock`: a string that expires when the lease ends
+        16 random bytes, then the holder's statement
 
     <prefix>:channel:<database>:<channel>      a channel, to which messages are published as they are
 
-Each operation on a lease is one script, and so atomic. A script that is sent again, since its answer was
-lost, finds its nonce and answers the same. Only the server's clock counts. A token is that clock's time of
-the claim, or one more than the last token where that is more: it grows even after the hash was evicted, or
-has expired. The lease is evicted with it, and whoever held it is told so. (A replica that takes over may lack
-the last claims: then two may hold a lease until the first asks.)
+Only the server's clock counts. (A replica that takes over may lack the last claims: then two kernels may hold
+a lease until the first asks.) A lease can be extended and released at the server's memory limit, though not
+claimed. Channels reach all nodes of a Cluster from any. They do not belong to a database of Redis, so its
+number is in their names.
 
-A lease can be extended and released at the server's memory limit, though not claimed. A lease is one key, so
-all this works while a Cluster moves it; channels reach all nodes of a Cluster from any. Channels do not
-belong to a database of Redis, so its number is in their names.
-
-A user of Redis needs the commands EVAL HMGET HSET HDEL PEXPIRE TIME PUBLISH SUBSCRIBE PING, on a Cluster
-also CLUSTER and COMMAND, the keys `<prefix>:*` and the channels `<prefix>:*` (`~<prefix>:* &<prefix>:*`).
+A user of Redis needs the commands GET SET DEL PEXPIRE EVALSHA SCRIPT LOAD PUBLISH SUBSCRIBE PING, on a
+Cluster also CLUSTER and COMMAND, the keys `<prefix>:*` and the channels `<prefix>:*`
+(`~<prefix>:* &<prefix>:*`).
 """
 
 from __future__ import annotations
@@ -51,56 +44,9 @@ _MOST_BYTES = 1 << 20
 """Received for one message: several short ones may come together."""
 _PAUSES = (0.1, 30.0)
 """Seconds between attempts to connect again: the first, and what they grow to."""
-
-# What all scripts begin with. `write` is for a script's first write, the one that a replica or a full server
-# refuses: it keeps the error's code in front, where Redis before 7 puts the place in the script.
-_HEAD = """
-local now = redis.call('TIME')
-now = now[1] * 1000000 + now[2]
-local token, ends, holder, nonce = unpack(redis.call('HMGET', KEYS[1], 'token', 'ends', 'holder', 'nonce'))
-local left = (tonumber(ends) or 0) - now
-local function write(...)
-  local answer = redis.pcall(...)
-  if type(answer) == 'table' and answer.err then
-    return {err = string.gsub(answer.err, '^@user_script: %d+: %-', '')}
-  end
-end
-"""
-# Arguments: nonce, microseconds, milliseconds to keep the hash, holder.
-_CLAIM = f"""{_HEAD}
-if left > 0 and nonce ~= ARGV[1] then return {{0, left, holder}} end
-if left <= 0 then
-  left = tonumber(ARGV[2])
-  token = math.max((tonumber(token) or 0) + 1, now)
-  local refused = write('HSET', KEYS[1],
-    'token', token, 'ends', now + left, 'holder', ARGV[4], 'nonce', ARGV[1])
-  if refused then return refused end
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-end
-return {{tonumber(token), left}}
-"""
-# Arguments: token, microseconds, milliseconds to keep the hash. PEXPIRE comes first since a full server does
-# not refuse it, nor what a script writes after its first write.
-_EXTEND = f"""{_HEAD}
-if token ~= ARGV[1] or left <= 0 then return 0 end
-local refused = write('PEXPIRE', KEYS[1], ARGV[3])
-if refused then return refused end
-redis.call('HSET', KEYS[1], 'ends', now + ARGV[2])
-return 1
-"""
-# Arguments: token, nonce. The hash stays, for its token.
-_RELEASE = f"""{_HEAD}
-if token ~= ARGV[1] then return 0 end
-if left > 0 then
-  local refused = write('HDEL', KEYS[1], 'ends', 'holder')
-  if refused then return refused end
-  redis.call('HSET', KEYS[1], 'nonce', ARGV[2])
-  return 1
-end
-return nonce == ARGV[2] and 1 or 0
-"""
-# Argument: token.
-_HOLDS = f"{_HEAD} return token == ARGV[1] and left > 0 and 1 or 0"
+_NONCE_BYTES = 16
+_SHORTEST_SECONDS = 0.001
+"""The unit of Redis's clock."""
 
 
 class RedisCoordinator:
@@ -118,31 +64,36 @@ class RedisCoordinator:
         return f"RedisCoordinator({self._store.name!r})"
 
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
-        """Take the lease `name` for `seconds`, or tell who has it."""
+        """Take the lease `name` for `seconds`, or return its holder's statement."""
         if len(holder) > HOLDER_BYTES:
             raise ValueError(f"a holder of {len(holder):,} bytes; the most is {HOLDER_BYTES:,}")
+        lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 
-        def answered(answer: Any) -> Claim:
-            match answer:
-                case [0, int(left), bytes(other)]:
-                    return Claim(None, other, left / 1e6)
-                case [int(token), int(left)] if token > 0:
-                    return Claim(Lease(name, token, holder), None, left / 1e6)
-            raise TypeError("no answer to a claim")
+        def claim(lock: Any) -> Claim:
+            if lock.acquire(blocking=False, token=lease.token):
+                return Claim(lease, None)
+            current = lock.redis.get(lock.name)
+            if current == lease.token:  # the answer to this claim was lost, so it was sent again
+                return Claim(lease, None)
+            if current is None:
+                return Claim(None, None)
+            if not isinstance(current, bytes) or len(current) < _NONCE_BYTES:
+                raise TypeError("no token of a lease")
+            return Claim(None, current[_NONCE_BYTES:])
 
-        return self._run(_CLAIM, answered, name, secrets.token_bytes(16), *_times(seconds), holder)
+        return self._run(claim, name, seconds=seconds)
 
     def extend(self, lease: Lease, seconds: float) -> bool:
-        """Have `lease` end `seconds` from now; False where it is not ours any more."""
-        return self._run(_EXTEND, _yes, lease.name, lease.token, *_times(seconds))
+        """Let `lease` end `seconds` from now; return whether this kernel still holds it."""
+        return self._run(lambda lock: _is_ours(lock.reacquire), lease.name, lease.token, seconds)
 
     def release(self, lease: Lease) -> bool:
-        """End `lease`; False, and nothing happens, where it is not ours any more."""
-        return self._run(_RELEASE, _yes, lease.name, lease.token, secrets.token_bytes(16))
+        """End `lease`; return whether this kernel still held it."""
+        return self._run(lambda lock: _is_ours(lock.release), lease.name, lease.token)
 
     def holds(self, lease: Lease) -> bool:
-        """Return whether `lease` is ours still."""
-        return self._run(_HOLDS, _yes, lease.name, lease.token)
+        """Return whether this kernel holds `lease`, as the server sees it."""
+        return self._run(lambda lock: bool(lock.owned()), lease.name, lease.token)
 
     def announce(self, channel: str, message: bytes) -> None:
         """Have all who listen to `channel` now hear `message`."""
@@ -160,13 +111,23 @@ class RedisCoordinator:
         """Call `heard` with each message of `channel`, on a thread of its own."""
         return RedisListener(self._store, self._channel(channel), heard, self._silence, self._poll)
 
-    def _run(self, script: str, answered: Callable[[Any], _T], name: str, *arguments: bytes | int) -> _T:
-        """Return what the answer of a script for the lease `name` means."""
-        key = f"{self._store.address.prefix}:lease:{check_key(name)}"
-        # Not in a pipeline: on a Cluster, that asks a node which of these are keys each time.
-        return self._store.exchange(
-            lambda client: answered(client.execute_command("EVAL", script, 1, key, *arguments))
-        )
+    def _run(
+        self, ask: Callable[[Any], _T], name: str, token: bytes | None = None, seconds: float = LEASE_SECONDS
+    ) -> _T:
+        """Return what `ask` returns for redis-py's lock of the lease `name`."""
+        key = f"{self._store.address.prefix}:lock:{check_key(name)}"
+        if not 0 < seconds <= LEASE_SECONDS:
+            raise ValueError(f"a lease of {seconds:g} s; the most is {LEASE_SECONDS:g} s")
+
+        def ask_lock(client: Any) -> _T:
+            from redis.lock import Lock
+
+            lock = Lock(client, key, timeout=max(seconds, _SHORTEST_SECONDS), thread_local=False)
+            lock.local.token = token
+            with deadline(self._store.timeout, _MOST_BYTES):
+                return ask(lock)
+
+        return self._store.exchange(ask_lock)
 
     def _channel(self, channel: str) -> str:
         address = self._store.address
@@ -272,14 +233,12 @@ class RedisListener:
                 raise TypeError("no message")
 
 
-def _times(seconds: float) -> tuple[int, int]:
-    """Return how long a lease is to last, in microseconds, and its hash, in milliseconds."""
-    if not 0 < seconds <= LEASE_SECONDS:
-        raise ValueError(f"a lease of {seconds:g} s; the most is {LEASE_SECONDS:g} s")
-    return max(round(seconds * 1e6), 1), round((seconds + LEASE_SECONDS) * 1e3)
+def _is_ours(action: Callable[[], object]) -> bool:
+    """Do something to a lock; return whether it is ours."""
+    from redis.exceptions import LockError
 
-
-def _yes(answer: Any) -> bool:
-    if answer not in (0, 1):
-        raise TypeError("neither yes nor no")
-    return bool(answer)
+    try:
+        action()
+    except LockError:
+        return False
+    return True
