@@ -419,7 +419,7 @@ def _redis(url: str | None) -> str | None:
     if url is None:
         return None
     address = Address.parse(url)
-    if address.cluster or address.sentinel or "?" in url:
+    if address.cluster or address.sentinels or "?" in url:
         raise _error(
             "torch's own remote caches, which nbcache is compared with, know one server and no options",
             "give --redis as redis://[user:password@]host[:port][/database]",

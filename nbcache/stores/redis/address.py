@@ -1,4 +1,4 @@
-"""Where a Redis is, from the URL that a user gives.
+"""The address of a Redis, parsed from the URL that a user gives.
 
 ::
 
@@ -28,9 +28,8 @@ No option turns off the check of a server's certificate: who can answer in its p
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from nbcache.core.errors import ConfigError
 
@@ -64,20 +63,19 @@ class Address:
     """A parsed URL; its name and `repr` hold neither user nor password."""
 
     scheme: str
-    hosts: tuple[tuple[str, int], ...] = ()
-    """Host and port of the server, of nodes of the Cluster, or of Sentinels; empty for a socket."""
+    url: str = field(repr=False)
+    """For `from_url` of redis-py: the server, the Cluster's first node, or the Redis that Sentinels name."""
+    sentinels: tuple[str, ...] = field(default=(), repr=False)
+    """For `from_url` of redis-py: each Sentinel."""
+    hosts: tuple[str, ...] = ()
+    """`host:port` of the server, of nodes of the Cluster, or of Sentinels; empty for a socket."""
     path: str = ""
     """Path of the socket."""
     database: int = 0
-    username: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
     prefix: str = PREFIX
     ttl: int | None = None
     """Seconds."""
     service: str = SERVICE
-    sentinel_username: str | None = field(default=None, repr=False)
-    sentinel_password: str | None = field(default=None, repr=False)
-    tls_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tls(self) -> bool:
@@ -88,59 +86,61 @@ class Address:
         return self.scheme.endswith("+cluster")
 
     @property
-    def sentinel(self) -> bool:
-        return self.scheme.endswith("+sentinel")
-
-    @property
     def name(self) -> str:
         """The URL again, with those options that say where: without user, password, files and times."""
-        socket = self.scheme == "unix"
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-        path = self.path if socket else "" if self.cluster else f"/{self.database}"
+        path = self.path if self.path else "" if self.cluster else f"/{self.database}"
         options = {
-            "db": self.database if socket and self.database else "",
+            "db": self.database if self.path and self.database else "",
             "prefix": "" if self.prefix == PREFIX else self.prefix,
             "service": "" if self.service == SERVICE else self.service,
         }
-        query = "&".join(f"{name}={quote(str(value))}" for name, value in options.items() if value)
-        return f"{self.scheme}://{hosts}{path}" + (f"?{query}" if query else "")
+        query = urlencode({name: value for name, value in options.items() if value})
+        return f"{self.scheme}://{','.join(self.hosts)}{path}" + (f"?{query}" if query else "")
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Return what `url` says; ConfigError, which does not quote it, where it says nothing that can be."""
+        """Return the address in `url`; raise ConfigError, which does not quote the URL, where it is wrong."""
         try:
             parts = urlsplit(url)
-            userinfo, _, hosts = parts.netloc.rpartition("@")
         except ValueError as error:  # brackets that do not match
-            raise _wrong("has a host that is none", url) from error
-        if parts.scheme not in SCHEMES:
+            raise _wrong("has an invalid host name", url) from error
+        scheme, tls = parts.scheme, parts.scheme.startswith("rediss")
+        if scheme not in SCHEMES:
             raise _wrong("has no scheme of Redis", url)
         if parts.fragment:
             raise _wrong("has a part after '#', as snapshots do, and here a store is needed", url)
-        cluster, socket = parts.scheme.endswith("+cluster"), parts.scheme == "unix"
-        sentinel = parts.scheme.endswith("+sentinel")
-        options = _options(url, parts.query, tls=parts.scheme.startswith("rediss"))
+        socket, sentinel = scheme == "unix", scheme.endswith("+sentinel")
+        user, at, netloc = parts.netloc.rpartition("@")
+        if socket and (netloc or not parts.path.strip("/")):
+            raise _wrong("has no path of a socket: three slashes after 'unix:'", url)
+        options = _options(url, parts.query, tls=tls)
         database = options.get("db", "0") if socket else parts.path.strip("/") or options.get("db", "0")
-        username, _, password = userinfo.partition(":")
+        port = _SENTINEL_PORT if sentinel else _PORT
+        hosts = () if socket else tuple(_host(url, host, port) for host in netloc.split(","))
+        base = "unix://" if socket else "rediss://" if tls else "redis://"
+        place = parts.path if socket else hosts[0]
+        files = {name: options[name] for name in _TLS_OPTIONS if name in options}
+        number = _number(url, "database", database)
+        query = urlencode(({"db": number} if number else {}) | files)
+        credentials = [
+            quote(options.get(f"sentinel_{name}", ""), safe="") for name in ("username", "password")
+        ]
         address = cls(
-            scheme=parts.scheme,
-            hosts=() if socket else _hosts(url, hosts, _SENTINEL_PORT if sentinel else _PORT),
+            scheme=scheme,
+            url=f"{base}{user}{at}{place}?{query}",
+            sentinels=tuple(f"{base}{':'.join(credentials)}@{host}?{urlencode(files)}" for host in hosts)
+            if sentinel
+            else (),
+            hosts=hosts,
             path=unquote(parts.path) if socket else "",
-            database=_number(url, "database", database),
-            username=unquote(username) or None,
-            password=unquote(password) or None,
+            database=number,
             prefix=options.get("prefix", PREFIX),
             ttl=_number(url, "ttl", options["ttl"]) if "ttl" in options else None,
             service=options.get("service", SERVICE),
-            sentinel_username=options.get("sentinel_username"),
-            sentinel_password=options.get("sentinel_password"),
-            tls_files={name: options[name] for name in _TLS_OPTIONS if name in options},
         )
-        if socket and (hosts or not address.path.strip("/")):
-            raise _wrong("has no path of a socket: three slashes after 'unix:'", url)
-        if cluster and address.database:
+        if address.cluster and number:
             raise _wrong("has a database, and a Cluster has none", url)
-        if len(address.hosts) > 1 and not (cluster or sentinel):
+        if len(hosts) > 1 and not (address.cluster or sentinel):
             raise _wrong("has more than one host: those of a Cluster need redis+cluster://", url)
         if not _PREFIX.fullmatch(address.prefix):
             raise _wrong("has a prefix that is not of A-Z a-z 0-9 _ . : - alone", url)
@@ -159,18 +159,15 @@ def _options(url: str, query: str, *, tls: bool) -> dict[str, str]:
     return options
 
 
-def _hosts(url: str, hosts: str, port: int) -> tuple[tuple[str, int], ...]:
-    found = []
-    for host in hosts.split(","):
-        try:
-            parts = urlsplit(f"//{host}")
-            number = parts.port
-        except ValueError as error:
-            raise _wrong("has a port that is no number up to 65535", url) from error
-        if not parts.hostname:
-            raise _wrong("has no host", url)
-        found.append((unquote(parts.hostname), port if number is None else number))
-    return tuple(found)
+def _host(url: str, host: str, port: int) -> str:
+    try:
+        parts = urlsplit(f"//{host}")
+        number = port if parts.port is None else parts.port
+    except ValueError as error:
+        raise _wrong("has a port that is no number up to 65535", url) from error
+    if not parts.hostname:
+        raise _wrong("has no host", url)
+    return f"[{parts.hostname}]:{number}" if ":" in parts.hostname else f"{parts.hostname}:{number}"
 
 
 def _number(url: str, what: str, text: str) -> int:

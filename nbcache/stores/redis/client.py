@@ -37,44 +37,40 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
         "protocol": 2,  # for servers and proxies of any age; one round trip less to connect
         "driver_info": None,  # or each connection first tells it, in two round trips, which an ACL may refuse
     }
-    user = {"username": address.username, "password": address.password}
-    if address.scheme == "unix":
-        pool = _pool(
-            redis.UnixDomainSocketConnection, path=address.path, db=address.database, **user, **common
+    if address.path:
+        return redis.Redis.from_url(
+            address.url, connection_class=_bounded(redis.UnixDomainSocketConnection), **common
         )
-        return redis.Redis.from_pool(pool)
-    common |= address.tls_files
     common["socket_keepalive"] = True  # or only a timeout tells that a firewall has forgotten a connection
-    link = redis.SSLConnection if address.tls else redis.Connection
+    link = _bounded(redis.SSLConnection if address.tls else redis.Connection)
     if address.cluster:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        first, *others = address.hosts
-        return redis.RedisCluster(
-            # A URL, since only a client that is made from one takes a class of connections.
-            url="redis://[{}]:{}".format(*first) if ":" in first[0] else "redis://{}:{}".format(*first),
-            startup_nodes=[redis.cluster.ClusterNode(*other) for other in others],
-            connection_class=_bounded(link),
-            retry=Retry(NoBackoff(), 0),
-            **user,
+        hosts = (host.rsplit(":", 1) for host in address.hosts[1:])
+        nodes = [redis.cluster.ClusterNode(host.strip("[]"), int(port)) for host, port in hosts]
+        never = Retry(NoBackoff(), 0)
+        # With rediss:// a Cluster would replace the class of connections, and so lose the deadline.
+        return redis.RedisCluster.from_url(
+            address.url.replace("rediss://", "redis://", 1),
+            startup_nodes=nodes,
+            connection_class=link,
+            retry=never,
             **common,
         )
-    if not address.sentinel:
-        ((host, port),) = address.hosts
-        pool = _pool(link, host=host, port=port, db=address.database, **user, **common)
-        return redis.Redis.from_pool(pool)
+    if not address.sentinels:
+        return redis.Redis.from_url(address.url, connection_class=link, **common)
+    managed = redis.SentinelManagedSSLConnection if address.tls else redis.SentinelManagedConnection
+    user = redis.connection.parse_url(address.url)
+    for name in ("host", "port", "connection_class"):  # the Sentinels name these
+        user.pop(name, None)
     sentinels = redis.Sentinel([], **common)
     # They are asked for a few bytes, and one that hangs must leave time for the next.
     common["socket_timeout"] = min(timeout, connect_timeout)
-    user_of_sentinels = {"username": address.sentinel_username, "password": address.sentinel_password}
-    for host, port in address.hosts:
-        pool = _pool(link, host=host, port=port, **user_of_sentinels, **common)
-        sentinels.sentinels.append(redis.Redis.from_pool(pool))
-    managed = redis.SentinelManagedSSLConnection if address.tls else redis.SentinelManagedConnection
-    return sentinels.master_for(
-        address.service, connection_class=_bounded(managed), db=address.database, **user
-    )
+    sentinels.sentinels = [
+        redis.Redis.from_url(url, connection_class=link, **common) for url in address.sentinels
+    ]
+    return sentinels.master_for(address.service, connection_class=_bounded(managed), **user)
 
 
 def disconnect(client: Any) -> None:
@@ -195,7 +191,3 @@ class _Bounded:
 @cache
 def _bounded(link: Any) -> Any:
     return type(f"Bounded{link.__name__}", (_Bounded, link), {})
-
-
-def _pool(link: Any, **options: Any) -> Any:
-    return require_redis().ConnectionPool(connection_class=_bounded(link), **options)
