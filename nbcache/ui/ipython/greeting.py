@@ -61,7 +61,7 @@ class Greeting:
             self._known.set()
 
     def _present(self, manifest: Manifest, notebook: str) -> tuple[GraphSummary, ...]:
-        """Return the graphs that the notebook's present cells use; all where they use none, or are unknown."""
+        """Return the graphs that the notebook's present cells use; all where these are unknown or none."""
         cells = present_cells(notebook)
         if not cells:
             return manifest.graphs
