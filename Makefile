@@ -15,11 +15,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests of one group share fixtures that are dear to make: one worker runs them.
 PYTEST = -m pytest -W error -n $(JOBS) --dist loadgroup
 
-.PHONY: demo docs pictures test test-all check test-fast test-compile test-browser test-torch test-gpu test-gpu-stand-in clean FORCE
+.PHONY: demo bench docs pictures test test-all check test-fast test-compile test-browser test-torch test-gpu test-gpu-stand-in clean FORCE
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
 	$(BIN)/python notebooks/demo.py
+
+# The figures of docs/benchmark.md: `make bench ARGS="nanogpt --runs 5"`; `make bench ARGS=--help` lists the arguments.
+bench: $(VENV)/installed
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # docs/ as a web site, in build/docs; a broken link fails.
 docs: $(VENV)/installed
@@ -41,7 +45,7 @@ test-all: test
 check: $(VENV)/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy --strict nbcache
+	$(BIN)/mypy --strict nbcache benchmarks
 	$(BIN)/lint-imports
 
 test-fast: $(VENV)/installed

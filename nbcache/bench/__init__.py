@@ -1,6 +1,5 @@
-"""`nbcache bench`: how long a cell takes whose code is compiled, restored, or neither, in fresh kernels.
+"""`nbcache bench`: a notebook, or a function, in fresh kernels: cold, with torch's caches, and restored.
 
-`options` says what to measure, `kernels` runs cells in a fresh kernel, `variants` says what each variant
-finds there, `runner` alternates between them, `results` condenses what they measured, and `report` and
-`chart` show it. `models` and `measured` run in the measured kernel. `stores` measures populating alone.
+`subjects` makes the cells, `kernels` runs them, `runner` alternates between the `variants`, and `results`
+and `report` condense and show the seconds. `inside` runs in the measured kernel.
 """

@@ -1,88 +1,112 @@
-"""`nbcache bench`: measure, show, and leave nothing behind, whether it ends, fails or is interrupted."""
+"""`nbcache bench`: measure and show, and leave nothing behind, also after an error or an interrupt."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from threading import Event
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
-from nbcache.bench.interrupts import interruptible, told_as_interrupt
-from nbcache.bench.options import FROM_TRANSFORMERS, Options
-from nbcache.bench.output import machine, say, text_of, write_json
+from nbcache.bench.options import VARIANTS, Options
+from nbcache.bench.report import Result, report_json, report_text
+from nbcache.bench.subjects import subjects
 from nbcache.core.errors import NbcacheError
+from nbcache.core.files import write_whole
+from nbcache.core.text import clean
+from nbcache.core.version import __version__
 
-__all__ = ["check_packages", "run", "run_in_notebook"]
+__all__ = ["interruptible", "machine", "run", "run_in_notebook", "say"]
 
 _INTERRUPTED = 130
 _STOP_SECONDS = 20.0
-"""How long an interrupted benchmark may take to end its kernels and show what it has."""
+"""Time that an interrupted benchmark has to end its kernels and show its figures."""
 
 
 def run(options: Options) -> int:
-    """Do what `options` ask for; return the exit status.
+    """Measure and print; return the exit status.
 
     0, or 1 where something could not be measured, or 130 after an interrupt: what was measured until
     then is shown. NbcacheError where a package is missing.
     """
-    check_packages(options)
-    with (
-        tempfile.TemporaryDirectory(prefix="nbcache-bench-", ignore_cleanup_errors=True) as folder,
-        interruptible() as interrupt,
-    ):
-        if options.stores:
-            from nbcache.bench.stores.parts import run_stores
+    missing = [name for name in ("torch", "ipykernel", "nbclient") if not importlib.util.find_spec(name)]
+    if missing:
+        raise NbcacheError(
+            f"nbcache bench needs {' and '.join(missing)}",
+            where=sys.executable,
+            next_step="pip install 'nbcache[bench]'",
+        )
+    from nbcache.bench.runner import Runner, schedule
 
-            return run_stores(options, Path(folder), say, interrupt)
-        return _run_models(options, Path(folder), interrupt)
+    about, results, interrupted = machine(), list[Result](), False
 
+    def values() -> str:
+        return json.dumps(report_json(results, asdict(options), about, interrupted=interrupted), indent=2)
 
-def _run_models(options: Options, folder: Path, interrupt: Event) -> int:
-    from nbcache.bench.redis_server import needed_server
-    from nbcache.bench.report import report_json, report_text
-    from nbcache.bench.runner import Runner
-    from nbcache.core.files import write_whole
-
-    def values(*, interrupted: bool) -> dict[str, Any]:
-        environment = {**runner.environment, **machine()}
-        return report_json(runner.results, environment, options, interrupted=interrupted)
-
-    def measured() -> None:
+    def save() -> None:
         if options.json not in (None, "-"):
-            write_whole(Path(options.json), text_of(values(interrupted=True)).encode())
+            write_whole(Path(options.json), f"{values()}\n".encode())
 
-    runner, interrupted = Runner(options, folder, say, measured=measured), False
+    planned = [*schedule([VARIANTS[name] for name in options.variants], options.idle, options.runs)]
     try:
-        with told_as_interrupt(interrupt), contextlib.ExitStack() as ending:
-            if options.needs_server:
-                runner.server = ending.enter_context(needed_server(options.redis, folder))
-            runner.run()
+        with interruptible(), tempfile.TemporaryDirectory(prefix="nbcache-bench-") as folder:
+            for number, subject in enumerate(subjects(options)):
+                runner = Runner(subject, VARIANTS, Path(folder, str(number)), say)
+                results.append(runner.result)
+                runner.run(planned, save)
     except KeyboardInterrupt:
         interrupted = True
         say("interrupted; what was measured until now:")
-    environment = {**runner.environment, **machine()}
-    if options.json != "-":
-        print(report_text(runner.results, environment, options), flush=True)
-    write_json(options, values(interrupted=interrupted))
-    if options.plot is not None and any(result.runs for result in runner.results):
-        from nbcache.bench.chart import draw
-
-        draw(runner.results, environment, options.plot)
-        say(f"chart: {options.plot}")
+    save()
+    tables = (report_text(result, options.runs, about) for result in results)
+    print(values() if options.json == "-" else clean("\n\n".join(tables)), flush=True)
     if interrupted:
         return _INTERRUPTED
-    return 1 if any(result.error is not None for result in runner.results) else 0
+    return 1 if any(result.error is not None for result in results) else 0
+
+
+def say(line: str) -> None:
+    """Show a line of progress, which may hold text of others."""
+    print(clean(line.replace("\n", " ")), file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """Return nbcache's version, the CPU's name and the number of cores that this process may use."""
+    name = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return {"nbcache": __version__, "cpu": name, "cores": len(os.sched_getaffinity(0))}
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, too, and also where a shell has interrupts ignored."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def run_in_notebook(arguments: Sequence[str]) -> None:
-    """Run `nbcache bench ARGUMENTS` in a process of its own and print what it says, as it says it.
+    """Run `nbcache bench ARGUMENTS` in a new process and print its output line by line.
 
     An interrupt ends it; what it has measured is still shown. NbcacheError where it fails.
     """
@@ -98,45 +122,22 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
     )
     assert process.stdout is not None
     try:
-        with process.stdout:
+        with process.stdout as lines:
             try:
-                _print_lines(process.stdout)
+                for line in lines:
+                    print(line, end="", flush=True)
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGINT)
-                _print_lines(process.stdout)
+                for line in lines:
+                    print(line, end="", flush=True)
         status = process.wait(_STOP_SECONDS)
     finally:
         if process.poll() is None:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_SECONDS)
-        if process.poll() is None:
             process.kill()
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status != 0:
         raise NbcacheError(f"nbcache bench ended with status {status}", next_step="see what it says above")
-
-
-def _print_lines(stream: Iterator[str]) -> None:
-    for line in stream:
-        print(line, end="", flush=True)
-
-
-def check_packages(options: Options) -> None:
-    """Raise NbcacheError where an optional package is missing that these options need."""
-    needed = ["torch"]
-    if not options.stores or {"redis", "processes"} & set(options.parts):
-        needed += ["ipykernel", "jupyter_client"]
-        needed += ["transformers"] * any(model in FROM_TRANSFORMERS for model in options.models)
-    needed += ["matplotlib"] * bool(options.plot)
-    if options.needs_server and options.redis is None:
-        from nbcache.bench.redis_server import server_executable
-
-        server_executable()
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise NbcacheError(
-            f"nbcache bench needs {' and '.join(missing)}",
-            where=sys.executable,
-            next_step="pip install 'nbcache[bench]'",
-        )

@@ -1,303 +1,190 @@
-"""Show what was measured as text, and as JSON values."""
+"""Condense the seconds of all runs to one table, and to JSON values."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from nbcache.bench.options import FULL, Idle, Options, Variant
-from nbcache.bench.results import Held, Result, Row, Sizes, median, ratio, rows_of
-from nbcache.core.reports import PHASES
-from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
+from nbcache.bench.options import Idle
+from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
 
-__all__ = ["call_text", "hot_of", "idle_text", "report_json", "report_text", "times"]
+if TYPE_CHECKING:
+    from nbcache.bench.subjects import Subject
 
-JSON_VERSION = 1
-_LEGEND = """\
-cell: from running the measured cell to its result. start: from the start of the process to that result.
-vs warm, mega, redis: times faster than `torch warm`, `mega-cache`, `torch redis`. hot: each call after that.
-as eager: the largest difference; (float64): apart by rounding, and as near to float64 as eager is."""
+__all__ = ["COMPARED", "Result", "Run", "idle_text", "medians", "report_json", "report_text"]
 
-
-def report_text(results: Sequence[Result], environment: Mapping[str, Any], options: Options) -> str:
-    """Return the tables: one for each subject, then, where there are several, one of all."""
-    blocks = [f"{_heading(environment, options)}\n{_LEGEND}"]
-    blocks += [_subject_text(result, options) for result in results]
-    if sum(bool(result.runs) for result in results) > 1:
-        blocks.append(_overview(results))
-    return "\n\n".join(blocks)
+COMPARED = {"torch-warm": "times_torch_warm", "mega-cache": "times_mega_cache"}
+"""The variants that others are compared with, and the JSON field of the ratio."""
+ALL = "all cells"
 
 
-def report_json(
-    results: Sequence[Result], environment: Mapping[str, Any], options: Options, *, interrupted: bool
-) -> dict[str, Any]:
-    """Return everything that was measured as JSON values."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The figures of one fresh kernel, in seconds."""
+
+    variant: str
+    number: int
+    """Number of the run of this variant, from 1."""
+    idle: Idle | None
+    """Idle time before each cell; None where it makes no difference."""
+    cells: Mapping[str, float]
+    """From sending each cell to its result, by title."""
+    cell_seconds: float
+    """The measured cell, or all cells of a notebook."""
+    start_seconds: float
+    """From the start of the process to the last result, idle time included."""
+    printed: Sequence[str]
+    """The texts that cells printed."""
+    ready_seconds: float
+    """From the start of the process to its first answer."""
+    prewarm: str | None = None
+    """State of prewarming when waiting for it ended; None where nothing waited for it."""
+    reports: Sequence[Mapping[str, Any]] | None = None
+    """nbcache's reports of the cells (`CellReport.to_json`); None without nbcache."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further figures of the project's own benchmarks."""
+
+    @property
+    def graphs(self) -> list[Mapping[str, Any]]:
+        return [graph for report in self.reports or () for graph in report["graphs"]]
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Number of graphs by outcome."""
+        return Counter(graph["outcome"] for graph in self.graphs)
+
+    @property
+    def kernels_compiled(self) -> int:
+        return sum(graph.get("kernels_compiled", 0) for graph in self.graphs)
+
+
+@dataclass(slots=True)
+class Result:
+    """All runs of one subject; it grows while it is measured."""
+
+    subject: Subject
+    runs: list[Run] = field(default_factory=list)
+    error: str | None = None
+    """The reason for which a part could not be measured."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Versions in the kernels."""
+
+
+def medians(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Return one row for each variant and idle time, as JSON values."""
+    groups: dict[tuple[str, Idle | None], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.variant, run.idle), []).append(run)
+    texts = next((group[0].printed for (name, _), group in groups.items() if name.startswith("cold")), None)
+    rows = [_row(group, texts) for group in groups.values()]
+    seconds = {row["variant"]: row["cell_seconds"] for row in rows}
+    for row in rows:
+        for name, key in COMPARED.items():
+            row[key] = seconds[name] / row["cell_seconds"] if name in seconds else None
+    return rows
+
+
+def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
+    seconds = [run.cell_seconds for run in group]
+    worst = min(group, key=lambda run: run.outcomes["hit"])
+    loads = worst.reports is not None
+    comparable = bool(texts) and worst.variant != "eager"  # rounding differs there
+    hits = [graph for run in group for graph in run.graphs if graph["outcome"] == "hit"]
     return {
-        "format": "nbcache.bench",
-        "version": JSON_VERSION,
-        "interrupted": interrupted,
-        "environment": dict(environment),
-        "options": options.to_json(),
-        "subjects": [{**result.to_json(), "hot_seconds": hot_of(rows_of(result.runs))} for result in results],
+        "variant": worst.variant,
+        "idle": worst.idle,
+        "runs": len(group),
+        "cell_seconds": statistics.median(seconds),
+        "cell_fastest": min(seconds),
+        "cell_slowest": max(seconds),
+        "cells": {title: statistics.median(run.cells[title] for run in group) for title in worst.cells},
+        "start_seconds": statistics.median(run.start_seconds for run in group),
+        "agrees": all(run.printed == texts for run in group) if comparable else None,
+        "graphs": len(worst.graphs) if loads else None,
+        "outcomes": dict(worst.outcomes),
+        "kernels_compiled": max(run.kernels_compiled for run in group) if loads else None,
+        "reasons": [*dict.fromkeys(filter(None, map(_cost, hits)))],
     }
 
 
-def times(value: float | None) -> str:
-    """Return a ratio: `13×`, `1.4×`, `0.15×`."""
-    if value is None:
-        return NOTHING
-    return f"{value:.0f}×" if value >= 9.95 else f"{value:.1f}×" if value >= 0.95 else f"{value:.2f}×"
+def _cost(hit: Mapping[str, Any]) -> str:
+    """Return the part of a hit that cost time, in words."""
+    notes = (hit["reason"] or "").split("; ")
+    return "; ".join(note for note in notes if not note.startswith("not traced: "))
 
 
-def call_text(seconds: float) -> str:
-    """Return the seconds of a call that may be short: `0.042 ms`, `3.1 ms`, `1.2 s`."""
-    if seconds >= 0.995:
-        return duration(seconds)
-    return f"{seconds * 1000:.{3 if seconds < 0.000995 else 1}f} ms"
+def report_json(
+    results: Sequence[Result], options: Mapping[str, Any], machine: Mapping[str, Any], *, interrupted: bool
+) -> dict[str, Any]:
+    """Return all runs and their medians as JSON values."""
+    subjects = [
+        {
+            **result.subject.values,
+            "error": result.error,
+            "medians": medians(result.runs),
+            "runs": [asdict(run) for run in result.runs],
+        }
+        for result in results
+    ]
+    environment = {**machine, **(results[0].environment if results else {})}
+    about = {"format": "nbcache.bench", "version": 1, "interrupted": interrupted}
+    return {**about, "environment": environment, "options": dict(options), "subjects": subjects}
 
 
-def idle_text(idle: Idle | None) -> str:
-    """Return idle time: `0 s`, `full`, and a dash where it is all the same."""
-    if idle is None:
-        return NOTHING
-    return idle if isinstance(idle, str) else f"{idle:g} s"
-
-
-def hot_of(rows: Sequence[Row]) -> float | None:
-    """Return the seconds of a hot call: the median of all variants that compile."""
-    return median(row.hot_seconds for row in rows if row.variant is not Variant.EAGER)
-
-
-def _heading(environment: Mapping[str, Any], options: Options) -> str:
-    parts = [f"nbcache {environment.get('nbcache', '?')}", f"torch {environment.get('torch', '?')}"]
-    parts += [f"Python {environment.get('python', '?')}"]
-    if environment.get("gpu"):
-        parts += [f"CUDA {environment.get('cuda')}", f"Triton {environment.get('triton')}"]
-    parts += [str(environment[name]) for name in ("gpu", "cpu") if environment.get(name)]
-    parts += [counted(environment["cores"], "core")] if environment.get("cores") else []
-    parts += [f"medians of {options.runs} fresh kernels" if options.runs > 1 else "one fresh kernel each"]
-    parts += [str(environment["date"])] if environment.get("date") else []
-    return DOT.join(parts)
-
-
-def _subject_text(result: Result, options: Options) -> str:
-    rows = rows_of(result.runs)
-    lines = [result.subject.label]
-    if rows:
-        lines += [f"  {line}".rstrip() for line in [*_table(rows, options.runs), *_remarks(result, rows)]]
-    lines += [f"  ! {note}" for note in result.notes]
-    if result.error is not None:
-        lines.append(f"  FAILED {one_line(result.error, 400)}")
+def report_text(result: Result, runs: int, machine: Mapping[str, Any]) -> str:
+    """Return the table of one subject: a column for each variant, a line for each cell."""
+    about = {**machine, **result.environment}
+    parts = [f"{name} {about[name]}" for name in ("nbcache", "torch", "python") if name in about]
+    parts += [about["cpu"], counted(about["cores"], "core"), *([about["gpu"]] if "gpu" in about else [])]
+    parts.append("one fresh kernel each" if runs == 1 else f"medians of {runs} fresh kernels")
+    lines = [result.subject.label, f"  {DOT.join(parts)}"]
+    lines += [f"  {line}" for line in (_table(result) if result.runs else ())]
+    lines += [] if result.error is None else [f"  FAILED {one_line(result.error, 400)}"]
     return "\n".join(lines)
 
 
-def _table(rows: Sequence[Row], runs: int) -> list[str]:
-    head = [
-        "",
-        "idle",
-        "cell",
-        "range",
-        "vs warm",
-        "vs mega",
-        "vs redis",
-        "start",
-        "vs warm",
-        "hot",
-        "graphs",
-        "as eager",
-    ]
-    body = [
-        [
-            row.variant.label,
-            idle_text(row.idle),
-            duration(row.cell_seconds),
-            f"{row.cell_fastest:.2f}–{row.cell_slowest:.2f}",
-            times(None if row.variant is Variant.EAGER else row.times_torch_warm),
-            times(None if row.variant is Variant.EAGER else row.times_mega_cache),
-            times(None if row.variant is Variant.EAGER else row.times_torch_redis),
-            NOTHING if row.idle else duration(row.start_seconds),
-            times(None if row.variant is Variant.EAGER else row.start_times_torch_warm),
-            call_text(row.hot_seconds),
-            ", ".join(f"{count} {name}" for name, count in row.outcomes.items()) or NOTHING,
-            _agreement(row),
-        ]
+def _table(result: Result) -> list[str]:
+    rows, measured = medians(result.runs), result.subject.measured or ALL
+    titles = dict.fromkeys(
+        title for row in sorted(rows, key=lambda row: -len(row["cells"])) for title in row["cells"]
+    )
+    lines = [["seconds", *(row["variant"] for row in rows)]]
+    lines.append(["", *(idle_text(row["idle"]) for row in rows)])
+    lines += [[title, *(_seconds(row["cells"].get(title)) for row in rows)] for title in titles]
+    if measured == ALL:
+        lines.append([ALL, *(_seconds(row["cell_seconds"]) for row in rows)])
+    starts = (NOTHING if row["idle"] else _seconds(row["start_seconds"]) for row in rows)
+    lines.append(["start of the kernel to its end", *starts])
+    for name, key in COMPARED.items():
+        ratios = [None if row["variant"] in (name, "eager") else row[key] for row in rows]
+        if any(ratios):
+            lines.append([f"{measured}, against {name}", *map(_times, ratios)])
+    outcomes = (", ".join(f"{count} {name}" for name, count in row["outcomes"].items()) for row in rows)
+    lines.append(["graphs", *(text or NOTHING for text in outcomes)])
+    compiled = (NOTHING if row["graphs"] is None else str(row["kernels_compiled"]) for row in rows)
+    lines.append(["kernels compiled", *compiled])
+    if any(row["agrees"] is not None for row in rows):
+        answers = {True: "same", False: "DIFFER", None: NOTHING}
+        lines.append(["printed text", *(answers[row["agrees"]] for row in rows)])
+    costs = [
+        f"! {row['variant']} {idle_text(row['idle'])}: a hit, but {one_line(reason)}"
         for row in rows
+        for reason in row["reasons"]
     ]
-    table = [head, *body]
-    shown = [
-        column
-        for column, name in enumerate(head)
-        if not (name == "range" and runs == 1)
-        and not (name.startswith("vs") and all(row[column] == NOTHING for row in body))
-    ]
-    table = [[row[column] for column in shown] for row in table]
-    return aligned(table, right=range(1, len(table[0]) - 2))
+    return [*aligned(lines, right=range(1, len(rows) + 1)), *costs]
 
 
-def _agreement(row: Row) -> str:
-    if row.variant is Variant.EAGER:
-        return NOTHING
-    apart = "" if row.difference is None else f" ±{row.difference:.0e}" if row.difference else " exactly"
-    if row.agrees and row.compared_with == "float64":
-        return "yes (float64)"
-    return f"{'yes' if row.agrees else 'NO'}{apart}"
+def idle_text(idle: Idle | None) -> str:
+    """Return idle time in words: `idle 0 s`, `idle full`; empty for None."""
+    return "" if idle is None else f"idle {idle}" if isinstance(idle, str) else f"idle {idle:g} s"
 
 
-def _remarks(result: Result, rows: Sequence[Row]) -> list[str]:
-    lines = []
-    hot = hot_of(rows)
-    if hot is not None:
-        ours = median(row.hot_seconds for row in rows if row.outcomes)
-        plain = median(
-            row.hot_seconds for row in rows if not row.outcomes and row.variant is not Variant.EAGER
-        )
-        both = f", {call_text(ours)} with nbcache and {call_text(plain)} without" if ours and plain else ""
-        lines.append(f"hot call: {call_text(hot)}{both}")
-    lines += _sizes_lines(result.sizes)
-    if result.traced_sizes is not None:
-        traced = result.traced_sizes
-        lines.append(
-            f"with traces: {size(traced.trace_bytes)} of content more; a snapshot is "
-            f"{size(traced.snapshot_bytes)}"
-        )
-    if result.uncounted_seconds is not None:
-        seconds = duration(result.uncounted_seconds)
-        lines.append(f"not counted: {seconds} in the cell of the first kernel, cold and without nbcache")
-    if tuned := dict.fromkeys(row.variant.label for row in rows if row.benchmarked):
-        lines.append(f"torch benchmarked on the GPU, to choose what is fastest, in: {', '.join(tuned)}")
-    for row in rows:
-        if row.overhead_seconds is not None and row.overhead_share is not None and row.variant.is_cold:
-            share = f"{100 * row.overhead_share:.2f} %"
-            lines.append(
-                f"recording: {row.overhead_seconds * 1000:.0f} ms of the {row.variant.label} cell, {share}"
-            )
-    lines += [*_explaining_lines(rows, result.sizes)]
-    for row in rows:
-        idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
-        lines += [f"! {row.variant.label}{idle}: a hit, but {one_line(reason)}" for reason in row.reasons]
-    tables = (_held_lines(result.held), _asked_lines(rows), _kernels_lines(rows), _phases_lines(rows))
-    return ["", *lines, *itertools.chain.from_iterable(tables)]
+def _seconds(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
-def _explaining_lines(rows: Sequence[Row], sizes: Sizes | None) -> Iterator[str]:
-    """Yield what it costs that graphs say why they missed."""
-    for row in rows:
-        if (seconds := row.explaining_seconds) is None:
-            continue
-        if row.variant.is_cold:
-            part = f"{100 * seconds / row.cell_seconds:.2f} %"
-            yield f"explaining misses: {1000 * seconds:.0f} ms of the {row.variant.label} cell, {part}"
-        elif hits := row.outcomes.get("hit"):
-            idle = "" if row.idle is None else f", idle {idle_text(row.idle)}"
-            yield f"explaining: {1000 * seconds / hits:.1f} ms a hit of {row.variant.label}{idle}"
-    if sizes is not None and sizes.snapshot_bytes:
-        part = f"{100 * sizes.components_bytes / sizes.snapshot_bytes:.1f} % of a snapshot"
-        yield f"kept for explaining: {size(sizes.components_bytes)}, {part}"
-
-
-def _sizes_lines(sizes: Sizes | None) -> list[str]:
-    if sizes is None:
-        return []
-    held = f"{counted(sizes.artifacts, 'artifact')}, {size(sizes.artifact_bytes)} of content"
-    lines = [f"stored by the cell: {held}; a snapshot of them is {size(sizes.snapshot_bytes)}"]
-    if sizes.bundle_bytes:
-        part = sizes.common_bytes / sizes.bundle_bytes
-        lines.append(
-            f"of this, what Mega-Cache can hold: {size(sizes.common_bytes)}, "
-            f"{part:.2f} of its bundle's {size(sizes.bundle_bytes)}"
-        )
-    return lines
-
-
-def _held_lines(held: Mapping[Variant, Held]) -> list[str]:
-    """Return what the Redis held for each variant, beside what it held for torch."""
-    if not held:
-        return []
-    torchs = held.get(Variant.TORCH_REDIS)
-    table = [["in the Redis", "keys", "values", "of torch's", "memory", "of torch's", "graphs", "of torch's"]]
-    for variant, each in held.items():
-        row = [variant.label, str(each.keys)]
-        for name in ("value_bytes", "memory_bytes", "common_bytes"):
-            count = getattr(each, name)
-            part = None if torchs is None else ratio(count, getattr(torchs, name))
-            row += [size(count), NOTHING if part is None or each is torchs else f"{part:.3f}"]
-        table.append(row)
-    return ["", *aligned(table, right=range(1, len(table[0])))]
-
-
-def _asked_lines(rows: Sequence[Row]) -> list[str]:
-    """Return what the Redis was asked by each variant; commands that are sent together are one round trip."""
-    asked = [row for row in rows if row.asked is not None]
-    if not asked:
-        return []
-    table = [["round trips", "idle", "before", "in the cell", "commands in the cell"]]
-    for row in asked:
-        before, within = row.asked_before, row.asked
-        assert before is not None and within is not None
-        commands = ", ".join(f"{count} {name}" for name, count in within.commands.items()) or NOTHING
-        trips = [str(before.round_trips), str(within.round_trips)]
-        table.append([row.variant.label, idle_text(row.idle), *trips, commands])
-    return ["", *aligned(table, right=range(1, 4))]
-
-
-def _kernels_lines(rows: Sequence[Row]) -> list[str]:
-    """Return what it takes to start each kind of kernel, where forked ones are among them."""
-    if not any(row.variant.is_forked for row in rows):
-        return []
-    table = [["kernel", "idle", "ready", "import torch", "private memory", "start", "of torch warm"]]
-    for row in rows:
-        seconds = [
-            NOTHING if each is None else call_text(each) for each in (row.ready_seconds, row.import_seconds)
-        ]
-        memory = NOTHING if row.private_bytes is None else size(int(row.private_bytes))
-        faster = row.start_times_torch_warm
-        part = f"{1 / faster:.2f}" if faster else NOTHING
-        start = NOTHING if row.idle else duration(row.start_seconds)
-        table.append([row.variant.label, idle_text(row.idle), *seconds, memory, start, part])
-    return ["", *aligned(table, right=range(1, len(table[0])))]
-
-
-def _phases_lines(rows: Sequence[Row]) -> list[str]:
-    """Return where the seconds of nbcache's cells went; phases that took no time anywhere are left out."""
-    ours = [row for row in rows if row.phases]
-    if not ours:
-        return []
-    phases = [name for name in PHASES if any(row.phases.get(name) for row in ours)]
-    table = [["seconds by phase", "idle", *phases, "outside compile", "kernels compiled"]]
-    for row in ours:
-        spent = [f"{row.phases.get(name, 0.0):.3f}" for name in (*phases, "outside")]
-        compiled = f"{row.kernels_compiled} of {row.kernels}"
-        table.append([row.variant.label, idle_text(row.idle), *spent, compiled])
-    return ["", *aligned(table, right=range(1, len(table[0])))]
-
-
-def _overview(results: Sequence[Result]) -> str:
-    """Return one line for each subject: the cell's seconds by variant, idle time as long as was given."""
-    found = {id(result): _longest_idle(rows_of(result.runs)) for result in results if result.runs}
-    variants = [variant for variant in Variant if any(variant in rows for rows in found.values())]
-    names = [variant.label.removeprefix("nbcache ") for variant in variants]
-    table = [["cell", *names, "hot", "restart/warm", "fresh/mega"]]
-    for result in results:
-        if not result.runs:
-            continue
-        rows = found[id(result)]
-        restart, fresh = rows.get(Variant.RESTART), rows.get(Variant.FRESH)
-        cells = [duration(rows[variant].cell_seconds) if variant in rows else NOTHING for variant in variants]
-        hot = hot_of(list(rows.values()))
-        table.append(
-            [
-                " ".join([result.subject.model, result.subject.mode.value, *result.subject.unusual]),
-                *cells,
-                NOTHING if hot is None else call_text(hot),
-                times(restart.times_torch_warm if restart else None),
-                times(fresh.times_mega_cache if fresh else None),
-            ]
-        )
-    return "\n".join(aligned(table, right=range(1, len(table[0]))))
-
-
-def _longest_idle(rows: Sequence[Row]) -> dict[Variant, Row]:
-    """Return one row for each variant: of several idle times, `full` or else the longest."""
-    ordered = sorted(rows, key=lambda row: float("inf") if row.idle == FULL else float(row.idle or 0.0))
-    return {row.variant: row for row in ordered}
+def _times(ratio: float | None) -> str:
+    return NOTHING if ratio is None else f"{ratio:.0f}×" if ratio >= 9.95 else f"{ratio:.2g}×"

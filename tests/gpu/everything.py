@@ -3,7 +3,7 @@
 Time on a card is short: the tests come first, then the notebook, then the benchmark, what matters most first.
 Whatever ends this, what was done stays in FOLDER/gpu.json, and the same command goes on from there; with
 FOLDER copied along, on another machine with the same card, torch and nbcache, too. FOLDER/gpu.ipynb is the
-notebook with its outputs. nbcache must be importable, with what its extras `test` and `bench` name.
+notebook with its outputs. nbcache must be importable, with what its extra `test` names.
 
     --minutes N     end after so many (default: 60), in good order
     --parts NAME,…  of: tests, notebook, bench
@@ -159,8 +159,7 @@ def bench(run: Run, size: str) -> None:
                 report = run.folder / f"{name.replace(' ', '-')}.json"
                 subject = (model, f"--{what}", "--mode", mode, "--size", size, "--device", "cuda")
                 few = ("--runs", "1", "--idle", "full", "--compile-once")
-                kept = ("--keep", str(run.folder / "kept"), "--json", str(report))
-                status = run.command("-m", "nbcache", "bench", *subject, *few, *kept)
+                status = run.command("-m", "benchmarks", *subject, *few, "--json", str(report))
                 found = json.loads(report.read_text()) if report.exists() else None
                 run.results["bench"][name] = {"done": status == 0, "report": found}
                 run.save()

@@ -114,7 +114,7 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
         ("%nbcache clear everything", "%nbcache clear --all [--yes], everything here"),
         ("%nbcache clear --yes", "%nbcache clear --all [--yes], everything here"),
         ("%nbcache clear --all", "nobody can be asked here; if you are sure, add --yes"),
-        ("%nbcache bench nanogtp", "did you mean nanogpt?"),
+        ("%nbcache bench nanogpt", "neither a notebook nor a function"),
     ]
     everything = in_shell(f"[run(line) for line, _ in {cases!r}]")
     for (line, said), ran in zip(cases, everything, strict=True):

@@ -109,7 +109,7 @@ class Magics:
         %nbcache flush              wait until all that was compiled is stored
         %nbcache clear              remove what is stored of this notebook alone
         %nbcache clear --all        remove all that is stored here, after asking; --yes does not ask
-        %nbcache bench …            measure cold and restored starts; `%nbcache bench --help` says more
+        %nbcache bench NOTEBOOK     run it cold, with torch's caches and restored, and compare the seconds
         """
         __tracebackhide__ = True
         verb, _, code = line.strip().partition(" ")

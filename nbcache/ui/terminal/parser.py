@@ -249,7 +249,8 @@ def _parser() -> argparse.ArgumentParser:
     where = "install it for you, also where this Python's environment is a virtual one"
     kernel.add_argument("--user", action="store_true", help=where)
 
-    bench = verbs.add_parser("bench", help="measure cold, restored and cached starts of a model")
+    compares = "run a notebook cold, with torch's caches and restored, and compare the seconds"
+    bench = verbs.add_parser("bench", help=compares)
     bench_options.add_arguments(bench)
     bench.set_defaults(run=_bench)
     return parser

@@ -1,7 +1,4 @@
-"""Part `entries` of `nbcache bench --stores`: what a full Redis costs those who look something up.
-
-What is measured is one line of `_ACTIONS`.
-"""
+"""Part `entries`: lookups and listings in a full Redis. Each line of `_ACTIONS` is measured."""
 
 from __future__ import annotations
 
@@ -10,17 +7,15 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks.redis_server import Server
+from benchmarks.report import call_text
 from nbcache.artifacts.encoding import pack
 from nbcache.artifacts.store import ArtifactStore
-from nbcache.bench.kernels import BenchError
-from nbcache.bench.options import Options
-from nbcache.bench.redis_server import Server
-from nbcache.bench.report import call_text
+from nbcache.core.errors import NbcacheError
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
 from nbcache.core.text import aligned, size
@@ -35,23 +30,23 @@ from nbcache.snapshots.named import NamedSnapshots
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
 
-__all__ = ["Action", "Entries", "entries_text"]
+__all__ = ["entries_text"]
 
 _PER_NOTEBOOK = 100
 _CONTENT_BYTES = 2_000
 """Content of an artifact; it cannot be compressed, so that it takes as much on the server."""
 _FLUSHED = 1_000
-"""How many artifacts are handed to the background at once; the first few of these become a named snapshot."""
+"""Artifacts handed to the background at once; the first few of these become a named snapshot."""
 _IN_SNAPSHOT = 10
 _LONG, _FEWEST, _MOST = 1.0, 3, 200
 """An action is repeated for so many seconds, and so often at least and at most."""
 _SMALL_PART = 10
-"""What part of the artifacts is there when all is measured first."""
+"""The first measurement is made with this part of the artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What one action took in a Redis with so many artifacts."""
+    """The seconds of one action in a Redis with so many artifacts."""
 
     name: str
     entries: int
@@ -59,8 +54,6 @@ class Action:
     """Median."""
     round_trips: float
     """Mean."""
-    times: int
-    """How often it was measured."""
 
 
 class _Full:
@@ -71,7 +64,7 @@ class _Full:
         self.snapshots = NamedSnapshots(level.store, keyring)
         self.environment = Environment(components({"torch.version": "none, this is a benchmark"}))
         self.refs: list[ArtifactRef] = []
-        """Of all artifacts that are there."""
+        """Refs of all artifacts on the server."""
 
     def fill(self, entries: int) -> None:
         """Publish artifacts, and what notebooks have of them, until there are `entries`."""
@@ -165,71 +158,42 @@ _ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {
     "list the named snapshots (nbcache ls)": _list_snapshots,
     "find what nobody needs (nbcache gc)": _collect,
 }
-"""What is measured: from the full store and which time it is."""
+"""Each takes the full store and the number of the repetition."""
 
 
-class Entries:
-    """`entries`: all actions with a tenth of the artifacts, then with all."""
+def entries_text(server: Server, folder: Path, count: int, say: Callable[[str], None]) -> str:
+    """Measure all actions with a tenth of `count` artifacts, then with all; return the table."""
+    actions: list[Action] = []
+    notices: list[str] = []
+    empty = server.memory_bytes()
+    keyring = Keyring(folder / "keys")
+    with _level(server.url, keyring, notices) as level:
+        full = _Full(level, keyring)
+        for entries in (count // _SMALL_PART, count):
+            say(f"publishing {entries:,} artifacts")
+            began, published = time.perf_counter(), len(full.refs)
+            full.fill(entries)
+            publish_seconds = (time.perf_counter() - began) / (entries - published)
+            full.name_snapshots()
+            memory = server.memory_bytes() - empty
+            for name in _ACTIONS:
+                actions.append(_action(server, name, full))
+                say(f"{entries:,} artifacts: {name}: {call_text(actions[-1].seconds)}")
+            if notices:
+                raise NbcacheError(notices[0])
+    return _table(actions, count, memory, publish_seconds)
 
-    def __init__(
-        self, options: Options, folder: Path, say: Callable[[str], None], server: Server | None
-    ) -> None:
-        assert server is not None
-        self._entries = options.entries
-        self._folder = folder
-        self._say = say
-        self._server = server
-        self._actions: list[Action] = []
-        self._figures: dict[str, Any] = {}
 
-    def measure(self) -> None:
-        self._server.clear()
-        empty = self._server.memory_bytes()
-        notices: list[str] = []
-        keyring = Keyring(self._folder / "keys")
-        with _level(self._server.url, keyring, notices) as level:
-            full = _Full(level, keyring)
-            for entries in (self._entries // _SMALL_PART, self._entries):
-                self._say(f"publishing {entries:,} artifacts")
-                began, before = time.perf_counter(), len(full.refs)
-                full.fill(entries)
-                publish_seconds = (time.perf_counter() - began) / (entries - before)
-                full.name_snapshots()
-                self._figures |= {
-                    "publish_seconds": publish_seconds,
-                    "memory_bytes": self._server.memory_bytes() - empty,
-                    "entries": entries,
-                    "content_bytes": _CONTENT_BYTES,
-                }
-                for name in _ACTIONS:
-                    self._actions.append(self._measured(name, full))
-                    self._say(f"{entries:,} artifacts: {name}: {call_text(self._actions[-1].seconds)}")
-                if notices:
-                    raise BenchError(notices[0])
-        self._server.clear()
-
-    @property
-    def complete(self) -> bool:
-        return True
-
-    def text(self) -> str:
-        return entries_text(self._actions, self._figures) if self._actions else ""
-
-    def to_json(self) -> Mapping[str, Any]:
-        return {**self._figures, "actions": [asdict(action) for action in self._actions]}
-
-    def _measured(self, name: str, full: _Full) -> Action:
-        action = _ACTIONS[name]
-        action(full, 0)
-        before = self._server.counts()
-        taken: list[float] = []
-        while len(taken) < _FEWEST or (len(taken) < _MOST and sum(taken) < _LONG):
-            began = time.perf_counter()
-            action(full, len(taken) + 1)
-            taken.append(time.perf_counter() - began)
-        asked = self._server.counts().since(before)
-        median = statistics.median(taken)
-        return Action(name, len(full.refs), median, asked.round_trips / len(taken), len(taken))
+def _action(server: Server, name: str, full: _Full) -> Action:
+    _ACTIONS[name](full, 0)
+    counts = server.counts()
+    seconds: list[float] = []
+    while len(seconds) < _FEWEST or (len(seconds) < _MOST and sum(seconds) < _LONG):
+        began = time.perf_counter()
+        _ACTIONS[name](full, len(seconds) + 1)
+        seconds.append(time.perf_counter() - began)
+    trips = server.counts().since(counts)["round_trips"]
+    return Action(name, len(full.refs), statistics.median(seconds), trips / len(seconds))
 
 
 @contextlib.contextmanager
@@ -242,21 +206,16 @@ def _level(url: str, keyring: Keyring, notices: list[str]) -> Iterator[SharedLev
         level.close(timeout=1.0)
 
 
-def entries_text(actions: Sequence[Action], figures: Mapping[str, Any]) -> str:
-    """Return the table: a line for each action, by how many artifacts there are."""
+def _table(actions: Sequence[Action], count: int, memory: int, publish_seconds: float) -> str:
+    """Return a line for each action, by how many artifacts there are."""
     sizes = list(dict.fromkeys(action.entries for action in actions))
-    found = {(action.name, action.entries): action for action in actions}
     rows = [["artifacts", *(word for entries in sizes for word in (f"{entries:,}", "round trips"))]]
-    for name in dict.fromkeys(action.name for action in actions):
-        row = [name]
-        for entries in sizes:
-            action = found.get((name, entries))
-            row += [call_text(action.seconds), f"{action.round_trips:.0f}"] if action else ["", ""]
-        rows.append(row)
-    entries, memory = figures["entries"], figures["memory_bytes"]
-    head = f"a Redis that holds {entries:,} artifacts of {size(figures['content_bytes'])} each, "
-    head += f"{_PER_NOTEBOOK} of each notebook, and {entries // _FLUSHED:,} named snapshots"
-    taken = f"{size(memory)} of its memory, {size(round(memory / entries))} for each"
-    foot = f"({taken}; publishing one took {call_text(figures['publish_seconds'])}, in the background)"
-    lines = aligned(rows, right=range(1, len(rows[0])))
-    return "\n".join([head, *(f"  {line}" for line in [*lines, foot])])
+    for name in _ACTIONS:
+        figures = [action for action in actions if action.name == name]
+        words = [(call_text(action.seconds), f"{action.round_trips:.0f}") for action in figures]
+        rows.append([name, *(word for pair in words for word in pair)])
+    head = f"a Redis that holds {count:,} artifacts of {size(_CONTENT_BYTES)} each, "
+    head += f"{_PER_NOTEBOOK} of each notebook, and {count // _FLUSHED:,} named snapshots"
+    taken = f"{size(memory)} of its memory, {size(round(memory / count))} for each"
+    foot = f"({taken}; publishing one took {call_text(publish_seconds)}, in the background)"
+    return "\n".join([head, *(f"  {line}" for line in [*aligned(rows, right=range(1, len(rows[0]))), foot])])

@@ -1,121 +1,22 @@
 """The standard models, with random weights: nothing is downloaded. Runs in the measured process.
 
 nanogpt, BERT and ResNet-50 are those of PyTorch's TorchCache benchmark (benchmarks/dynamo/cachebench.py).
+`model(name, size)` makes each; `pieces` is a small one of three graphs.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nbcache.bench.options import Precision
-from nbcache.core.errors import ConfigError
+__all__ = ["MODELS", "model", "pieces"]
 
-__all__ = ["Case", "build", "converted", "moved", "pieces"]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is compiled and called."""
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    training: bool = False
-    """Forward and backward; else inference."""
-    device: str = "cpu"
-    precision: Precision = Precision.FLOAT32
-
-
-def build(
-    model: str,
-    *,
-    size: str = "small",
-    device: str = "cpu",
-    training: bool = False,
-    precision: str = Precision.FLOAT32.value,
-) -> Case:
-    """Return a standard model or the user's own `module:function`, with example inputs, on `device`.
-
-    `size` is `small` or `full`, and is not used for a user's own. ConfigError where the user's function
-    cannot be found or returns something else than (model, example inputs).
-    """
-    torch.manual_seed(0)
-    if ":" in model:
-        case = _own(model)
-    else:
-        with torch.device(device):  # a billion random numbers take a CPU half a minute
-            case = _STANDARD[model](size)
-    chosen = Precision(precision)
-    dtype = torch.bfloat16 if chosen is Precision.BFLOAT16 else None
-    if isinstance(case.model, nn.Module):
-        case.model.to(device, dtype).train(training)
-    args, kwargs = moved(case.args, device, dtype), moved(dict(case.kwargs), device, dtype)
-    return Case(case.model, args, kwargs, training, device, chosen)
-
-
-def _own(name: str) -> Case:
-    """Call the user's function. An error that it raises itself passes through."""
-    module_name, _, function_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports itself is not
-        raise ConfigError(
-            f"there is no module {module_name!r}",
-            where=name,
-            next_step="run the benchmark in the folder that has it, or install it",
-        ) from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ConfigError(
-            f"there is no function {function_name!r} in {module_name!r}",
-            where=name,
-            next_step="name a function that returns (model, example inputs)",
-        )
-    match function():
-        case (model, Tensor() as only) if callable(model):
-            return Case(model, (only,))
-        case (model, Mapping() as inputs) if callable(model):
-            return Case(model, (), dict(inputs))
-        case (model, tuple() | list() as inputs) if callable(model):
-            return Case(model, tuple(inputs))
-        case other:
-            raise ConfigError(
-                f"the function returned {type(other).__name__}, not (model, example inputs)",
-                where=name,
-                next_step="return what to compile, and a tensor, a tuple, or a dict of keyword arguments",
-            )
-
-
-def moved(value: Any, device: str, dtype: torch.dtype | None) -> Any:
-    """Return `value` with its tensors on `device`, the floating-point ones as `dtype` where that is given."""
-    return converted(value, lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None))
-
-
-def converted(value: Any, convert: Callable[[Tensor], Tensor]) -> Any:
-    """Return nested tuples, lists and dicts with every tensor converted to a leaf."""
-    match value:
-        case Tensor():
-            return convert(value.detach()).requires_grad_(value.requires_grad)
-        case dict():
-            return {name: converted(each, convert) for name, each in value.items()}
-        case tuple() if hasattr(value, "_fields"):
-            return type(value)(*(converted(each, convert) for each in value))
-        case tuple() | list():
-            return type(value)(converted(each, convert) for each in value)
-        case _:
-            return value
-
-
-# --- in plain torch ---------------------------------------------------------------------------------
+Case = tuple[nn.Module, Any]
+"""A model and its inputs: a tuple, or a dict of keyword arguments."""
 
 
 class _Attention(nn.Module):
@@ -245,18 +146,15 @@ def pieces() -> tuple[nn.Module, Tensor]:
 def _nanogpt(size: str) -> Case:
     if size == "full":
         model = NanoGPT(layers=12, width=768, heads=12, context=1024, vocabulary=50304)
-        return Case(model, (_tokens(8, 1024, 50304),))
+        return model, (_tokens(8, 1024, 50304),)
     model = NanoGPT(layers=6, width=192, heads=6, context=64, vocabulary=512)
-    return Case(model, (_tokens(4, 64, 512),))
+    return model, (_tokens(4, 64, 512),)
 
 
 def _resnet50(size: str) -> Case:
     if size == "full":
-        return Case(ResNet50(width=64, classes=1000), (torch.randn(32, 3, 224, 224),))
-    return Case(ResNet50(width=16, classes=100, alike=True), (torch.randn(8, 3, 64, 64),))
-
-
-# --- from transformers ------------------------------------------------------------------------------
+        return ResNet50(width=64, classes=1000), (torch.randn(32, 3, 224, 224),)
+    return ResNet50(width=16, classes=100, alike=True), (torch.randn(8, 3, 64, 64),)
 
 
 def _bert(size: str) -> Case:
@@ -274,7 +172,7 @@ def _bert(size: str) -> Case:
     }[size]
     config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
     tokens = _tokens(*((8, 512) if size == "full" else (2, 64)), config.vocab_size)
-    return Case(BertForMaskedLM(config), (), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+    return BertForMaskedLM(config), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
 def _gpt2(size: str) -> Case:
@@ -286,7 +184,7 @@ def _gpt2(size: str) -> Case:
     }[size]
     config = GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, use_cache=False, **shape)
     tokens = _tokens(*((4, 512) if size == "full" else (2, 64)), config.vocab_size)
-    return Case(GPT2LMHeadModel(config), (), {"input_ids": tokens})
+    return GPT2LMHeadModel(config), {"input_ids": tokens}
 
 
 def _llama(size: str) -> Case:
@@ -315,17 +213,23 @@ def _llama(size: str) -> Case:
     }[size]
     config = LlamaConfig(use_cache=False, **shape)
     tokens = _tokens(*((1, 512) if size == "full" else (2, 64)), config.vocab_size)
-    return Case(LlamaForCausalLM(config), (), {"input_ids": tokens})
+    return LlamaForCausalLM(config), {"input_ids": tokens}
 
 
 def _tokens(batch: int, length: int, vocabulary: int) -> Tensor:
     return torch.randint(vocabulary, (batch, length))
 
 
-_STANDARD: Mapping[str, Callable[[str], Case]] = {
+MODELS: Mapping[str, Callable[[str], Case]] = {
     "nanogpt": _nanogpt,
     "bert": _bert,
     "resnet50": _resnet50,
     "gpt2": _gpt2,
     "llama": _llama,
 }
+
+
+def model(name: str, size: str, device: str) -> Case:
+    """Return a standard model, `small` or `full`, and its inputs."""
+    with torch.device(device):  # a CPU takes half a minute for a billion random numbers
+        return MODELS[name](size)
