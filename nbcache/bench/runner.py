@@ -113,8 +113,9 @@ class Runner:
 
         The first kernel also reads modules into the page cache and compiles them to .pyc files, for all.
         """
-        self.say("preparing torch's own cache")
-        self.one(Planned(Variant("torch-warm", torchs="folder"), 0))
+        torchs = any(variant.torchs for variant in variants)
+        self.say("preparing torch's own cache" if torchs else "preparing")
+        self.one(Planned(self.variants["torch-warm" if torchs else "eager"], 0))
         names = [variant.name for variant in variants]
         for name in dict.fromkeys(variant.restores for variant in variants if variant.restores):
             if name not in names:
@@ -196,7 +197,12 @@ class Runner:
 
     def finish(self, running: Kernel, planned: Planned) -> dict[str, Any]:
         """Return further fields of a `Run`, once its cells have run."""
-        return {"reports": json.loads(running.run(_REPORTS).printed)} if planned.variant.loads else {}
+        if not planned.variant.loads:
+            return {}
+        try:
+            return {"reports": json.loads(running.run(_REPORTS).printed)}
+        except ValueError as error:
+            raise CellFailed("no report arrived: leave print and sys.stdout as they are") from error
 
 
 def prewarmed(running: Kernel, *, settle: float = 0.5, poll: float = 0.25, most: float = 60.0) -> str | None:
