@@ -609,6 +609,21 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize(
+    ("version", "has_traces"), [("2.13.1", True), ("2.15.9+cpu", True), ("2.14.1", False)]
+)
+def test_a_release_of_torch_is_tested_with_all_its_bug_fixes(
+    run_cells: RunCells, isolated: dict[str, str], version: str, has_traces: bool
+) -> None:
+    as_if = f"import torch; torch.__version__ = torch.torch_version.TorchVersion({version!r})"
+
+    done = run_cells([as_if, LOAD, "%nbcache doctor --json"], isolated, forked=False)
+
+    row = by_name(printed(done, 2))["traces"]["found"]
+    assert row.startswith(f"off: not tested with torch {version}") != has_traces, row
+
+
+@pytest.mark.compile
 def test_in_a_terminal_a_problem_is_a_failure(isolated: dict[str, str], tmp_path: Path) -> None:
     sound = run_interpreter(["-m", "nbcache", "doctor", "--json"], isolated, tmp_path)
     checks = by_name(sound.stdout)
