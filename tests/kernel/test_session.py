@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -78,6 +79,35 @@ def test_notices_are_not_without_end(store: DirectoryStore) -> None:
     assert "the rest is not shown" in shown[-1]
     kernel.session.notice("another")
     assert kernel.session.notices == list(shown)
+
+
+def calls_of(kernel: Kernel, cells: range) -> int:
+    """Return how many Python functions this thread calls while a kernel runs cells that compile nothing."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        for number in cells:
+            kernel.run(f"cell {number}")
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_cell_costs_the_same_late_in_a_long_kernel() -> None:
+    kernel = Kernel(MemoryStore("local store"))
+    calls_of(kernel, range(110))  # the first cells import
+    early = calls_of(kernel, range(110, 310))
+    for number in range(310, 2_000):
+        kernel.run(f"cell {number}", *([f"{number:064x}"] if number % 4 == 0 else []))
+    late = calls_of(kernel, range(2_000, 2_200))
+    kernel.session.flush()
+
+    assert early > 200 and late <= 1.2 * early
 
 
 def test_a_kernel_of_10_000_cells_and_500_graphs_takes_no_more_memory_and_writes_less_often() -> None:
