@@ -2,52 +2,35 @@
 
 It stays on this machine: no snapshot holds it, and nothing of it is shared, since reasons may quote code.
 
-Grammar (version 1, frozen; JSON as in `nbcache.artifacts.encoding`, the content of an entry)::
-
-    history = {"format": "nbcache.history", "notebook": text, "runs": [*run], "version": 1}
-    run     = {"cell": text, "direction": text, "environment": text, ["execution_count": integer,]
-               "function": text, ["function_cell": text,] "kernel": text, "key": text, ["level": text,]
-               "number": integer, "outcome": text, ["reason": text,] ["saved_seconds": seconds,]
-               "seconds": {*text: seconds}, "time": seconds, ["unfinished": true]}
-
-Each kernel writes its own entry, and no other writes that one, so nothing is lost where kernels of one
-notebook run at once. Entries of earlier kernels are made one as soon as there are many::
-
-    history/<notebook digest>/<kernel, or digest of what was made one>
-
-What cannot be read is removed: it is worth less than telling of it would be.
+One SQLite file (WAL) beside the local store's entries has a row for each run, whatever its notebook. Kernels
+write at the same time, and each adds its own rows. The file is a convenience: one that is damaged is removed,
+one of a newer nbcache is left alone, and either way there is no history until the next run. The JSON entries
+of an earlier nbcache are not read, and go.
 """
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
-from nbcache.artifacts.encoding import decode_entry, encode_entry
 from nbcache.artifacts.manifests import notebook_digest
-from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
-from nbcache.core.errors import FormatError, StoreError, UnsupportedVersion
-from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Direction, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import GraphRecord, has_own_name
 from nbcache.core.text import one_line
-from nbcache.stores.base import Store
 
 __all__ = [
-    "MAX_BYTES",
     "MAX_RUNS",
-    "PREFIX",
     "HistoryStore",
     "Run",
     "Usual",
     "asked_for",
-    "decode_history",
-    "encode_history",
     "expected",
     "influences_of",
     "merged",
@@ -56,25 +39,23 @@ __all__ = [
     "run_of",
 ]
 
-PREFIX = "history/"
 MAX_RUNS = 1000
 """Of a notebook, in all its environments: the newest are kept."""
-MAX_BYTES = 512 << 10
-"""Of all notebooks, compressed: some 25,000 runs, which are read in about a second."""
-
-_FORMAT = "nbcache.history"
-_MOST_ENTRIES = 16
-"""So many kernels of a notebook leave an entry each before they are made one."""
-_MAX_ENTRY_BYTES = 8 << 20
+_MAX_RUNS_IN_ALL = 25_000
+"""Of all notebooks."""
+_FILE = "history.sqlite"
+_VERSION = 1
+"""`user_version` of the file; another one for other columns."""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+"""SQLite's errors for a file that is none of its own, or has other columns."""
+_BUSY_SECONDS = 5.0
+"""How long a kernel waits while another one writes."""
 _LONGEST = 200
 """Characters of a text that are kept."""
-_MOST_PHASES = 16
 _ENVIRONMENT = 16
 """Hexadecimal digits of the environment's digest that are kept."""
 _LAST_FEW = 5
 """So many runs make an estimate."""
-
-_Word = TypeVar("_Word", Direction, Outcome, Level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,61 +197,111 @@ def _order(run: Run) -> tuple[float, str, int]:
     return (run.time, *run.identity)
 
 
+_T = TypeVar("_T")
+_COLUMNS = tuple(field.name for field in fields(Run))
+_TABLE = f"CREATE TABLE IF NOT EXISTS run (notebook, {', '.join(_COLUMNS)}, PRIMARY KEY (kernel, number))"
+_INSERT = f"INSERT OR IGNORE INTO run VALUES (?{', ?' * len(_COLUMNS)})"
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM run"
+_NEWEST = "SELECT rowid FROM run {} ORDER BY time DESC, kernel DESC, number DESC LIMIT {}"
+
+
 class HistoryStore:
-    """The histories of all notebooks in a store. Every method raises StoreError where the store fails."""
+    """The histories of all notebooks, in a private `folder`; without one nothing is kept.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    No method raises: a failure is logged, and costs the history.
+    """
 
-    def keys(self, notebook: str) -> list[str]:
-        """Return the store's keys of a notebook's history."""
-        return list(self._store.keys(_prefix(notebook)))
+    def __init__(self, folder: Path | None) -> None:
+        self._file = None if folder is None else folder / _FILE
 
     def read(self, notebook: str) -> tuple[Run, ...]:
-        """Return what kernels have kept of a notebook, oldest first; drop what cannot be read."""
-        return merged(run for runs in self._entries(notebook).values() for run in runs)
+        """Return the runs of a notebook that kernels have kept, oldest first."""
+        return self._runs(f"{_SELECT} WHERE notebook = ?", notebook_digest(notebook))
 
     def everything(self) -> tuple[Run, ...]:
-        """Return what kernels have kept of all notebooks, oldest first."""
-        runs = {}
-        for entry in self._store.get_many(list(self._store.keys(PREFIX))).values():
-            with suppress(FormatError):
-                found = decode_history(decode_entry(entry, max_bytes=_MAX_ENTRY_BYTES))
-                runs.update({run.identity: run for run in found})
-        return tuple(sorted(runs.values(), key=_order))
+        """Return the runs of all notebooks that kernels have kept, oldest first."""
+        return self._runs(_SELECT)
 
-    def write(self, notebook: str, kernel: str, runs: Sequence[Run]) -> None:
-        """Keep what `kernel` has run, all of it, in place of what it had written.
+    def write(self, notebook: str, runs: Iterable[Run]) -> bool:
+        """Add runs of a notebook, and drop the oldest beyond the bounds; return whether they are kept."""
+        digest = notebook_digest(notebook)
 
-        FormatError where a text is none.
+        def add(database: sqlite3.Connection) -> bool:
+            database.executemany(_INSERT, [_row(digest, run) for run in runs])
+            newest = _NEWEST.format("WHERE notebook = ?1", MAX_RUNS)
+            database.execute(f"DELETE FROM run WHERE notebook = ?1 AND rowid NOT IN ({newest})", (digest,))
+            newest = _NEWEST.format("", _MAX_RUNS_IN_ALL)
+            database.execute(f"DELETE FROM run WHERE rowid NOT IN ({newest})")
+            return True
+
+        return self._do(add, write=True) or False
+
+    def clear(self, notebook: str | None = None) -> None:
+        """Remove the runs of a notebook, or of all."""
+        if notebook is None:
+            self._do(lambda database: database.execute("DELETE FROM run"))
+        else:
+            digest = (notebook_digest(notebook),)
+            self._do(lambda database: database.execute("DELETE FROM run WHERE notebook = ?", digest))
+
+    def _runs(self, query: str, *arguments: str) -> tuple[Run, ...]:
+        rows = self._do(lambda database: database.execute(query, arguments).fetchall()) or ()
+        return tuple(sorted(filter(None, map(_run, rows)), key=_order))
+
+    def _do(self, action: Callable[[sqlite3.Connection], _T], *, write: bool = False) -> _T | None:
+        """Return what `action` returns in a transaction; None where it fails or there is no file yet.
+
+        The connection is closed again, since neither another thread nor a forked child may use it.
         """
-        content = encode_history(notebook, runs[-MAX_RUNS:])
-        self._store.put(_prefix(notebook) + kernel, encode_entry(content))
+        if self._file is None or not (write or self._file.exists()):
+            return None
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as database, database:
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+                if version > _VERSION:
+                    return None
+                if version < _VERSION:
+                    database.execute("PRAGMA journal_mode = WAL")
+                    database.execute(_TABLE)
+                    database.execute(f"PRAGMA user_version = {_VERSION}")
+                return action(database)
+        except (sqlite3.Error, OSError, UnicodeEncodeError) as error:
+            logger.info("the history is not used: %s", error)
+            if getattr(error, "sqlite_errorcode", None) in _DAMAGED:
+                self._remove()
+            return None
 
-    def tidy(self, notebook: str) -> None:
-        """Make one entry of many. A kernel that still writes one of them writes it again, whole."""
-        if len(self.keys(notebook)) <= _MOST_ENTRIES:
-            return
-        entries = self._entries(notebook)
-        content = encode_history(notebook, merged(run for runs in entries.values() for run in runs))
-        name = _prefix(notebook) + sha256(content)
-        if name not in entries:
-            self._store.put(name, encode_entry(content))
-        for key in entries.keys() - {name}:
-            self._store.delete(key)
-
-    def _entries(self, notebook: str) -> dict[str, list[Run]]:
-        found = {}
-        for key, entry in self._store.get_many(self.keys(notebook)).items():
+    def _remove(self) -> None:
+        """Remove the file and what SQLite has beside it."""
+        assert self._file is not None
+        for file in self._file.parent.glob(f"{_FILE}*"):
             try:
-                found[key] = decode_history(decode_entry(entry, max_bytes=_MAX_ENTRY_BYTES), notebook)
-            except UnsupportedVersion:
-                continue  # left to the nbcache that wrote it
-            except FormatError as error:
-                logger.info("%s is dropped: %s", key, error)
-                with suppress(StoreError):  # one that cannot be written to can be read all the same
-                    self._store.delete(key)
-        return found
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                logger.info("the history cannot be removed: %s", error)
+
+
+def _row(notebook: str, run: Run) -> tuple[object, ...]:
+    values = {name: getattr(run, name) for name in _COLUMNS} | {"seconds": json.dumps(dict(run.seconds))}
+    return notebook, *values.values()
+
+
+def _run(row: Sequence[Any]) -> Run | None:
+    """Return the run in a row; None where this nbcache cannot read it."""
+    try:
+        run = Run(*row)
+        return replace(
+            run,
+            time=float(run.time),
+            direction=Direction(run.direction),
+            outcome=Outcome(run.outcome),
+            level=None if run.level is None else Level(run.level),
+            unfinished=bool(run.unfinished),
+            seconds={str(phase): float(seconds) for phase, seconds in json.loads(str(run.seconds)).items()},
+        )
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
@@ -317,86 +348,6 @@ def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
         elif run.cell and run.outcome is Outcome.MISS and cell in earlier:
             misses.append(run)
     return tuple(misses)
-
-
-def encode_history(notebook: str, runs: Iterable[Run]) -> bytes:
-    """Return a notebook's history as canonical JSON; FormatError where a text is none."""
-    return to_json(_FORMAT, {"notebook": _shown(notebook), "runs": [_run_fields(run) for run in runs]})
-
-
-def decode_history(content: bytes, notebook: str | None = None) -> list[Run]:
-    """Return the runs of a history, of this notebook if one is given.
-
-    Raises CorruptEntry or UnsupportedVersion.
-    """
-    fields = from_json(content, _FORMAT)
-    if fields.text("notebook") != _shown(notebook or "") and notebook is not None:
-        raise corrupt("a history is of another notebook than its key says")
-    return [_run(Fields(value, "run")) for value in islice(fields.array("runs"), MAX_RUNS)]
-
-
-def _run_fields(run: Run) -> dict[str, Any]:
-    known: dict[str, Any] = {"level": run.level.value} if run.level else {}
-    known |= {"reason": run.reason} if run.reason else {}
-    known |= {"function_cell": run.function_cell} if run.function_cell else {}
-    known |= {} if run.saved_seconds is None else {"saved_seconds": float(run.saved_seconds)}
-    known |= {} if run.execution_count is None else {"execution_count": run.execution_count}
-    known |= {"unfinished": True} if run.unfinished else {}
-    return known | {
-        "cell": run.cell,
-        "direction": run.direction.value,
-        "environment": run.environment,
-        "function": run.function,
-        "kernel": run.kernel,
-        "key": run.key,
-        "number": run.number,
-        "outcome": run.outcome.value,
-        "seconds": {phase: float(each) for phase, each in run.seconds.items()},
-        "time": float(run.time),
-    }
-
-
-def _run(fields: Fields) -> Run:
-    phases = fields.object("seconds")
-    seconds = Fields(phases, "run's seconds")
-    return Run(
-        time=fields.seconds("time"),
-        kernel=_text(fields, "kernel"),
-        number=fields.integer("number"),
-        environment=_text(fields, "environment"),
-        cell=_text(fields, "cell"),
-        function=_text(fields, "function"),
-        direction=_one_of(Direction, fields.text("direction")),
-        key=_text(fields, "key"),
-        outcome=_one_of(Outcome, fields.text("outcome")),
-        level=_one_of(Level, fields.text("level")) if fields.has("level") else None,
-        seconds={one_line(phase, _LONGEST): seconds.seconds(phase) for phase in islice(phases, _MOST_PHASES)},
-        saved_seconds=fields.seconds("saved_seconds") if fields.has("saved_seconds") else None,
-        reason=_text(fields, "reason") if fields.has("reason") else "",
-        execution_count=fields.integer("execution_count") if fields.has("execution_count") else None,
-        function_cell=_text(fields, "function_cell") if fields.has("function_cell") else "",
-        unfinished=fields.has("unfinished"),
-    )
-
-
-def _text(fields: Fields, name: str) -> str:
-    return one_line(fields.text(name), _LONGEST)
-
-
-def _one_of(kind: type[_Word], value: str) -> _Word:
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise corrupt(f"a run's {kind.__name__.lower()} is none that there is") from error
-
-
-def _shown(notebook: str) -> str:
-    """Return a notebook's identity as JSON can hold it: a path in no encoding is no error."""
-    return notebook.encode(errors="backslashreplace").decode()
-
-
-def _prefix(notebook: str) -> str:
-    return f"{PREFIX}{notebook_digest(notebook)}/"
 
 
 def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -> Manifest:

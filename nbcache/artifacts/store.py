@@ -5,7 +5,6 @@ Keys of a store, all below these prefixes (each value is an entry of `nbcache.ar
     artifact/<content digest>                                     content
     ref/<digest of environment, type, key>/<content digest>       ArtifactRef
     manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
-    history/<notebook digest>/<kernel>                            runs (`nbcache.artifacts.history`)
     corrupt/<key, with - for />                                   bytes that could not be used
 
 An artifact is written before its reference, so that a reference promises its artifact. A fault in
@@ -35,8 +34,7 @@ from nbcache.artifacts.encoding import (
     entry_of,
     packed_of,
 )
-from nbcache.artifacts.history import MAX_BYTES, HistoryStore
-from nbcache.artifacts.history import PREFIX as _HISTORY
+from nbcache.artifacts.history import HistoryStore
 from nbcache.artifacts.manifests import (
     holdings,
     newest_first,
@@ -66,9 +64,11 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
 """How often manifests are listed again, when some were replaced between listing and reading."""
 _UPKEEP_SHARE = 16
-"""Manifests, histories and corrupt bytes may each take this fraction of what artifacts may, at most."""
+"""Manifests and corrupt bytes may each take this fraction of what artifacts may, at most."""
 
 _ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
+_EARLIER = "history/"
+"""An earlier nbcache kept its history there; it goes."""
 
 _T = TypeVar("_T")
 
@@ -121,7 +121,7 @@ class ArtifactStore:
         admits: Callable[[ArtifactRef], bool] = lambda ref: True,
     ):
         self.store = store
-        self.history = HistoryStore(store)
+        self.history = HistoryStore(getattr(store, "root", None))
         """What the graphs of each notebook took."""
         self._clock = clock
         self._on_fault = on_fault
@@ -263,7 +263,7 @@ class ArtifactStore:
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
         upkeep = max_bytes // _UPKEEP_SHARE
-        for prefix, most in ((_MANIFEST, upkeep), (_HISTORY, min(upkeep, MAX_BYTES)), (_CORRUPT, upkeep)):
+        for prefix, most in ((_MANIFEST, upkeep), (_EARLIER, 0), (_CORRUPT, upkeep)):
             self.store.evict(prefix, most)
         if removed:
             # In this order: a reference is put after its artifact, so one that is listed now and
@@ -285,7 +285,7 @@ class ArtifactStore:
         return {key: manifest for key, manifest in decoded.items() if manifest is not None}
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
-        """Remove manifests and histories, by key, and references, each after its environment's digest.
+        """Remove manifests, by key, and references, each after its environment's digest.
 
         Artifacts without any reference go, too, such as earlier states of a profile. Returns how many.
         """
@@ -304,7 +304,8 @@ class ArtifactStore:
     def clear(self) -> int:
         """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
         removed = 0
-        for prefix in (_MANIFEST, _REF, _ARTIFACT, _HISTORY, _CORRUPT):
+        self.history.clear()
+        for prefix in (_MANIFEST, _REF, _ARTIFACT, _EARLIER, _CORRUPT):
             for key in list(self.store.keys(prefix)):
                 self.store.delete(key)
                 removed += 1

@@ -25,8 +25,6 @@ class Clearing:
     """Keys of the manifests that go."""
     refs: tuple[tuple[str, ArtifactRef], ...]
     """The references that go, each after the digest of its environment."""
-    history: tuple[str, ...] = ()
-    """Keys of what is kept of its runs."""
 
 
 def clearing(artifacts: ArtifactStore, notebook: str) -> Clearing:
@@ -47,8 +45,8 @@ def clearing(artifacts: ArtifactStore, notebook: str) -> Clearing:
     going = [pair for pair in refs.values() if _slot(*pair) not in elsewhere]
     graphs = {(each.environment.digest, *graph.identity) for each in own.values() for graph in each.graphs}
     digests = {ref.digest for _, ref in going}
-    kept, history = len(refs) - len(going), tuple(artifacts.history.keys(notebook))
-    return Clearing(notebook, len(graphs), len(digests), kept, tuple(own), tuple(going), history)
+    kept = len(refs) - len(going)
+    return Clearing(notebook, len(graphs), len(digests), kept, tuple(own), tuple(going))
 
 
 def _slot(environment_digest: str, ref: ArtifactRef) -> tuple[str, ...]:

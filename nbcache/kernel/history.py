@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Iterable
 
-from nbcache.artifacts.history import MAX_RUNS, Run, merged, run_of
+from nbcache.artifacts.history import MAX_RUNS, HistoryStore, Run, merged, run_of
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import INTERRUPTED
-from nbcache.kernel.local_cache import LocalLevel
 
 __all__ = ["History"]
 
@@ -22,16 +21,16 @@ class History:
     Methods are safe to call from any thread, and nothing but `read` and `save` reads or writes disks.
     """
 
-    def __init__(self, local: LocalLevel) -> None:
+    def __init__(self, store: HistoryStore) -> None:
         self.kernel = secrets.token_hex(8)
         """Tells this kernel's runs from those of others."""
-        self._local = local
+        self._store = store
         self._lock = threading.Lock()
         self._earlier: tuple[Run, ...] = ()
         self._own: list[Run] = []
+        self._unsaved: list[Run] = []
         self._number = 0
         self._known: tuple[Run, ...] | None = ()
-        self._due = self._tidied = False
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -47,10 +46,9 @@ class History:
 
     def read(self, notebook: str) -> None:
         """Take in what is stored."""
-        stored = self._local.history(notebook)
+        stored = self._store.read(notebook)
         with self._lock:
-            if stored is not None:
-                self._earlier, self._known = stored, None
+            self._earlier, self._known = stored, None
 
     def add(
         self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
@@ -73,23 +71,20 @@ class History:
                     unfinished=unfinished,
                 )
                 self._own.append(run)
+                self._unsaved.append(run)
                 self._number += 1
-            del self._own[:-MAX_RUNS]
+            del self._own[:-MAX_RUNS], self._unsaved[:-MAX_RUNS]
             self._known = None
-            self._due = True
 
     def save(self, notebook: str) -> None:
-        """Write what this kernel has run, where there is any that is not written."""
+        """Store this kernel's new runs; those that cannot be written wait for the next time."""
         with self._lock:
-            due, self._due, own = self._due, False, list(self._own)
-        if due:
-            written = self._local.save_history(notebook, self.kernel, own, tidy=not self._tidied)
-            self._tidied |= written is not None
-            if written is None:
-                self._due = True
+            runs, self._unsaved = self._unsaved, []
+        if runs and not self._store.write(notebook, runs):
+            with self._lock:
+                self._unsaved = [*runs, *self._unsaved]
 
     def forget(self) -> None:
         """Begin as if nothing had been run: what was stored is removed."""
         with self._lock:
-            self._earlier, self._own, self._known = (), [], ()
-            self._due = False
+            self._earlier, self._own, self._unsaved, self._known = (), [], [], ()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeVar
 
-from nbcache.artifacts.history import Run
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore, Fault, FaultKind
 from nbcache.core.errors import StoreError, TrustError
@@ -111,21 +110,6 @@ class LocalLevel:
     def save(self, manifest: Manifest) -> Manifest | None:
         """Save a manifest, and return its union with what is saved."""
         return self._access("write", "writing the manifest", partial(self.artifacts.save_manifest, manifest))
-
-    def history(self, notebook: str) -> tuple[Run, ...] | None:
-        """Return what kernels have kept of a notebook's runs, oldest first."""
-        return self._access("read", "reading the history", partial(self.artifacts.history.read, notebook))
-
-    def save_history(self, notebook: str, kernel: str, runs: Sequence[Run], *, tidy: bool) -> bool | None:
-        """Keep what `kernel` has run; where asked, make one entry of many. True where it is kept."""
-
-        def save() -> bool:
-            if tidy:
-                self.artifacts.history.tidy(notebook)
-            self.artifacts.history.write(notebook, kernel, runs)
-            return True
-
-        return self._access("write", "writing the history", save)
 
     def forget(self, environment: Environment, type: str, key: str) -> None:
         """Drop what is stored under torch's `key`."""

@@ -84,7 +84,7 @@ class NotebookCache:
         """What compiled code is bound to here; None until the compiler is imported."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of its own, before this notebook's manifest is read."""
-        self.history = History(local)
+        self.history = History(local.artifacts.history)
         """What the graphs of this notebook took."""
         self._local = local
         self._kernel = kernel

@@ -159,8 +159,11 @@ class Session:
         Returns how many entries are gone, or artifacts of the notebook. StoreError where the store fails.
         """
         self.cache.flush()
-        listed = () if only is None else (*only.manifests, *only.history)
-        removed = self.artifacts.clear() if only is None else self.artifacts.drop(listed, only.refs)
+        if only is None:
+            removed = self.artifacts.clear()
+        else:
+            removed = self.artifacts.drop(only.manifests, only.refs)
+            self.artifacts.history.clear(only.notebook)
         self.bridge.clear()
         self.cache.forget()
         return removed

@@ -5,8 +5,9 @@ Layout, below the folder that is given::
     v2/<key>     the value, under the key's parts as folders
     v2/.tmp/     files being written; renamed to where they belong when whole
     v2/.lock     held by the kernel that evicts
+    v2/*.sqlite  of others (`nbcache.artifacts.history`)
 
-No key has a dot, so the last two cannot be taken for one. A file's modification time is when it was
+No key has a dot, so the last three cannot be taken for one. A file's modification time is when it was
 last put, read or touched.
 
 Values are not synced to the disk: after a power cut one may be short. Every entry is verified when it
@@ -64,12 +65,13 @@ class DirectoryStore:
     def __init__(self, path: str | os.PathLike[str], *, name: str = "local store"):
         self.name = name
         self.path = Path(path).absolute()  # a cell may change the working directory
-        self._root = self.path / _VERSION
+        self.root = self.path / _VERSION
+        """The folder of the values. Names with a dot are no keys, so other files may be there."""
         self.was_emptied = False
         """Whether values were dropped because others could have put them there."""
         self._prepare()
         self.read_only = not os.access(
-            self._root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+            self.root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
         )
 
     def __repr__(self) -> str:
@@ -78,7 +80,7 @@ class DirectoryStore:
     def get(self, key: str) -> bytes | None:
         """Return the bytes under `key`, or None; it then counts as used now."""
         try:
-            return read_plain(self._root, check_key(key), max_bytes=_MAX_BYTES, used=True)
+            return read_plain(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
         except OSError as error:
             raise self._unavailable("cannot be read", error) from error
 
@@ -152,11 +154,11 @@ class DirectoryStore:
             raise self._write_error(error) from error
 
     def _file(self, key: str) -> Path:
-        return self._root / check_key(key)
+        return self.root / check_key(key)
 
     def _is_there(self, key: str) -> bool:
         try:
-            return is_plain(self._root, key)
+            return is_plain(self.root, key)
         except OSError as error:
             raise self._unavailable("cannot be read", error) from error
 
@@ -168,10 +170,10 @@ class DirectoryStore:
         except OSError as error:
             raise self._unavailable("cannot be used", error) from error
         try:
-            if was_open or (os.path.lexists(self._root) and self._is_open(self._root)):
+            if was_open or (os.path.lexists(self.root) and self._is_open(self.root)):
                 self._close_to_others()
-            self._is_open(self._root)
-            (self._root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
+            self._is_open(self.root)
+            (self.root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             if not is_forbidden(error):
                 raise self._unavailable("cannot be used", error) from error
@@ -206,7 +208,7 @@ class DirectoryStore:
     def _drop(self) -> None:
         aside = self.path / f".{_VERSION}-{secrets.token_hex(8)}"
         try:
-            self._root.rename(aside)
+            self.root.rename(aside)
         except FileNotFoundError:
             return
         if aside.is_symlink():
@@ -218,7 +220,7 @@ class DirectoryStore:
         shutil.rmtree(aside, ignore_errors=True)
 
     def _write(self, file: Path, value: bytes) -> None:
-        temporary = self._root / _TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
+        temporary = self.root / _TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as stream:
@@ -248,7 +250,7 @@ class DirectoryStore:
                 return
             raise
         for folder in file.parents:
-            if folder == self._root:
+            if folder == self.root:
                 return
             try:
                 folder.rmdir()
@@ -260,7 +262,7 @@ class DirectoryStore:
         while folders:
             folder = folders.pop()
             try:
-                with os.scandir(self._root / folder) as entries:
+                with os.scandir(self.root / folder) as entries:
                     present = list(entries)
             except OSError as error:
                 if is_absence(error):
@@ -283,7 +285,7 @@ class DirectoryStore:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bool]:
         """Yield whether this call, and no other in any process, may evict."""
-        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             # flock, not lockf: it holds between threads too, and goes with the process.
             try:
@@ -299,7 +301,7 @@ class DirectoryStore:
 
     def _remove_abandoned(self) -> None:
         oldest = time.time() - _ABANDONED_SECONDS
-        for file in (self._root / _TEMPORARY).iterdir():
+        for file in (self.root / _TEMPORARY).iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if file.stat().st_mtime < oldest:
                     file.unlink()

@@ -1,36 +1,26 @@
-"""The history: golden bytes, what readers do with bytes that are wrong, and estimates that rest on it."""
+"""The history: what kernels write and read at once, files that are damaged, and estimates."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
+import os
+import sqlite3
+import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nbcache.artifacts.encoding import encode_entry
-from nbcache.artifacts.history import (
-    MAX_RUNS,
-    HistoryStore,
-    Run,
-    asked_for,
-    decode_history,
-    encode_history,
-    expected,
-    merged,
-    run_of,
-)
+from nbcache.artifacts.history import MAX_RUNS, HistoryStore, Run, asked_for, expected, merged, run_of
 from nbcache.artifacts.store import ArtifactStore
-from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.core.key import components
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import Cell, GraphRecord
-from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 
-GOLDEN = (Path(__file__).parents[1] / "golden" / "history-1.json").read_bytes()
 NOTEBOOK = "/work/model.ipynb"
 MISS = Run(
     time=1700000000.5,
@@ -62,18 +52,9 @@ HIT = replace(
 )
 
 
-@pytest.fixture(params=["directory", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return DirectoryStore(tmp_path) if request.param == "directory" else MemoryStore()
-
-
-def changed(**fields: Any) -> bytes:
-    return json.dumps({**json.loads(GOLDEN), **fields}).encode()
-
-
-def changed_run(**fields: Any) -> bytes:
-    first, *more = json.loads(GOLDEN)["runs"]
-    return changed(runs=[{**first, **fields}, *more])
+@pytest.fixture
+def history(tmp_path: Path) -> HistoryStore:
+    return HistoryStore(tmp_path)
 
 
 def took(*seconds: float, run: Run = MISS) -> list[Run]:
@@ -84,56 +65,22 @@ def took(*seconds: float, run: Run = MISS) -> list[Run]:
     ]
 
 
-# --- the format ---------------------------------------------------------------------------------
+# --- the store ----------------------------------------------------------------------------------
 
 
-def test_golden_bytes_are_read_and_written_as_ever() -> None:
-    assert decode_history(GOLDEN, NOTEBOOK) == [MISS, HIT]
-    assert encode_history(NOTEBOOK, [MISS, HIT]) == GOLDEN
+def test_the_columns_are_those_of_version_1(tmp_path: Path, history: HistoryStore) -> None:
+    assert history.write(NOTEBOOK, [HIT])
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        columns = database.execute("SELECT name FROM pragma_table_info('run')").fetchall()
+    assert " ".join(name for (name,) in columns) == (
+        "notebook time kernel number environment cell function direction key outcome level seconds"
+        " saved_seconds reason execution_count function_cell unfinished"
+    )
 
 
-def test_a_run_of_a_cell_that_raised_is_marked() -> None:
-    runs = [replace(MISS, unfinished=True), HIT]
-    assert decode_history(encode_history(NOTEBOOK, runs), NOTEBOOK) == runs
-
-
-def test_fields_that_are_not_known_are_ignored() -> None:
-    assert decode_history(changed_run(novelty=1), NOTEBOOK) == [MISS, HIT]
-    assert decode_history(changed(novelty=1), NOTEBOOK) == [MISS, HIT]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"[]", b"\xff", changed(format="nbcache.ref"), changed(runs={}), changed(runs=[1])),
-        *(changed(version=0), changed(notebook="/work/other.ipynb"), changed_run(cell=1)),
-        *(changed_run(direction="up"), changed_run(outcome="maybe"), changed_run(level="L9")),
-        *(changed_run(time=-1), changed_run(number=-1), changed_run(number=0.5), changed_run(kernel=None)),
-        *(changed_run(seconds=[]), changed_run(seconds={"total": "1"}), changed_run(seconds={"total": -1})),
-        *(changed_run(saved_seconds="much"), changed_run(reason=1), changed_run(function_cell=[])),
-        *(changed_run(execution_count=-1), changed_run(execution_count="3")),
-    ],
-)
-def test_what_is_wrong_is_refused(content: bytes) -> None:
-    with pytest.raises(CorruptEntry):
-        decode_history(content, NOTEBOOK)
-
-
-def test_a_later_version_is_told_apart() -> None:
-    with pytest.raises(UnsupportedVersion):
-        decode_history(changed(version=2), NOTEBOOK)
-
-
-def test_texts_and_rows_that_are_read_have_an_end() -> None:
-    (first, _) = decode_history(changed_run(function="f" * 10**6, reason="a\n\x1b[31mb"), NOTEBOOK)
-    assert len(first.function) == 200
-    assert first.reason == "a ?[31mb"
-    phases = {f"phase {number}": 1.0 for number in range(1000)}
-    assert len(decode_history(changed_run(seconds=phases), NOTEBOOK)[0].seconds) == 16
-    assert len(decode_history(changed(runs=json.loads(GOLDEN)["runs"] * MAX_RUNS), NOTEBOOK)) == MAX_RUNS
-
-
-def test_what_is_kept_of_a_graph_can_be_written() -> None:
+def test_what_is_kept_of_a_graph_can_be_written(history: HistoryStore) -> None:
     graph = GraphRecord(
         function="f\ud800" + "x" * 1000,
         compile_id="0/0",
@@ -147,7 +94,8 @@ def test_what_is_kept_of_a_graph_can_be_written() -> None:
     )
     run = run_of(graph, time=1.0, kernel="k", number=3, environment="e" * 64)
 
-    assert decode_history(encode_history("\ud800", [run]), "\ud800") == [run]
+    assert history.write("\ud800", [run])
+    assert history.read("\ud800") == (run,)
     assert (run.cell, run.key, run.environment) == (Cell.of("f()", None).digest, "", "e" * 16)
     assert (run.execution_count, run.function_cell) == (1, Cell.of("def f(): ...", None).digest)
     assert run.seconds == {"dynamo": 0.1235, "total": 0.2}
@@ -155,101 +103,123 @@ def test_what_is_kept_of_a_graph_can_be_written() -> None:
     assert len(run.function) == len(run.reason) == 200
 
 
-def test_a_text_that_is_none_is_refused_when_it_is_written() -> None:
-    with pytest.raises(FormatError):
-        encode_history(NOTEBOOK, [replace(MISS, function="\ud800")])
+def test_a_run_of_a_cell_that_raised_is_marked(history: HistoryStore) -> None:
+    runs = replace(MISS, unfinished=True), HIT
+    assert history.write(NOTEBOOK, runs)
+    assert history.read(NOTEBOOK) == runs
 
 
-# --- the store ----------------------------------------------------------------------------------
-
-
-def test_what_kernels_write_is_read_together_oldest_first(store: Store) -> None:
-    history = HistoryStore(store)
-    history.write(NOTEBOOK, HIT.kernel, [HIT])
-    history.write(NOTEBOOK, MISS.kernel, [MISS])
-    history.write("/work/other.ipynb", MISS.kernel, [replace(MISS, function="other")])
+def test_what_kernels_write_is_read_together_oldest_first(history: HistoryStore, tmp_path: Path) -> None:
+    other = replace(MISS, kernel="another", function="other")
+    assert history.write(NOTEBOOK, [HIT])
+    assert HistoryStore(tmp_path).write(NOTEBOOK, [MISS])
+    assert history.write(NOTEBOOK, [MISS])  # once more, as where its answer was lost
+    assert history.write("/work/other.ipynb", [other])
 
     assert history.read(NOTEBOOK) == (MISS, HIT)
     assert history.read("/work/unknown.ipynb") == ()
+    assert history.everything() == (MISS, other, HIT)
+    history.clear(NOTEBOOK)
+    assert history.everything() == (other,)
 
 
-def test_a_kernel_replaces_its_own_and_nobody_elses(store: Store) -> None:
-    history = HistoryStore(store)
-    history.write(NOTEBOOK, HIT.kernel, [HIT])
-    again = replace(MISS, number=1, time=MISS.time + 1)
-    history.write(NOTEBOOK, MISS.kernel, [MISS])
-    history.write(NOTEBOOK, MISS.kernel, [MISS, again])
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_kernels_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    assert HistoryStore(tmp_path).write(NOTEBOOK, [])
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(4)
 
-    assert history.read(NOTEBOOK) == (MISS, again, HIT)
+    def work(kernel: int) -> None:
+        start.wait()
+        for number in range(10):
+            if not HistoryStore(tmp_path).write(NOTEBOOK, [replace(MISS, kernel=str(kernel), number=number)]):
+                sys.exit(1)
 
-
-def test_many_entries_are_made_one_and_nothing_is_lost(store: Store) -> None:
-    history = HistoryStore(store)
-    runs = [replace(MISS, kernel=f"{number:016x}", time=MISS.time + number) for number in range(40)]
-    for run in runs:
-        history.tidy(NOTEBOOK)
-        history.write(NOTEBOOK, run.kernel, [run])
-    assert len(history.keys(NOTEBOOK)) < 20
-    assert list(history.read(NOTEBOOK)) == runs
-
-    # a kernel whose entry was made one with others writes all of its own again
-    history.write(NOTEBOOK, runs[0].kernel, [runs[0], replace(runs[0], number=1)])
-    assert len(history.read(NOTEBOOK)) == 41
+    processes = [context.Process(target=work, args=(kernel,)) for kernel in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert len(HistoryStore(tmp_path).read(NOTEBOOK)) == 40
 
 
-def test_two_kernels_that_tidy_at_once_lose_nothing(store: Store) -> None:
-    history = HistoryStore(store)
-    runs = [replace(MISS, kernel=f"{number:016x}", time=MISS.time + number) for number in range(40)]
-    for run in runs[:20]:
-        history.write(NOTEBOOK, run.kernel, [run])
-    before = {key: store.get(key) for key in history.keys(NOTEBOOK)}
-    history.tidy(NOTEBOOK)
-    for run in runs[20:]:
-        history.write(NOTEBOOK, run.kernel, [run])
-    for key, entry in before.items():  # as a kernel sees it that listed them before
-        assert entry is not None
-        store.put(key, entry)
-    history.tidy(NOTEBOOK)
-
-    assert list(history.read(NOTEBOOK)) == runs
-
-
-def test_the_newest_runs_are_kept(store: Store) -> None:
-    history = HistoryStore(store)
+def test_the_newest_runs_are_kept(history: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [replace(MISS, number=number, time=MISS.time + number) for number in range(MAX_RUNS + 50)]
-    history.write(NOTEBOOK, MISS.kernel, runs)
-
+    assert history.write(NOTEBOOK, runs)
     assert list(history.read(NOTEBOOK)) == runs[50:]
     last = replace(HIT, time=runs[-1].time + 1)
     assert list(merged([last, *runs, *runs])) == [*runs[51:], last]
 
+    monkeypatch.setattr("nbcache.artifacts.history._MAX_RUNS_IN_ALL", 10)
+    assert history.write("/work/other.ipynb", [last])
+    assert list(history.everything()) == [*runs[-9:], last]
 
-def test_what_cannot_be_read_is_dropped_and_the_rest_is_there(store: Store) -> None:
-    history = HistoryStore(store)
-    history.write(NOTEBOOK, HIT.kernel, [HIT])
-    (whole,) = history.keys(NOTEBOOK)
-    folder = whole.rpartition("/")[0]
-    store.put(f"{folder}/damaged", b"not an entry")
-    store.put(f"{folder}/foreign", encode_entry(encode_history("/work/other.ipynb", [MISS])))
-    store.put(f"{folder}/newer", encode_entry(changed(version=2)))
 
+@pytest.mark.parametrize("damage", ["no database", "other columns", "truncated"])
+def test_a_damaged_file_is_replaced(tmp_path: Path, history: HistoryStore, damage: str) -> None:
+    file = tmp_path / "history.sqlite"
+    if damage == "no database":
+        file.write_bytes(b"junk" * 1000)
+    elif damage == "other columns":
+        with closing(sqlite3.connect(file)) as database:
+            database.execute("CREATE TABLE run (x)")
+            database.execute("PRAGMA user_version = 1")
+    else:
+        assert history.write(NOTEBOOK, [replace(MISS, number=number) for number in range(500)])
+        os.truncate(file, file.stat().st_size // 2)
+    assert history.read(NOTEBOOK) == ()
+    assert history.write(NOTEBOOK, [HIT])
     assert history.read(NOTEBOOK) == (HIT,)
-    assert set(history.keys(NOTEBOOK)) == {whole, f"{folder}/newer"}
 
 
-def test_clearing_the_store_takes_it_along(store: Store) -> None:
+def test_a_file_of_a_newer_nbcache_is_left_alone(tmp_path: Path, history: HistoryStore) -> None:
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database:
+        database.execute("PRAGMA user_version = 2")
+    before = (tmp_path / "history.sqlite").read_bytes()
+    assert not history.write(NOTEBOOK, [HIT])
+    assert history.read(NOTEBOOK) == ()
+    history.clear()
+    assert (tmp_path / "history.sqlite").read_bytes() == before
+
+
+def test_a_row_that_cannot_be_read_costs_no_other(tmp_path: Path, history: HistoryStore) -> None:
+    assert history.write(NOTEBOOK, [MISS, HIT])
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database, database:
+        for column, value in (
+            ("seconds", "[]"),
+            ("outcome", "maybe"),
+            ("time", "late"),
+            ("seconds", b"\xff"),
+        ):
+            database.execute(f"UPDATE run SET {column} = ? WHERE kernel = ?", (value, MISS.kernel))
+            database.commit()
+            assert history.read(NOTEBOOK) == (HIT,)
+
+
+def test_where_nothing_can_be_kept_nothing_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for history in (
+        HistoryStore(None),
+        HistoryStore(tmp_path / "file"),
+        ArtifactStore(MemoryStore()).history,
+    ):
+        assert not history.write(NOTEBOOK, [HIT])
+        assert history.read(NOTEBOOK) == history.everything() == ()
+        history.clear()
+
+
+def test_it_lies_in_the_private_folder_of_the_store_and_is_cleared_with_it(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
     artifacts = ArtifactStore(store)
-    artifacts.history.write(NOTEBOOK, HIT.kernel, [HIT])
-    assert artifacts.clear() == 1
+    store.put("history/an/earlier", b"entry of an earlier nbcache")
+    assert artifacts.history.write(NOTEBOOK, [HIT])
+    assert (tmp_path / "v2" / "history.sqlite").exists()
+    artifacts.evict(1 << 20)
+    assert list(store.keys()) == []
+    assert artifacts.history.read(NOTEBOOK) == (HIT,)
+    assert artifacts.clear() == 0
     assert artifacts.history.read(NOTEBOOK) == ()
-
-
-def test_the_store_is_bounded(tmp_path: Path) -> None:
-    artifacts = ArtifactStore(DirectoryStore(tmp_path))
-    for number in range(50):
-        artifacts.history.write(f"/work/{number}.ipynb", MISS.kernel, [MISS])
-    artifacts.evict(16 * 4000)
-    assert sum(len(artifacts.history.read(f"/work/{number}.ipynb")) for number in range(50)) < 20
 
 
 # --- estimates ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from nbcache.kernel.session import Session
 from nbcache.snapshots.build import build_snapshot
 from nbcache.snapshots.sources import origin
 from nbcache.stores.base import Store
-from nbcache.stores.memory import MemoryStore
+from nbcache.stores.directory import DirectoryStore
 from support.testing import FailingStore, FakeBridge
 
 HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))
@@ -45,11 +46,11 @@ class Kernel:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
 
 
-def test_the_next_kernel_knows_what_graphs_took(store: MemoryStore) -> None:
+def test_the_next_kernel_knows_what_graphs_took(store: DirectoryStore) -> None:
     first = Kernel(store)
     first.run("a", "k1", "k2")
     missed = [("k1", Outcome.MISS, None), ("k2", Outcome.MISS, None)]
@@ -65,7 +66,7 @@ def test_the_next_kernel_knows_what_graphs_took(store: MemoryStore) -> None:
     assert own[-1].environment == HERE.digest[:16]
 
 
-def test_two_kernels_of_a_notebook_at_once_lose_nothing(store: MemoryStore) -> None:
+def test_two_kernels_of_a_notebook_at_once_lose_nothing(store: DirectoryStore) -> None:
     kernels = [Kernel(store), Kernel(store)]
     for number in range(3):
         for which, kernel in enumerate(kernels):
@@ -74,16 +75,16 @@ def test_two_kernels_of_a_notebook_at_once_lose_nothing(store: MemoryStore) -> N
     assert {run.key for run in kept} == {f"k{which}{number}" for which in range(2) for number in range(3)}
 
 
-def test_a_cell_that_is_not_saved_leaves_no_row(store: MemoryStore) -> None:
+def test_a_cell_that_is_not_saved_leaves_no_row(store: DirectoryStore) -> None:
     kernel = Kernel(store)
     kernel.run("a", "k1", save=False)
     kernel.session.configure(replace(kernel.session.settings, save=False))
     kernel.run("b", "k2")
     assert kernel.known == []
-    assert not list(store.keys("history/"))
+    assert kernel.session.artifacts.history.everything() == ()
 
 
-def test_clearing_a_notebook_takes_its_history_and_no_other(store: MemoryStore) -> None:
+def test_clearing_a_notebook_takes_its_history_and_no_other(store: DirectoryStore) -> None:
     for notebook in ("/n.ipynb", "/other.ipynb"):
         kernel = Kernel(store, notebook)
         kernel.run("a", "k1")
@@ -97,7 +98,7 @@ def test_clearing_a_notebook_takes_its_history_and_no_other(store: MemoryStore) 
     assert [run.key for run in session.artifacts.history.read("/other.ipynb")] == ["k2"]
 
 
-def test_a_store_that_fails_costs_no_cell(store: MemoryStore) -> None:
+def test_a_store_that_fails_costs_no_cell(store: DirectoryStore) -> None:
     failing = FailingStore(store, StoreFull("no room"))
     kernel = Kernel(failing)
     kernel.run("a", "k1")
@@ -106,7 +107,16 @@ def test_a_store_that_fails_costs_no_cell(store: MemoryStore) -> None:
     assert not any("report it" in notice for notice in kernel.session.notices)
 
 
-def test_no_snapshot_holds_the_history(store: MemoryStore) -> None:
+def test_a_damaged_history_costs_no_cell_and_is_written_again(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    (store.root / "history.sqlite").write_bytes(b"junk" * 1000)
+    kernel.run("a", "k1")  # finds it damaged, and keeps its run for the next time
+    kernel.run("b", "k2")
+    assert [run.key for run in kernel.session.artifacts.history.read("/n.ipynb")] == ["k1", "k2"]
+    assert kernel.session.notices == []
+
+
+def test_no_snapshot_holds_the_history(store: DirectoryStore) -> None:
     kernel = Kernel(store)
     kernel.run("a", "k1")
     manifest = kernel.session.cache.manifest()

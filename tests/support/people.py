@@ -14,7 +14,7 @@ from nbcache.snapshots.build import Origin
 from nbcache.snapshots.file import SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.sources import beside
 from nbcache.stores.base import Store
-from nbcache.stores.memory import MemoryStore
+from nbcache.stores.directory import DirectoryStore
 from support.live_kernels import HERE
 from support.testing import FakeBridge
 
@@ -29,7 +29,7 @@ class Person:
         self.notebook = folder / "model.ipynb"
         self.snapshot = beside(self.notebook)
         self.keys = folder / "keys"
-        self.store: Store = MemoryStore()
+        self.store: Store = DirectoryStore(folder / "store", name="memory")
         self.environment = environment
 
     def session(self, policy: Policy = Policy.STRICT) -> tuple[Session, FakeBridge, Sharing]:
