@@ -26,10 +26,9 @@ from nbcache.snapshots.sources import destination
 from nbcache.snapshots.verify import receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import environment
-from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
 from nbcache.ui.terminal.parser import main
-from nbcache.ui.terminal.shown import Shown
+from nbcache.ui.terminal.shown import Shown, cell_titles
 from support.live_kernels import HERE
 from support.people import HOSTILE, ORIGIN, Person, hostile_snapshot, key_of
 
@@ -73,13 +72,13 @@ def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_han
     def shown() -> str:
         where = str(ada.snapshot)
         (received,) = receive(ada.snapshot.read_bytes(), Keyring(ada.keys), where=where)
-        titles = cell_titles(where, received.snapshot, max_bytes=10**6)
+        titles = cell_titles(received)
         return "\n".join(snapshot_lines(received, HERE, titles=titles))
 
     assert Cell.of(source, 3).digest in shown()
     cells = [nbformat.v4.new_code_cell("1 + 1"), nbformat.v4.new_code_cell(source, execution_count=3)]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), ada.notebook)
-    assert "In[3] %%compile_cached step " in shown()
+    assert "In[3] def step(x): ..." in shown()
     ada.notebook.write_text("no notebook")
     assert Cell.of(source, 3).digest in shown()
 

@@ -1,136 +1,163 @@
-"""Shows one graph whole: why it was no hit, what differs, phases, artifacts, guards and generated code."""
+"""Show graphs: a table of them, one graph whole, and why graphs missed and what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from html import escape
+from collections.abc import Iterator, Sequence
 
-from nbcache.core.reports import PHASES, GraphContents, GraphRecord
-from nbcache.core.text import DOT, LONG, NOTHING, one_line, printable, size
+from nbcache.core.reports import GraphContents, GraphRecord
+from nbcache.core.text import DOT, NOTHING, one_line, size
 from nbcache.explain.why import Why
-from nbcache.ui.display.code import code_html, lines_html, shown_lines
-from nbcache.ui.display.html import BADGES, BOX, CODE, FAINT, LINE, WRAPPED, _folded, _rows, _tag, _text
-from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.text import _joined, _wrapped
-from nbcache.ui.display.why import why_lines
-from nbcache.ui.display.words import phases, short_location, source, taken
+from nbcache.kernel.reasons import NOT_STORED
+from nbcache.ui.display import document as doc
+from nbcache.ui.display.document import badge, code, faint, labelled, line
+from nbcache.ui.display.python_code import shown_lines
+from nbcache.ui.display.render import Rendered, render
+from nbcache.ui.display.words import explanations, kernels, phases, saved, short_location, source, taken
 
-__all__ = ["detail_html", "differences_html", "phase_bars", "render_graph"]
+__all__ = ["detail", "graph_blocks", "render_graph", "render_why"]
 
-_MIME = "application/vnd.nbcache.graph+json"
-_BARS = (
-    "\N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}\N{LOWER HALF BLOCK}\
-\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
+_SHORT = 100
+"""Characters of a reason that the HTML table shows; the details have all of it."""
+_COLUMNS = (
+    *map(doc.Column, ("function", "graph", "outcome", "from")),
+    *(doc.Column(title, doc.Wrap.NUMBER) for title in ("time", "saved", "ops")),
+    doc.Column("kernels"),
 )
-_SHARE = 0.01
-"""Phases that took a smaller share of a graph's seconds have no bar."""
-_WHOLE = "white-space:pre-wrap;word-wrap:break-word"
-_BROKEN = f"{CODE};word-break:break-all"
 
 
-def phase_bars(seconds: Mapping[str, float]) -> str:
-    """Return the phases of a compile, each with a bar; that of the longest is the highest."""
-    spent = [(phase, seconds[phase]) for phase in PHASES if seconds.get(phase)]
-    whole = sum(each for _, each in spent)
-    shown = [(phase, each) for phase, each in spent if each >= _SHARE * whole]
-    most = max((each for _, each in shown), default=0.0)
-    bars = (f"{phase} {_BARS[max(0, round(len(_BARS) * each / most) - 1)]}" for phase, each in shown if most)
-    return " ".join(bars)
-
-
-def differences_html(why: Why) -> str:
-    """Return all that differs from the nearest stored graph, before and now; empty where nothing tells."""
-    if (found := why.explanation) is None:
-        return ""
-    wide = f"{WRAPPED};min-width:70px"
-    headers = [(title, wide) for title in ("differs", "before", "now")] + [("line", WRAPPED)]
-    code = f"{CODE};word-wrap:break-word"
+def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
+    """Return graphs as a table, and, folded in HTML, all details of each."""
+    if not graphs:
+        return []
     rows = [
-        [
-            _text(each.what, 200),
-            _text(each.before or NOTHING, 400, code),
-            _text(each.now or NOTHING, 400, code),
-            _text(each.where or NOTHING, 60),
-        ]
-        for each in found.differences
+        doc.Row(
+            [
+                [code(graph.function, 40), faint(short_location(graph), 30)],
+                [graph.compile_id, faint(graph.direction.value)],
+                badge(graph.outcome.value),
+                doc.Span(source(graph), limit=32),
+                taken(graph),
+                saved(graph),
+                NOTHING if graph.operators is None else str(graph.operators),
+                kernels(graph),
+            ],
+            [labelled(label, text, limit=_SHORT) for label, text in explanations(graph)],
+        )
+        for graph in graphs
     ]
-    nearest = _tag(
-        "div", f"{FAINT};word-break:break-all", _text(f"before: the nearest stored graph, {found.nearest}")
-    )
-    return _tag("div", BOX, _rows(headers, rows), nearest)
+    few = len(graphs) <= 3
+    details = [
+        doc.Folded(line(code(graph.function, 60), _id(graph)), list(_details(graph)), is_open=few)
+        for graph in graphs
+    ]
+    return [
+        doc.Table(_COLUMNS, rows, notes="reason"),
+        doc.Folded(line(faint("details")), details, in_text=False),
+    ]
 
 
-def detail_html(why: Why, contents: GraphContents | None = None) -> str:
+def detail(why: Why, contents: GraphContents | None = None) -> list[doc.Block]:
     """Return everything that is known of a graph; `contents` has its guards and code."""
-    edge = f"border-left:2px solid {LINE};padding:0 0 2px 10px;margin:0 0 4px 4px"
-    lines = (
-        _tag(
-            "div",
-            "",
-            _text(f"{label}:", style=FAINT),
-            " ",
-            _tag("span", style, escape("\n".join(map(printable, text[:LONG].splitlines())))),
-        )
-        for label, text, style in _known(why)
-        if text
-    )
-    return _tag(
-        "div", f"{BOX};{edge}", *lines, *([] if contents is None else _contents_html(why.graph, contents))
-    )
-
-
-def _known(why: Why) -> Iterator[tuple[str, str, str]]:
-    """Yield what is known of a graph, as (label, text, style)."""
-    graph = why.graph
-    for label, text in why_lines(why):
-        yield label, text, _WHOLE
-    yield "time", phases(graph), ""
-    yield "artifacts", DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items()), ""
-    yield "operators", "" if graph.operators is None else str(graph.operators), ""
-    yield "key", graph.key or "", _BROKEN
-    yield "defined", graph.location, _BROKEN
-
-
-def _contents_html(graph: GraphRecord, contents: GraphContents) -> Iterator[str]:
-    if contents.no_guards:
-        yield _tag("div", "", _text("guards:", style=FAINT), " ", _text(contents.no_guards))
-    else:
-        yield _folded(_guards_title(contents), lines_html(contents.guards), is_open=False)
-    if contents.no_code:
-        yield _tag("div", "", _text("generated code:", style=FAINT), " ", _text(contents.no_code))
-    else:
-        yield _folded(
-            _text("generated code", style=FAINT), code_html(contents.code, graph.code_path), is_open=False
-        )
-
-
-def _guards_title(contents: GraphContents) -> str:
-    of_torch = f"{len(contents.guards)}, all of which hold when torch runs this graph"
-    return f"{_text('guards:', style=FAINT)} {_text(of_torch)}"
+    blocks = [*_why_lines(why), *_facts(why.graph), *_differences(why)]
+    return blocks if contents is None else [*blocks, *_contents(why.graph, contents)]
 
 
 def render_graph(why: Why, contents: GraphContents) -> Rendered:
-    """Return a graph whole, as text, as HTML and as JSON values."""
+    """Return a graph whole."""
     graph = why.graph
-    name = f"{graph.function} {short_location(graph)}".strip()
-    came = f" from {source(graph)}" if graph.level is not None else ""
-    said = [f"{graph.outcome.value}{came}", taken(graph)]
-    title = one_line(f"{name} {graph.compile_id} {graph.direction.value}")
-    lines = _joined(title, said)
-    for label, text, _ in _known(why):
-        for i, line in enumerate(printable(each) for each in text[:LONG].splitlines()):
-            lines += _wrapped(f"{label}: {line}" if not i else line, 2 if not i else 4)
-    lines.append(f"  guards: {contents.no_guards or ''}".rstrip())
-    lines += [f"    {printable(each)}" for each in contents.guards]
-    code, cut = shown_lines(contents.code)
-    lines.append(
-        "  "
-        + one_line(f"generated code: {contents.no_code or DOT.join(filter(None, [cut, graph.code_path]))}")
-    )
-    lines += [f"    {line}".rstrip() for line in code]
-    badge = f"background-color:{BADGES[graph.outcome]};border-radius:8px;padding:0 8px"
-    head = f"{_text(name, style=CODE)} {_text(f'{graph.compile_id} {graph.direction.value}', style=FAINT)} "
-    rest = _text(f" {said[1]}")
-    html = _tag("div", "", head, _text(said[0], style=badge), rest) + differences_html(why)
     data = {**why.to_json(), **contents.to_json(), "code_path": graph.code_path or None}
-    return Rendered("\n".join(lines), _tag("div", BOX, html, detail_html(why, contents)), data, _MIME)
+    head = doc.Title(
+        f"{graph.function} {short_location(graph)} {_id(graph)}",
+        [badge(graph.outcome.value, _outcome(graph)), taken(graph)],
+    )
+    return render([head, *detail(why, contents)], data, "graph")
+
+
+def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
+    """Return the reasons of graphs, and the notices; `remark` names the graphs, or gives the reason for an empty list."""
+    parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
+    blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
+    for row in rows:
+        blocks += [_head(row.graph), *_why_lines(row, level=1)]
+    blocks += [line(notice, mark=doc.Mark.NOTICE) for notice in notices]
+    data = {"graphs": [row.to_json() for row in rows], "notices": list(notices)}
+    return render(blocks, data, "why")
+
+
+def _head(graph: GraphRecord) -> doc.Line:
+    """Return the line that names a graph: what became of it, and the seconds that it took."""
+    outcome = badge(graph.outcome.value, DOT.join([_outcome(graph), taken(graph)]))
+    return line(code(f"{graph.function} {short_location(graph)}"), faint(f"{_id(graph)}:"), outcome)
+
+
+def _outcome(graph: GraphRecord) -> str:
+    return f"{graph.outcome.value} from {source(graph)}" if graph.level is not None else graph.outcome.value
+
+
+def _id(graph: GraphRecord) -> str:
+    return f"{graph.compile_id} {graph.direction.value}"
+
+
+def _why_lines(why: Why, level: int = 0) -> Iterator[doc.Block]:
+    """Yield the reasons of a graph, and the next step."""
+    explanation = why.explanation
+    clause = None if explanation is None else explanation.clause()  # the differences below say more
+    for label, text in explanations(why.graph):
+        if text != f"{NOT_STORED}{clause}":
+            yield labelled(label, text.removesuffix(f"; {clause}"), doc.Style.WHOLE, level)
+        if label == "recompile" and why.meter:
+            yield labelled("so far", why.meter, level=level)
+        if label == "graph break" and why.cost:
+            yield labelled("cost", why.cost, level=level)
+    for difference in () if explanation is None else explanation.differences:
+        yield labelled("differs", difference.words(), level=level)
+    if why.action:
+        yield labelled("next", why.action, level=level)
+
+
+def _details(graph: GraphRecord) -> Iterator[doc.Block]:
+    """Yield the details of one graph, by its record alone."""
+    for label, text in explanations(graph):
+        yield labelled(label, text, doc.Style.WHOLE)
+    yield from _facts(graph)
+
+
+def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
+    artifacts = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
+    operators = "" if graph.operators is None else str(graph.operators)
+    plain = (("time", phases(graph)), ("artifacts", artifacts), ("operators", operators))
+    paths = (("key", graph.key or ""), ("defined", graph.location))
+    for facts, style in ((plain, doc.Style.PLAIN), (paths, doc.Style.PATH)):
+        yield from (labelled(label, text, style) for label, text in facts if text)
+
+
+def _differences(why: Why) -> Iterator[doc.Block]:
+    """Yield, for HTML, all that differs from the nearest stored graph, before and now."""
+    if (explanation := why.explanation) is None:
+        return
+    columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("differs", "before", "now", "line")]
+    rows = [
+        [
+            doc.Span(difference.what, limit=200),
+            code(difference.before or NOTHING, 400),
+            code(difference.now or NOTHING, 400),
+            doc.Span(difference.where or NOTHING, limit=60),
+        ]
+        for difference in explanation.differences
+    ]
+    head = line(faint("before and now; before is the nearest stored graph,"), faint(explanation.nearest))
+    yield doc.Folded(head, [doc.Table(columns, rows)], is_open=True, in_text=False)
+
+
+def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block]:
+    if contents.no_guards:
+        yield labelled("guards", contents.no_guards)
+    else:
+        head = labelled("guards", f"{len(contents.guards)}, all of which hold when torch runs this graph")
+        yield doc.Folded(head, [doc.Code(contents.guards, is_python=False)])
+    if contents.no_code:
+        yield labelled("generated code", contents.no_code)
+    else:
+        lines, count = shown_lines(contents.code)
+        facts = DOT.join(filter(None, [count, size(len(contents.code.encode())), graph.code_path]))
+        yield doc.Folded(line(faint("generated code:"), faint(one_line(facts))), [doc.Code(lines)])

@@ -1,170 +1,171 @@
-"""Reports, status, settings and checks as HTML."""
+"""Render a document as HTML for a notebook.
+
+The HTML keeps to what JupyterLab's sanitizer leaves of an untrusted notebook: inline styles with plain
+values, `<details>`, no `<style>`, `<script>` or `<svg>`. It sets no text colour outside code, so it reads in
+light and dark themes alike. Text from elsewhere passes through `_text` or `escape`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
-from nbcache.core.model import Outcome
-from nbcache.core.reports import Activity, CellReport, GraphRecord
-from nbcache.core.text import DOT, LONG, NOTHING, duration, one_line, printable, size
-from nbcache.ui.display.rows import (
-    SHORT,
-    TORCH_SETTINGS,
-    Check,
-    CheckState,
-    SettingRow,
-    activity_parts,
-    check_totals,
-    graph_label,
-    notices_of,
-    report_title,
-    session_totals,
-)
-from nbcache.ui.display.words import (
-    explanations,
-    kernels,
-    phases,
-    ranked_reasons,
-    saved,
-    short_location,
-    source,
-    taken,
-    totals,
-)
+from nbcache.core.text import DOT, LONG, one_line, printable
+from nbcache.ui.display import document as doc
+from nbcache.ui.display.python_code import coloured
 
-__all__ = [
-    "BADGES",
-    "BOX",
-    "CELL",
-    "CODE",
-    "FAINT",
-    "LAST",
-    "LINE",
-    "NOTICE",
-    "NUMBER",
-    "WRAPPED",
-    "activity_html",
-    "checks_html",
-    "report_html",
-    "settings_html",
-    "status_html",
-]
-
+__all__ = ["BOX", "CODE", "FAINT", "LINE", "to_html"]
 
 LINE = "rgba(128,128,128,0.3)"
-
-
-BADGES: Mapping[Outcome | CheckState, str] = {
-    Outcome.HIT: "rgba(46,160,67,0.28)",
-    Outcome.MISS: "rgba(219,148,0,0.32)",
-    Outcome.BYPASS: "rgba(128,128,128,0.28)",
-    Outcome.DISABLED: "rgba(128,128,128,0.28)",
-    CheckState.OK: "rgba(46,160,67,0.28)",
-    CheckState.NOTE: "rgba(219,148,0,0.32)",
-    CheckState.PROBLEM: "rgba(218,54,51,0.32)",
-}
-
-
 BOX = "font-size:13px;line-height:1.5;margin:2px 0"
-
-
 FAINT = "opacity:0.65"
-
-
-BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
-"""What a bar is drawn with, full and empty."""
-
-
 CODE = "font-family:monospace;font-size:12px"
-
-
-NOTICE = "border-left:3px solid rgba(219,148,0,0.8);padding-left:8px;margin:3px 0"
-
-
 CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top;border:none;white-space:nowrap"
-
-
 NUMBER = CELL.replace("left;", "right;")
+LAST = CELL.replace("nowrap", "normal") + ";width:100%;min-width:160px"
+_GREEN, _AMBER, _RED, _GREY = "46,160,67", "219,148,0", "218,54,51", "128,128,128"
+_BADGE = "border-radius:8px;padding:0 8px;font-size:12px"
+_STYLES: Mapping[doc.Style, str] = {
+    doc.Style.PLAIN: "",
+    doc.Style.FAINT: FAINT,
+    doc.Style.CODE: CODE,
+    doc.Style.PATH: f"{CODE};word-break:break-all",
+    doc.Style.WHOLE: "white-space:pre-wrap;word-wrap:break-word",
+    doc.Style.GOOD: f"background-color:rgba({_GREEN},0.28);{_BADGE}",
+    doc.Style.FAIR: f"background-color:rgba({_AMBER},0.32);{_BADGE}",
+    doc.Style.BAD: f"background-color:rgba({_RED},0.32);{_BADGE}",
+    doc.Style.NEUTRAL: f"background-color:rgba({_GREY},0.28);{_BADGE}",
+}
+_METERS = {doc.Style.GOOD: f"rgba({_GREEN},0.7)", doc.Style.FAIR: f"rgba({_AMBER},0.7)"}
+_EDGE = "padding-left:8px;margin:3px 0"
+_MARKS: Mapping[doc.Mark, str] = {
+    doc.Mark.NONE: "",
+    doc.Mark.NOTICE: f"border-left:3px solid rgba({_AMBER},0.8);{_EDGE}",
+    doc.Mark.QUOTE: f"border-left:3px solid {LINE};{_EDGE}",
+    doc.Mark.RUNNING: f"border-left:3px solid rgba({_GREEN},0.8);{_EDGE}",
+}
+_COLUMNS: Mapping[doc.Wrap, str] = {
+    doc.Wrap.NEVER: CELL,
+    doc.Wrap.NUMBER: NUMBER,
+    doc.Wrap.WORDS: CELL.replace("nowrap", "normal") + ";min-width:80px;word-wrap:break-word",
+    doc.Wrap.REST: LAST,
+}
+_CODE_BOX = (
+    f"{CODE};line-height:1.45;white-space:pre;overflow:auto;max-height:420px;margin:3px 0;padding:6px 8px;"
+    f"border:1px solid {LINE};border-radius:4px"
+)
+_STEP = 14
+"""Pixels of a step of indentation."""
+_NAMES = 70
+"""Pixels of the label of a bar."""
+_METER = 90
+"""Pixels of a full meter."""
+_PIECE = "display:inline-block;vertical-align:middle"
 
 
-WRAPPED = CELL.replace("nowrap", "normal")
+def to_html(blocks: Iterable[doc.Block], *, box: str = BOX) -> str:
+    """Return a document as HTML."""
+    return _tag("div", box, *map(_block, blocks))
 
 
-LAST = WRAPPED + ";width:100%;min-width:160px"
+def _block(block: doc.Block) -> str:
+    match block:
+        case doc.Title():
+            return _tag("div", "", _heading(block))
+        case doc.Line():
+            return _line(block)
+        case doc.Table():
+            return _table(block)
+        case doc.Bar(label, parts, scale, total):
+            track = _tag("div", "width:60%;min-width:200px;display:inline-block", *_pieces(parts, scale))
+            name = _tag("span", f"{FAINT};display:inline-block;width:{_NAMES}px", escape(label))
+            words = DOT.join(f"{part.name} {part.words}" for part in parts)
+            below = _tag("div", f"{FAINT};font-size:12px;padding-left:{_NAMES}px", _text(words))
+            row = _tag("div", "white-space:nowrap", name, track, _text(total, style="margin-left:8px"))
+            return row + below
+        case doc.Legend(parts):
+            return _tag("div", "", *map(_swatch, parts))
+        case doc.Code(lines, is_python):
+            return _code(lines, is_python)
+        case doc.Gap():
+            return _tag("div", "margin:6px 0")
+        case doc.Folded(head, blocks, is_open):
+            summary = _heading(head) if isinstance(head, doc.Title) else _spans(head.spans)
+            indent = f"padding-left:{_STEP}px" if isinstance(head, doc.Line) and head.level else ""
+            return _tag("div", indent, _folded(summary, "".join(map(_block, blocks)), is_open=is_open))
 
 
-def report_html(report: CellReport, *, stored: bool = True, why: str = "") -> str:
-    """Return the report after a cell for a notebook: the totals, and the table folded below them.
-
-    `stored` and `why` as in `report_text`.
-    """
-    head = _head(report_title(report), totals(report.graphs, stored=stored, why=why))
-    shown = _folded(head, _table_html(report.graphs), is_open=True) if report.graphs else head
-    return _tag("div", BOX, shown, _notices_html(report.notices))
+def _heading(title: doc.Title) -> str:
+    return _head(title.label, title.parts)
 
 
-def status_html(reports: Sequence[CellReport], facts: Sequence[Sequence[str]]) -> str:
-    """Return the session for a notebook: totals, facts, reasons, then each run of a cell, folded if many."""
-    parts = [_tag("div", "", _head("nbcache session", session_totals(reports)))]
-    parts += [_tag("div", FAINT, _text(DOT.join(each))) for each in facts if each]
-    parts.append(_notices_html(notices_of(reports)))
-    if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
-        rows = [[str(count), duration(seconds), _text(why, 120)] for why, count, seconds in ranked]
-        parts.append(_rows([("graphs", NUMBER), ("time", NUMBER), ("not hit because", LAST)], rows))
-    runs = [report for report in reports if report.graphs]
-    parts += [
-        _folded(_head(graph_label(run), totals(run.graphs)), _table_html(run.graphs), is_open=len(runs) <= 3)
-        for run in runs
-    ]
-    return _tag("div", BOX, *parts)
+def _line(line: doc.Line) -> str:
+    indent = f"padding-left:{_STEP * line.level}px" if line.level else ""
+    style = ";".join(filter(None, [_STYLES[line.style], _MARKS[line.mark] or indent]))
+    return _tag("div", style, _spans(line.spans))
 
 
-def settings_html(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> str:
-    """Return settings for a notebook, as a table, those of torch's caches in one of their own."""
-    tables = [_settings_html(rows)]
-    if torch_rows:
-        tables += [_tag("div", "", _head(TORCH_SETTINGS, [])), _settings_html(torch_rows)]
-    return _tag("div", BOX, *tables)
+def _spans(cell: doc.Cell) -> str:
+    spans: Sequence[doc.Inline] = [cell] if isinstance(cell, str | doc.Span | doc.Meter) else cell
+    return " ".join(filter(None, map(_inline, spans)))
 
 
-def _settings_html(rows: Sequence[SettingRow]) -> str:
-    """Return settings in two columns, which fit a narrow page: name and origin, value and description."""
-    named = CODE + ";word-break:break-all"
-    table = [
-        [
-            _tag("div", "", _text(row.name, style=named))
-            + _tag("div", "", _text(row.origin, style=FAINT if row.origin == "default" else "")),
-            _tag("div", "", _text(row.value or NOTHING, style=named))
-            + _tag("div", "", _text(row.help, style=FAINT))
-            + _notices_html([row.note] if row.note else []),
-        ]
-        for row in rows
-    ]
-    headers = [
-        ("setting, and where its value is from", WRAPPED + ";min-width:130px"),
-        ("value, and what it is for", WRAPPED + ";min-width:160px"),
-    ]
-    return _rows(headers, table)
+def _inline(span: doc.Inline) -> str:
+    if isinstance(span, str):
+        return _text(span)
+    if isinstance(span, doc.Span):
+        if span.style is doc.Style.WHOLE:
+            whole = "\n".join(map(printable, span.text[:LONG].splitlines()))
+            return _tag("span", _STYLES[span.style], escape(whole))
+        if span.style is doc.Style.BOLD:
+            return f"<b>{_text(span.text, span.limit)}</b>"
+        return _text(span.text, span.limit, _STYLES[span.style])
+    full = round(_METER * span.value / span.most) if span.most else 0
+    bar = _tag("span", f"{_PIECE};height:10px;background-color:{_METERS[span.style]};width:{full}px")
+    frame = f"{_PIECE};height:10px;line-height:10px;width:{_METER}px;background-color:rgba({_GREY},0.28)"
+    return _tag("span", frame, bar) if span.is_framed else bar
 
 
-def checks_html(checks: Sequence[Check]) -> str:
-    """Return checks for a notebook, as a table."""
-    table = [
-        [
-            _text(check.name),
-            _badge(check.state),
-            _text(check.found) + _notices_html([f"next: {check.next_step}"] if check.next_step else []),
-        ]
-        for check in checks
-    ]
-    headers = [("check", CELL), ("state", CELL), ("found", LAST)]
-    return _tag("div", BOX, _head("nbcache doctor", check_totals(checks)), _rows(headers, table))
+def _table(table: doc.Table) -> str:
+    rows = [row if isinstance(row, doc.Row) else doc.Row(row) for row in table.rows]
+    headers = [(escape(column.title), _COLUMNS[column.wrap]) for column in table.columns]
+    if any(column.wrap is doc.Wrap.WORDS for column in table.columns):  # they need room as well
+        headers = [(title, style.replace(";width:100%", "")) for title, style in headers]
+    has_notes = bool(table.notes) and any(row.notes for row in rows)
+    if has_notes:
+        headers.append((escape(table.notes), LAST))
+    cells = []
+    for row in rows:
+        texts, notes = list(map(_spans, row.cells)), "".join(map(_line, row.notes))
+        if has_notes:
+            texts.append(notes)
+        else:
+            texts[-1] += notes
+        cells.append(texts)
+    return _rows(headers, cells)
 
 
-def activity_html(now: Activity) -> str:
-    """Return the live line for a notebook."""
-    return _tag("div", BOX, _head("nbcache", activity_parts(now, BAR)))
+def _pieces(parts: Sequence[doc.Part], scale: float) -> Iterator[str]:
+    for part in parts:
+        if scale and part.amount:
+            style = (
+                f"{_PIECE};height:12px;background-color:{part.colour};width:{100 * part.amount / scale:.2f}%"
+            )
+            yield _tag("span", style, attributes=f' title="{escape(part.name)} {escape(part.words)}"')
+
+
+def _swatch(part: doc.Part) -> str:
+    square = f"{_PIECE};width:10px;height:10px;margin:0 4px 0 10px;background-color:{part.colour}"
+    return _tag("span", square) + _text(part.name, style=FAINT)
+
+
+def _code(lines: Sequence[str], is_python: bool) -> str:
+    scrolls = ' tabindex="0"'  # so that a keyboard can scroll it
+    if is_python:
+        return _tag("div", _CODE_BOX, coloured("\n".join(lines)), attributes=scrolls)
+    inner = (_tag("div", "padding-left:14px;text-indent:-14px", escape(printable(line))) for line in lines)
+    style = _CODE_BOX.replace("white-space:pre;", "white-space:pre-wrap;word-wrap:break-word;")
+    return _tag("div", style, *inner, attributes=scrolls)
 
 
 def _tag(name: str, style: str, *inner: str, attributes: str = "") -> str:
@@ -174,32 +175,27 @@ def _tag(name: str, style: str, *inner: str, attributes: str = "") -> str:
 
 
 def _text(text: str, limit: int = LONG, style: str = "") -> str:
-    """Return text as HTML, on one line; where it is cut, all of it is in its tooltip."""
+    """Return text as HTML, on one line; the tooltip of text that is cut has all of it."""
     shown = one_line(text, limit)
     title = "" if shown == one_line(text) else f' title="{escape(one_line(text))}"'
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
 
 
-def _badge(state: Outcome | CheckState) -> str:
-    style = f"background-color:{BADGES[state]};border-radius:8px;padding:0 8px;font-size:12px"
-    return _text(state.value, style=style)
-
-
-def _head(label: str, parts: Sequence[str]) -> str:
-    return DOT.join([f"<b>{_text(label)}</b>", *(_text(part) for part in parts)])
+def _head(label: str, parts: Sequence[doc.Inline]) -> str:
+    return DOT.join([f"<b>{_text(label)}</b>", *map(_inline, parts)])
 
 
 def _folded(summary: str, inner: str, *, is_open: bool) -> str:
+    """Return a section that folds; without anything in it, its head."""
+    if not inner:
+        return summary
     line = _tag("summary", "cursor:pointer", summary)
-    return _tag("details", "margin:2px 0", line, inner, attributes=" open" if is_open else "")
-
-
-def _notices_html(notices: Iterable[str]) -> str:
-    return "".join(_tag("div", NOTICE, _text(notice)) for notice in notices)
+    body = _tag("div", f"padding-left:{_STEP}px", inner)
+    return _tag("details", "margin:2px 0", line, body, attributes=" open" if is_open else "")
 
 
 def _rows(headers: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; `headers` are (text, style of the column), the cells HTML already."""
+    """Return a table; `headers` are (HTML, style of the column), the cells HTML."""
     head = "".join(
         _tag("th", f"{style};font-weight:normal;{FAINT}", text, attributes=' scope="col"')
         for text, style in headers
@@ -214,61 +210,3 @@ def _rows(headers: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> 
     style = "border-collapse:collapse;border:none;table-layout:auto;margin:2px 0;font-size:13px;width:100%"
     table = _tag("table", style, f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>")
     return _tag("div", "overflow-x:auto", table)
-
-
-def _table_html(graphs: Sequence[GraphRecord]) -> str:
-    headers = [("function", CELL), ("graph", CELL), ("outcome", CELL), ("from", CELL), ("time", NUMBER)]
-    headers += [("saved", NUMBER), ("ops", NUMBER), ("kernels", LAST)]
-    if any(map(explanations, graphs)):
-        headers[-1:] = [("kernels", CELL), ("reason", LAST)]
-    rows = []
-    for graph in graphs:
-        place = _text(one_line(short_location(graph), 30), style=FAINT + ";font-size:12px")
-        rows.append(
-            [
-                f"{_text(graph.function, 40, CODE)} {place}",
-                f"{_text(graph.compile_id)} {_text(graph.direction.value, style=FAINT)}",
-                _badge(graph.outcome),
-                _text(source(graph), 32),
-                taken(graph),
-                saved(graph),
-                NOTHING if graph.operators is None else str(graph.operators),
-                kernels(graph),
-                _reasons(graph),
-            ][: len(headers)]
-        )
-    details = "".join(_details(graph, is_open=len(graphs) <= 3) for graph in graphs)
-    return _rows(headers, rows) + _folded(_text("details", style=FAINT), details, is_open=False)
-
-
-def _reasons(graph: GraphRecord) -> str:
-    """Return what there is to explain, one line each; the outcome has a column of its own."""
-    return "".join(
-        _tag("div", "", _text(text if label == graph.outcome.value else f"{label}: {text}", SHORT))
-        for label, text in explanations(graph)
-    )
-
-
-def _details(graph: GraphRecord, *, is_open: bool) -> str:
-    """Return everything that is known of a graph, folded, at full width."""
-    by_type = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
-    known = [
-        *((label, text, "white-space:pre-wrap;word-wrap:break-word") for label, text in explanations(graph)),
-        ("time", phases(graph), ""),
-        ("bytes", by_type, ""),
-        ("key", graph.key or "", CODE + ";word-break:break-all"),
-        ("defined", graph.location, CODE + ";word-break:break-all"),
-    ]
-    lines = (
-        _tag(
-            "div",
-            "padding-left:14px",
-            _text(label, style=FAINT),
-            " ",
-            _tag("span", style, escape("\n".join(map(printable, text[:LONG].splitlines())))),
-        )
-        for label, text, style in known
-        if text
-    )
-    head = f"{_text(graph.function, 60, CODE)} {_text(f'{graph.compile_id} {graph.direction.value}')}"
-    return _tag("div", "padding-left:14px", _folded(head, "".join(lines), is_open=is_open))

@@ -1,24 +1,18 @@
-"""Shows what the next kernel will find of a notebook, and what it will take."""
+"""Show what the next kernel will find of a notebook, and what it will take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line
+from nbcache.core.text import DOT, NOTHING, counted, duration, one_line
 from nbcache.explain.plan import CellPlan, Plan, Unfit, Verdict
-from nbcache.ui.display.html import BOX, CODE, FAINT, NUMBER, WRAPPED, _head, _rows, _tag, _text
-from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.text import _joined, _wrapped
+from nbcache.ui.display import document as doc
+from nbcache.ui.display.document import code, line
+from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import missed_lines
 
-__all__ = ["plan_html", "plan_parts", "render_plan"]
+__all__ = ["plan_blocks", "plan_parts", "render_plan"]
 
-_MIME = "application/vnd.nbcache.plan+json"
-_FOLDED = f"{WRAPPED};min-width:110px;word-break:break-word"
-"""The column of cells, which folds where the page is narrow."""
-_TITLE = 36
-"""Characters of a cell's first line that are shown."""
-_EXPECTED = 46
 _MOST_UNFIT = 4
 _WORDS = {
     Verdict.EDITED: "if unchanged",
@@ -34,36 +28,25 @@ _ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit 
 def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem: str = "") -> Rendered:
     """Return the plan of `notebook`, the name of its file.
 
-    `notes` say what may make it wrong, `problem` why there is none.
+    `notes` warn of what may make it wrong. `problem` is the reason for a missing plan.
     """
     title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
-    totals = [problem] if problem else plan_parts(plan)
-    table = [_row(each) for each in plan.cells]
-    said = [*notes, *_remarks(plan)]
-    lines = _joined(title, totals)
-    if table:
-        headers = ("cell", "", "next kernel", "from", "expected", "cold")
-        lines += ["", *("  " + line for line in aligned([headers, *table], right=(4, 5))), ""]
-    lines += [line for each in said for line in _wrapped(each, 2)]
-    for each in plan.unfit[:_MOST_UNFIT]:
-        lines += ["", *_wrapped(_unfit(each), 2), *(f"    {line}" for line in each.lines)]
-    html = _tag("div", BOX, _head(title, totals), plan_html(plan, notes))
+    head = doc.Title(title, [problem] if problem else plan_parts(plan))
     data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}
-    return Rendered("\n".join(lines), html, data, _MIME)
+    return render([head, *plan_blocks(plan, notes)], data, "plan")
 
 
-def plan_html(plan: Plan, notes: Sequence[str] = ()) -> str:
-    """Return the plan by cell, and what there is to say of it, as HTML without a title."""
-    boxes = []
+def plan_blocks(plan: Plan, notes: Sequence[str] = ()) -> list[doc.Block]:
+    """Return the plan by cell, and remarks on it."""
+    blocks: list[doc.Block] = []
     if plan.cells:
-        columns = [("cell", _FOLDED), ("next kernel", f"{WRAPPED};min-width:80px"), ("from", WRAPPED)]
-        columns += [("expected", NUMBER), ("cold", NUMBER)]
-        boxes.append(_rows(columns, [_cells_html(_row(each)) for each in plan.cells]))
-    boxes += [_tag("div", FAINT, _text(each)) for each in (*notes, *_remarks(plan))]
-    for each in plan.unfit[:_MOST_UNFIT]:
-        shown = (_tag("div", f"{CODE};white-space:pre-wrap", _text(line)) for line in each.lines)
-        boxes.append(_tag("div", "margin:4px 0", _tag("div", "", _text(_unfit(each))), *shown))
-    return "".join(boxes)
+        columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("cell", "next kernel", "from")]
+        columns += [doc.Column(title, doc.Wrap.NUMBER) for title in ("expected", "cold")]
+        blocks += [doc.Table(columns, list(map(_row, plan.cells))), doc.GAP]
+    blocks += [line(text, style=doc.Style.FAINT) for text in (*notes, *_remarks(plan))]
+    for unfit in plan.unfit[:_MOST_UNFIT]:
+        blocks += [doc.GAP, line(_unfit(unfit)), doc.Code(unfit.lines, is_python=False)]
+    return blocks
 
 
 def _edited_part(plan: Plan) -> str:
@@ -91,40 +74,32 @@ def plan_parts(plan: Plan) -> list[str]:
     return parts
 
 
-def _row(each: CellPlan) -> tuple[str, ...]:
-    hits, cell = each.count(Verdict.HIT), each.cell
-    total = len(each.graphs)
-    counts = [(verdict, each.count(verdict)) for verdict in _WORDS]
+def _row(plan: CellPlan) -> list[doc.Cell]:
+    hits, total = plan.count(Verdict.HIT), len(plan.graphs)
+    counts = [(verdict, plan.count(verdict)) for verdict in _WORDS]
     parts = [f"{hits} of {counted(total, 'graph')} hit"] if hits else []
-    if each.is_edited:
-        names = dict.fromkeys(one_line(graph.function, 24) for graph in each.graphs)
+    if plan.is_edited:
+        names = dict.fromkeys(one_line(graph.function, 24) for graph in plan.graphs)
         parts = [f"edited since: {', '.join(names)}"]
         counts = [pair for pair in counts if pair[0] is not Verdict.EDITED]
     parts += [f"{count} {_WORDS[verdict]}" for verdict, count in counts if count]
-    sources = dict.fromkeys(one_line(graph.source, 24) for graph in each.graphs if graph.source)
-    expected = each.expected_seconds if not each.is_edited else None
-    return (
-        cell.label,
-        one_line(cell.title, _TITLE),
-        one_line(DOT.join(parts), _EXPECTED),
+    sources = dict.fromkeys(one_line(graph.source, 24) for graph in plan.graphs if graph.source)
+    return [
+        [plan.cell.label, code(plan.cell.title, 36)],
+        DOT.join(parts),
         ", ".join(sources) or NOTHING,
-        _about(expected),
-        _about(each.cold_seconds),
-    )
+        _about(None if plan.is_edited else plan.expected_seconds),
+        _about(plan.cold_seconds),
+    ]
 
 
 def _about(seconds: float | None) -> str:
     return NOTHING if seconds is None else f"~{duration(seconds)}"
 
 
-def _cells_html(row: tuple[str, ...]) -> list[str]:
-    label, title, *rest = row
-    return [f"{_text(label)} {_text(title, style=CODE)}", *map(_text, rest)]
-
-
 def _remarks(plan: Plan) -> list[str]:
     remarks = [_EDITED] if plan.edited else []
-    unsure = any(each.count(Verdict.EDITED) for each in plan.cells if not each.is_edited)
+    unsure = any(cell.count(Verdict.EDITED) for cell in plan.cells if not cell.is_edited)
     remarks += [_UNSURE] if unsure else []
     remarks += missed_lines([run.summary() for run in plan.missed_unchanged], "in the last kernel ")
     if plan.gone:
@@ -140,5 +115,5 @@ def _remarks(plan: Plan) -> list[str]:
     return remarks
 
 
-def _unfit(each: Unfit) -> str:
-    return f"not used: {counted(each.graphs, 'graph')} of {one_line(each.name, 60)}"
+def _unfit(unfit: Unfit) -> str:
+    return f"not used: {counted(unfit.graphs, 'graph')} of {one_line(unfit.name, 60)}"

@@ -1,4 +1,4 @@
-"""What reports, status, settings and checks show, before it becomes text or HTML."""
+"""Values that status, settings, checks and the live line show, and their parts in words."""
 
 from __future__ import annotations
 
@@ -9,48 +9,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbcache.core.reports import Activity, CellReport
+from nbcache.core.reports import Activity
 from nbcache.core.text import counted, duration, one_line, percent, size
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
-from nbcache.ui.display.words import totals
 
 __all__ = [
-    "DOING",
-    "JSON_LIMIT",
-    "SHORT",
-    "TORCH_SETTINGS",
-    "WIDTH",
+    "BAR",
     "Check",
     "CheckState",
     "SettingRow",
     "StoreFigures",
     "activity_parts",
     "check_totals",
-    "graph_label",
     "kernel_parts",
-    "notices_of",
     "prewarming_parts",
-    "report_title",
-    "session_totals",
     "shared_parts",
     "store_parts",
 ]
 
-
-WIDTH = 110
-"""Columns that a line of text may have."""
-
-
-JSON_LIMIT = 16_384
-"""Bytes of JSON above which a report is displayed without it, to keep notebooks small."""
-
-
-SHORT = 100
-"""Characters of a reason that the HTML table shows; the rest is one click away."""
-
-
-DOING = {
+BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
+"""The full and the empty part of a bar in HTML."""
+_DOING = {
     "trace": "looking for a trace",
     "dynamo": "tracing",
     "aot": "AOTAutograd",
@@ -59,24 +39,18 @@ DOING = {
     "wait": "waiting for another kernel",
     "load": "looking in the cache",
 }
-"""The phases of `Activity.phase`, as the live line says them."""
-
-
+"""`Activity.phase` in words."""
 _SHORT = 1.0
 """Seconds below which there is no bar."""
 _LONG = 10.0
-"""Seconds after which a compile that nothing is known of is said to be usual."""
+"""Seconds after which the line says that a first compile takes its time."""
 _BAR = 10
 """Characters of the bar."""
 
 
-TORCH_SETTINGS = "torch's caches"
-"""What stands above torch's cache settings."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What a store holds: one line of the status."""
+    """The contents of a store in numbers: one line of the status."""
 
     name: str
     """As people know it: `local store`, `redis://host/0`; free of secrets."""
@@ -94,14 +68,14 @@ class SettingRow:
     value: str
     """As text, free of secrets."""
     origin: str
-    """Where the value comes from: `default`, `%config`, an environment variable's name, …"""
+    """The origin of the value: `default`, `%config`, an environment variable's name, …"""
     help: str
     note: str = ""
-    """What to know about this value: that torch ignores it, that it takes effect after a restart."""
+    """A remark on this value: torch ignores it, or it takes effect after a restart."""
 
 
 class CheckState(enum.StrEnum):
-    """What a check of `%nbcache doctor` found."""
+    """The result of a check of `%nbcache doctor`."""
 
     OK = "ok"
     NOTE = "note"
@@ -117,7 +91,7 @@ class Check:
     state: CheckState
     found: str
     next_step: str = ""
-    """What to do; empty where the state is `ok`."""
+    """The remedy; empty if the state is `ok`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the check as JSON values, by the names that docs/json.md documents."""
@@ -165,16 +139,6 @@ def prewarming_parts(prewarming: Prewarming) -> list[str]:
     ]
 
 
-def session_totals(reports: Sequence[CellReport]) -> list[str]:
-    first, *rest = totals([graph for report in reports for graph in report.graphs])
-    runs = sum(bool(report.graphs) for report in reports)
-    return [f"{first} in {counted(runs, 'cell run')}" if runs else first, *rest]
-
-
-def notices_of(reports: Sequence[CellReport]) -> list[str]:
-    return list(dict.fromkeys(notice for report in reports for notice in report.notices))
-
-
 def check_totals(checks: Sequence[Check]) -> list[str]:
     states = Counter(check.state for check in checks)
     wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
@@ -182,16 +146,7 @@ def check_totals(checks: Sequence[Check]) -> list[str]:
     return [counted(len(checks), "check"), *said]
 
 
-def graph_label(report: CellReport) -> str:
-    label = report.cell.label if report.cell else "outside cells"
-    return f"{label} {one_line(report.name)}" if report.name else label
-
-
-def report_title(report: CellReport) -> str:
-    return f"nbcache {one_line(report.name)}" if report.name else "nbcache"
-
-
-def activity_parts(now: Activity, bar: tuple[str, str] = ("#", " ")) -> list[str]:
+def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str]:
     """Return the parts of the live line; `bar` is what its bar is drawn with, full and empty."""
     clock = _clock(now.seconds)
     if now.phase == "restoring":
@@ -204,7 +159,7 @@ def activity_parts(now: Activity, bar: tuple[str, str] = ("#", " ")) -> list[str
         what = f"compiling {one_line(now.function, 60)} {now.compile_id}".rstrip()
         done, every = now.candidates
         tuning = f"timing kernels, {done} of {every}" if every else ""
-        parts = [what, tuning or one_line(DOING.get(now.phase, now.phase), 30)]
+        parts = [what, tuning or one_line(_DOING.get(now.phase, now.phase), 30)]
         if now.usual_seconds >= _SHORT:
             parts.append(f"{_progress(now.seconds, now.usual_seconds, bar)} {clock}{_of_about(now)}")
         elif now.seconds >= _LONG:
@@ -231,7 +186,7 @@ def _of_about(now: Activity) -> str:
 
 
 def _progress(seconds: float, usual: float, bar: tuple[str, str]) -> str:
-    """Return a bar as people know it from tqdm: `43%|####      |`."""
+    """Return a bar as people know it from tqdm: `43%|####------|`."""
     share = min(0.99, seconds / usual)
     full = round(share * _BAR)
     return f"{share:3.0%}|{bar[0] * full}{bar[1] * (_BAR - full)}|"

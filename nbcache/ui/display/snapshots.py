@@ -59,16 +59,10 @@ COMPARE = "Compare the fingerprint with what they tell you another way."
 
 def held(snapshot: Snapshot) -> str:
     """Return what a snapshot holds, in a few words."""
-    graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
-    full = sum(each.size for each in snapshot.contents.values())
-    packed = sum(each.packed_size for each in snapshot.contents.values())
-    parts = [
-        counted(len(graphs), "graph"),
-        f"{duration(_seconds(graphs))} of compiling",
-        counted(len(snapshot.contents), "artifact"),
-        f"{size(full)} in {size(packed)}",
-    ]
-    return DOT.join(parts)
+    graphs = _graphs(snapshot)
+    parts = [counted(len(graphs), "graph"), f"{duration(_seconds(graphs))} of compiling"]
+    parts.append(counted(len(snapshot.contents), "artifact"))
+    return DOT.join([*parts, f"{size(_bytes(snapshot))} in {size(_packed_bytes(snapshot))}"])
 
 
 def taken_parts(taken: SnapshotTaken) -> list[str]:
@@ -308,8 +302,8 @@ def snapshot_json(
             }
             for fingerprint, made in makers(snapshot).items()
         ],
-        "bytes": sum(each.size for each in snapshot.contents.values()),
-        "packed_bytes": sum(each.packed_size for each in snapshot.contents.values()),
+        "bytes": _bytes(snapshot),
+        "packed_bytes": _packed_bytes(snapshot),
         "manifests": [
             {
                 "environment": manifest.environment.values,
@@ -352,13 +346,13 @@ def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
             problems += version.problem.diagnostics() if version.problem is not None else []
             continue
         received, snapshot = version.received, version.received.snapshot
-        graphs = [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+        graphs = _graphs(snapshot)
         rows.append(
             (
                 name,
                 str(len(graphs)),
                 str(len(snapshot.contents)),
-                size(sum(each.packed_size for each in snapshot.contents.values())),
+                size(_packed_bytes(snapshot)),
                 duration(_seconds(graphs)),
                 short(received.signer) if received.signer else NOTHING,
                 _standing_words(received, judge),
@@ -379,25 +373,19 @@ def _standing_words(received: Received, judge: Judge) -> str:
 def version_json(version: Version) -> dict[str, Any]:
     """Return one version of a named snapshot as JSON values."""
     received = version.received
-    graphs: list[GraphSummary] = []
-    if received is not None:
-        graphs = [graph for manifest in received.snapshot.manifests for graph in manifest.graphs]
+    snapshot = received.snapshot if received else None
+    graphs = _graphs(snapshot) if snapshot else []
     return {
         "name": version.name or None,
         "version": version.key.rpartition("/")[2],
         "problem": version.problem and str(version.problem),
         "graphs": len(graphs),
         "seconds": float(_seconds(graphs)),
-        "artifacts": len(received.snapshot.contents) if received else 0,
-        "packed_bytes": sum(each.packed_size for each in received.snapshot.contents.values())
-        if received
-        else 0,
+        "artifacts": len(snapshot.contents) if snapshot else 0,
+        "packed_bytes": _packed_bytes(snapshot) if snapshot else 0,
         "signer": (received.signer or None) if received else None,
         "standing": received.standing.name.lower() if received and received.standing else None,
-        "notebook": received.snapshot.notebook if received else None,
-        "user": received.snapshot.user if received else None,
-        "host": received.snapshot.host if received else None,
-        "created": received.snapshot.created if received else None,
+        **{name: getattr(snapshot, name, None) for name in ("notebook", "user", "host", "created")},
     }
 
 
@@ -436,6 +424,18 @@ def _for_any(manifest: Manifest) -> str:
     """Return for which CPUs a manifest's code was compiled; empty where it is for one like its own."""
     baseline = manifest.environment.values.get(LABEL)
     return f"for any {one_line(baseline, _LONGEST)} CPU" if baseline is not None else ""
+
+
+def _graphs(snapshot: Snapshot) -> list[GraphSummary]:
+    return [graph for manifest in snapshot.manifests for graph in manifest.graphs]
+
+
+def _bytes(snapshot: Snapshot) -> int:
+    return sum(content.size for content in snapshot.contents.values())
+
+
+def _packed_bytes(snapshot: Snapshot) -> int:
+    return sum(content.packed_size for content in snapshot.contents.values())
 
 
 def _seconds(graphs: Iterable[GraphSummary]) -> float:

@@ -1,25 +1,23 @@
-"""Shows what restoring came to: in this kernel, and in all that are remembered."""
+"""Show hits, misses and saved seconds, of this kernel and of all kernels in the history."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from nbcache.core.model import Level
-from nbcache.core.text import DOT, ago, aligned, counted, duration, one_line, percent, size
+from nbcache.core.text import DOT, ago, counted, duration, one_line, percent, size
 from nbcache.explain.stats import Fate, Lifetime, Stats, StoredGraph, Tally
-from nbcache.ui.display.html import BOX, FAINT, LAST, NUMBER, _head, _rows, _tag, _text
-from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.text import _joined, _wrapped
+from nbcache.ui.display import document as doc
+from nbcache.ui.display.document import line
+from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import missed_lines
 
 __all__ = ["render_stats"]
 
-_MIME = "application/vnd.nbcache.stats+json"
 _MOST_REASONS = 8
 _MOST_UNUSED = 12
-_LONGEST_REASON = 76
+_LONGEST_REASON = 120
 _LEVELS = {
     Level.L0: "L0 torch's own folder",
     Level.L1: "L1 local store",
@@ -36,48 +34,19 @@ _FATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    headers: tuple[str, ...]
-    right: tuple[int, ...]
-    """Columns that hold numbers."""
-    rows: Sequence[tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of kernel, notebook and store."""
-
-    label: str
-    totals: list[str]
-    lines: list[str]
-    tables: list[_Table]
-
-
 def render_stats(stats: Stats, notebook: str = "", *, now: float | None = None) -> Rendered:
-    """Return what restoring came to; `notebook` is the name of its file, `now` Unix seconds."""
+    """Return the stats; `notebook` is the name of its file, `now` Unix seconds."""
     now = time.time() if now is None else now
     name = f"all of {one_line(notebook, 60)}" if notebook else "all kernels that cannot tell their notebook"
-    parts = [_session(stats), _lifetime(name, stats.notebook, now)]
+    blocks = [*_session(stats), *_lifetime(name, stats.notebook, now)]
     if stats.store != stats.notebook:
-        parts.append(replace(_lifetime("all notebooks", stats.store, now), tables=[]))
-    lines: list[str] = []
-    boxes = []
-    for part in parts:
-        lines += ["", *_joined(part.label, part.totals)] if lines else _joined(part.label, part.totals)
-        lines += [line for text in part.lines for line in _wrapped(text, 2)]
-        tables = [_rows_html(table) for table in part.tables if table.rows]
-        for table in part.tables:
-            if table.rows:
-                lines += ["", *("  " + line for line in aligned([table.headers, *table.rows], table.right))]
-        told = [_tag("div", FAINT if i else "", _text(text)) for i, text in enumerate(part.lines)]
-        boxes.append(_tag("div", "margin:4px 0", _head(part.label, part.totals), *told, *tables))
-    return Rendered("\n".join(lines), _tag("div", BOX, *boxes), stats.to_json(), _MIME)
+        blocks += _lifetime("all notebooks", stats.store, now)[:1]
+    return render(blocks, stats.to_json(), "stats")
 
 
-def _session(stats: Stats) -> _Part:
+def _session(stats: Stats) -> list[doc.Block]:
     tally = stats.session
-    lines = [_net(stats)] if tally.graphs else []
+    lines = []
     if tally.saved_by_torch_seconds >= 0.1:
         lines.append(f"torch's own folder saved {duration(tally.saved_by_torch_seconds)}, as without nbcache")
     if tally.retuned:
@@ -87,17 +56,19 @@ def _session(stats: Stats) -> _Part:
         lines.append(f"stored traces: {', '.join(counts)}")
     lines += missed_lines([run.summary() for run in stats.missed_unchanged])
     lines += _audit(stats)
-    lines += [f"refused: {each.what}: {each.why}" for each in stats.refused]
+    lines += [f"refused: {refusal.what}: {refusal.why}" for refusal in stats.refused]
     types = [
-        (str(each.named), size(each.named_bytes), str(each.restored), size(each.restored_bytes), each.type)
-        for each in stats.types
+        (str(row.named), size(row.named_bytes), str(row.restored), size(row.restored_bytes), row.type)
+        for row in stats.types
     ]
-    headers = ("stored", "bytes", "restored", "bytes", "artifact type")
-    tables = [_levels(tally), _reasons(tally), _Table(headers, (0, 1, 2, 3), types)]
-    return _Part("nbcache stats", ["this kernel", *_totals(tally)], lines, tables)
+    blocks: list[doc.Block] = [doc.Title("nbcache stats", ["this kernel", *_totals(tally)])]
+    blocks += [line(_net(stats))] if tally.graphs else []
+    blocks += [line(text, style=doc.Style.FAINT) for text in lines]
+    blocks += _tables(tally)
+    return blocks + (_table(("stored", "bytes", "restored", "bytes", "artifact type"), types))
 
 
-def _lifetime(label: str, lifetime: Lifetime, now: float) -> _Part:
+def _lifetime(label: str, lifetime: Lifetime, now: float) -> list[doc.Block]:
     tally = lifetime.tally
     totals = _totals(tally)
     if tally.graphs:
@@ -107,7 +78,7 @@ def _lifetime(label: str, lifetime: Lifetime, now: float) -> _Part:
         kernels = f"in {counted(lifetime.kernels, 'kernel')}"
         kernels += f" since {ago(now - lifetime.since)}" if lifetime.kernels > 1 else ""
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)
-    return _Part(label, totals, [], [_levels(tally), _reasons(tally)] if lifetime.kernels > 1 else [])
+    return [doc.Title(label, totals), *(_tables(tally) if lifetime.kernels > 1 else [])]
 
 
 def _totals(tally: Tally) -> list[str]:
@@ -153,27 +124,31 @@ def _named(graph: StoredGraph) -> str:
     return f"{how}: {one_line(graph.function, 60)} {graph.direction.value}{saves}"
 
 
-def _levels(tally: Tally) -> _Table:
-    rows = [
-        (str(each.hits), duration(each.seconds), duration(each.saved_seconds), _LEVELS[each.level])
-        for each in tally.levels
+def _tables(tally: Tally) -> list[doc.Block]:
+    """Return where hits came from, and why other graphs did not hit."""
+    levels = [
+        (str(level.hits), duration(level.seconds), duration(level.saved_seconds), _LEVELS[level.level])
+        for level in tally.levels
     ]
-    return _Table(("hits", "time", "saved", "from"), (0, 1, 2), rows)
-
-
-def _reasons(tally: Tally) -> _Table:
-    rows = [
-        (str(each.graphs), duration(each.seconds), one_line(each.reason, _LONGEST_REASON))
-        for each in tally.reasons[:_MOST_REASONS]
+    reasons = [
+        (str(reason.graphs), duration(reason.seconds), reason.reason)
+        for reason in tally.reasons[:_MOST_REASONS]
     ]
     if more := tally.reasons[_MOST_REASONS:]:
-        seconds = duration(sum(each.seconds for each in more))
+        seconds = duration(sum(reason.seconds for reason in more))
         others = f"{counted(len(more), 'other reason')} (--json has all)"
-        rows.append((str(sum(each.graphs for each in more)), seconds, others))
-    return _Table(("graphs", "time", "not hit because"), (0, 1), rows)
+        reasons.append((str(sum(reason.graphs for reason in more)), seconds, others))
+    tables = _table(("hits", "time", "saved", "from"), levels)
+    return tables + _table(("graphs", "time", "not hit because"), reasons)
 
 
-def _rows_html(table: _Table) -> str:
-    styles = [NUMBER if i in table.right else LAST for i in range(len(table.headers))]
-    cells = [[_text(cell) for cell in row] for row in table.rows]
-    return _rows(list(zip(table.headers, styles, strict=True)), cells)
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Block]:
+    """Return a table of numbers, with words in its last column; none without rows."""
+    columns = [
+        *(doc.Column(title, doc.Wrap.NUMBER) for title in titles[:-1]),
+        doc.Column(titles[-1], doc.Wrap.REST),
+    ]
+    cells: list[list[doc.Cell]] = [
+        [*numbers, doc.Span(words, limit=_LONGEST_REASON)] for *numbers, words in rows
+    ]
+    return [doc.Table(columns, cells)] if rows else []

@@ -1,170 +1,188 @@
-"""Reports, status, settings and checks as plain text."""
+"""Render a document as plain text: at most `WIDTH` wide, and ASCII but for a dash and a middle dot."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from nbcache.core.reports import Activity, CellReport, GraphRecord
-from nbcache.core.text import DOT, NOTHING, aligned, duration, one_line
-from nbcache.ui.display.rows import (
-    TORCH_SETTINGS,
-    WIDTH,
-    Check,
-    SettingRow,
-    activity_parts,
-    check_totals,
-    graph_label,
-    notices_of,
-    report_title,
-    session_totals,
-)
-from nbcache.ui.display.words import (
-    explanations,
-    kernels,
-    ranked_reasons,
-    saved,
-    short_location,
-    source,
-    taken,
-    totals,
-)
+from nbcache.core.text import DOT, aligned, one_line, printable
+from nbcache.ui.display import document as doc
 
-__all__ = ["HEADERS", "RIGHT", "activity_text", "checks_text", "report_text", "settings_text", "status_text"]
+__all__ = ["WIDTH", "to_text"]
+
+WIDTH = 110
+"""Columns that a line of text may have."""
+_BAR = 50
+"""Characters of the longest bar."""
+_METER = 10
+"""Characters of a full meter."""
+_FIRST, _OTHER = 36, 24
+"""Characters of a cell before a sentence: of the first, and of the others. A longer cell widens no column."""
+_LEAST = 8
+"""Characters that a column keeps however little room there is."""
 
 
-HEADERS = ("function", "graph", "direction", "outcome", "from", "time", "saved", "ops", "kernels")
+def to_text(blocks: Iterable[doc.Block]) -> str:
+    """Return a document as text."""
+    return "\n".join(_lines(blocks, 0))
 
 
-RIGHT = (5, 6, 7)
-"""Columns of `HEADERS` that hold numbers."""
+def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
+    """Yield the lines of blocks; `depth` counts the folded sections that they stand in."""
+    before: doc.Block | None = None
+    for block in blocks:
+        if isinstance(block, doc.Folded) and not block.in_text:
+            continue
+        if before is not None and not depth and _stands_apart(before, block):
+            yield ""
+        yield from _block(block, depth)
+        before = block
 
 
-def report_text(report: CellReport, *, stored: bool = True, why: str = "") -> str:
-    """Return the report after a cell for a terminal.
-
-    `stored` tells whether what missed is now in a store, so that the next run will hit it; `why` is why it is
-    not, or what may make one doubt that it is.
-    """
-    lines = _joined(report_title(report), totals(report.graphs, stored=stored, why=why))
-    return "\n".join([*lines, *_table_text(report.graphs), *_notices_text(report.notices)])
-
-
-def status_text(reports: Sequence[CellReport], facts: Sequence[Sequence[str]]) -> str:
-    """Return the session for a terminal: totals, facts in parts, reasons, then each run of a cell."""
-    lines = _joined("nbcache session", session_totals(reports))
-    lines += ["  " + one_line(DOT.join(parts), WIDTH - 2) for parts in facts if parts]
-    lines += _notices_text(notices_of(reports))
-    if ranked := ranked_reasons(graph for report in reports for graph in report.graphs):
-        table = [(str(count), duration(seconds), one_line(why, 80)) for why, count, seconds in ranked]
-        ranked_lines = aligned([("graphs", "time", "not hit because"), *table], right=(0, 1))
-        lines += ["", *("  " + line for line in ranked_lines)]
-    for report in reports:
-        if report.graphs:
-            lines += ["", *_joined(graph_label(report), totals(report.graphs))]
-            lines += _table_text(report.graphs)
-    return "\n".join(lines)
+def _stands_apart(before: doc.Block, block: doc.Block) -> bool:
+    """Return whether an empty line stands between two blocks."""
+    if isinstance(before, doc.Gap) or isinstance(block, doc.Gap):
+        return False
+    if isinstance(block, doc.Title) or (isinstance(block, doc.Folded) and isinstance(block.head, doc.Title)):
+        return True
+    return isinstance(block, doc.Table) and not isinstance(before, doc.Title)
 
 
-def settings_text(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> str:
-    """Return settings for a terminal, those of torch's caches in a block of their own."""
-    lines = _settings_text(rows)
-    if torch_rows:
-        lines += ["", TORCH_SETTINGS, *_settings_text(torch_rows)]
-    return "\n".join(lines)
+def _block(block: doc.Block, depth: int) -> Iterator[str]:
+    indent = 2 * max(depth, 1)
+    match block:
+        case doc.Title(label, parts):
+            yield from _joined(one_line(label), list(map(_inline, parts)), 2 * depth)
+        case doc.Line(spans, level, _, mark):
+            lead = "! " if mark is doc.Mark.NOTICE else ""
+            yield from _wrapped(lead + _plain(spans), indent + 2 * level)
+        case doc.Table():
+            yield from (" " * indent + line for line in _table(block, WIDTH - indent))
+        case doc.Bar(label, _, _, total):
+            yield f"{' ' * indent}  {label.ljust(8)}  {_drawn(block) or '|'}  {total}"
+        case doc.Legend(parts):
+            yield " " * indent + "  ".join(f"{part.letter} {part.name}" for part in parts)
+        case doc.Code(lines):
+            yield from (f"{' ' * indent}  {printable(line)}".rstrip() for line in lines)
+        case doc.Folded(head, blocks):
+            yield from _block(head, depth)
+            yield from _lines(blocks, depth + 1)
+        case doc.Gap():
+            yield ""
 
 
-def _settings_text(rows: Sequence[SettingRow]) -> list[str]:
-    """Return settings as lines: name, value, origin, and the description beside or beneath them."""
-    cells = [(row.name, one_line(row.value) or NOTHING, one_line(row.origin)) for row in rows]
+def _plain(cell: doc.Cell) -> str:
+    """Return a cell or a line as text."""
+    spans: Sequence[doc.Inline] = [cell] if isinstance(cell, str | doc.Span | doc.Meter) else cell
+    return " ".join(filter(None, map(_inline, spans)))
+
+
+def _inline(span: doc.Inline) -> str:
+    if isinstance(span, doc.Meter):
+        if not span.is_framed and not span.value:
+            return ""
+        full = round(_METER * span.value / span.most) if span.most else 0
+        return "#" * full + ("-" * (_METER - full) if span.is_framed else "")
+    return one_line(span if isinstance(span, str) else span.text)
+
+
+def _cut(cell: doc.Cell, width: int) -> str:
+    """Return a cell that is no wider: what is faint in its end goes first."""
+    spans = [] if isinstance(cell, str | doc.Span | doc.Meter) else list(cell)
+    text = _plain(cell)
+    while len(text) > width and len(spans) > 1 and _is_faint(spans[-1]):
+        text = _plain(spans[:-1])
+        spans.pop()
+    return one_line(text, width)
+
+
+def _is_faint(span: doc.Inline) -> bool:
+    return isinstance(span, doc.Span) and span.style is doc.Style.FAINT
+
+
+def _table(table: doc.Table, room: int) -> Iterator[str]:
+    """Yield the lines of a table, no wider than there is room."""
+    rows = [row if isinstance(row, doc.Row) else doc.Row(row) for row in table.rows]
+    if table.columns[-1].wrap is doc.Wrap.REST and not table.notes:
+        yield from _with_rest(table.columns, rows, room)
+        return
+    titles = [column.title for column in table.columns]
     widths = [
-        max((len(cell[i]) for cell in cells if len(cell[i]) <= widest), default=0)
-        for i, widest in enumerate((36, 24, 24))
+        max(map(len, map(_plain, cells))) for cells in zip(titles, *(row.cells for row in rows), strict=True)
+    ]
+    elastic = [i for i, column in enumerate(table.columns) if column.wrap is not doc.Wrap.NUMBER]
+    while sum(widths) + 2 * (len(widths) - 1) > room:
+        widest = max(elastic, key=lambda i: widths[i])
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    cells = [[_cut(cell, width) for cell, width in zip(row.cells, widths, strict=True)] for row in rows]
+    head, *lines = aligned([titles, *cells], _numbers(table.columns))
+    yield head
+    for row, line in zip(rows, lines, strict=True):
+        yield line
+        yield from (text for note in row.notes for text in _wrapped(_note(note), 2, room))
+
+
+def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int) -> Iterator[str]:
+    """Yield the lines of a table whose last column holds sentences. No cell is cut.
+
+    A row whose first cells are too long for their columns has its sentence beneath them.
+    """
+    cells = [[_plain(cell) for cell in row.cells] for row in rows]
+    titles = [column.title for column in columns]
+    widths = [
+        max((len(texts[i]) for texts in [titles, *cells] if len(texts[i]) <= most), default=0)
+        for i, most in enumerate([_FIRST, *[_OTHER] * (len(columns) - 2)])
     ]
     start = sum(widths) + 2 * len(widths)
-    lines = []
-    for row, cell in zip(rows, cells, strict=True):
-        head = "  ".join(cell[i].ljust(widths[i]) for i in range(3)).rstrip()
-        about = textwrap.wrap(one_line(row.help), WIDTH - start)
-        about += textwrap.wrap("! " + one_line(row.note), WIDTH - start) if row.note else []
-        if about and len(head) <= start - 2:
-            head = head.ljust(start) + about.pop(0)
-        lines += [head, *(" " * start + line for line in about)]
-    return lines
+    numbers = _numbers(columns)
+    notes = [[_note(note) for note in row.notes] for row in rows]
+    for texts, more in zip([titles, *cells], [[], *notes], strict=True):
+        head = "  ".join(
+            text.rjust(width) if i in numbers else text.ljust(width)
+            for i, (text, width) in enumerate(zip(texts, widths, strict=False))
+        ).rstrip()
+        about = [line for part in (texts[-1], *more) for line in _beside(part, room - start)]
+        if len(head) <= start - 2:
+            head = (head.ljust(start) + about.pop(0)).rstrip()
+        yield head
+        yield from (" " * start + line for line in about if line)
 
 
-def checks_text(checks: Sequence[Check]) -> str:
-    """Return checks for a terminal: name, state, what was found, and the next step beneath it."""
-    lines = _joined("nbcache doctor", check_totals(checks))
-    heads = aligned([(check.name, check.state.value) for check in checks], right=())
-    start = 2 + max(map(len, heads), default=0) + 2
-    for check, head in zip(checks, heads, strict=True):
-        about = _beside(check.found, start)
-        about += _beside(f"next: {check.next_step}", start) if check.next_step else []
-        lines.append(f"  {head}".ljust(start) + about[0])
-        lines += [" " * start + line for line in about[1:]]
-    return "\n".join(lines)
+def _numbers(columns: Sequence[doc.Column]) -> list[int]:
+    return [i for i, column in enumerate(columns) if column.wrap is doc.Wrap.NUMBER]
 
 
-def activity_text(now: Activity) -> str:
-    """Return the live line; while `restoring`, `function` says what: `12 of 40 artifacts`."""
-    return "nbcache: " + DOT.join(activity_parts(now))
+def _note(note: doc.Line) -> str:
+    return ("! " if note.mark is doc.Mark.NOTICE else "") + _plain(note.spans)
 
 
-def _joined(label: str, parts: Sequence[str]) -> list[str]:
+def _drawn(bar: doc.Bar) -> str:
+    """Return a bar of letters; rounding makes the sum of its parts no longer."""
+    letters, so_far = "", 0.0
+    for part in bar.parts:
+        so_far += part.amount
+        until = round(_BAR * so_far / bar.scale) if bar.scale else 0
+        letters += part.letter * (until - len(letters))
+    return letters
+
+
+def _joined(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
     """Return parts on one line, or, too wide, on several that break between parts."""
-    lines = [label]
+    lines = [" " * indent + label]
     for part in parts:
         fits = len(lines[-1]) + len(DOT + part) <= WIDTH
-        lines[-1:] = [lines[-1] + DOT + part] if fits else [lines[-1], "  " + part]
+        lines[-1:] = [lines[-1] + DOT + part] if fits else [lines[-1], " " * indent + "  " + part]
     return lines
 
 
-def _beside(text: str, start: int) -> list[str]:
-    """Return text as lines for a column that begins at `start`; paths and commands break at spaces only."""
-    return textwrap.wrap(one_line(text), WIDTH - start, break_on_hyphens=False) or [NOTHING]
+def _beside(text: str, width: int) -> list[str]:
+    """Return text as lines of a column; paths and commands break at spaces only."""
+    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
 
 
-def _wrapped(text: str, indent: int = 0) -> list[str]:
+def _wrapped(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
     lead, rest = " " * indent, " " * (indent + 2)
-    return textwrap.wrap(one_line(text, 4 * WIDTH), WIDTH, initial_indent=lead, subsequent_indent=rest)
-
-
-def _table_text(graphs: Sequence[GraphRecord]) -> list[str]:
-    """Return the table's lines, what there is to explain beneath each row."""
-    if not graphs:
-        return []
-    rows = [
-        [
-            one_line(graph.function),
-            graph.compile_id,
-            graph.direction.value,
-            graph.outcome.value,
-            one_line(source(graph)),
-            taken(graph),
-            saved(graph),
-            NOTHING if graph.operators is None else str(graph.operators),
-            kernels(graph),
-        ]
-        for graph in graphs
-    ]
-    widths = [max(map(len, column)) for column in zip(HEADERS, *rows, strict=True)]
-    # The function, its location and the source share what the other columns leave; in need, the
-    # location goes first, then the longer of the two is cut.
-    room = WIDTH - 2 - sum(2 + width for i, width in enumerate(widths) if i not in (0, 4)) - 2
-    from_width = min(widths[4], max(room // 2, room - widths[0]))
-    for row, graph in zip(rows, graphs, strict=True):
-        row[4] = one_line(row[4], from_width)
-        placed = f"{row[0]} {short_location(graph)}".rstrip()
-        row[0] = placed if len(placed) <= room - from_width else one_line(row[0], room - from_width)
-    head, *body = ("  " + line for line in aligned([HEADERS, *rows], RIGHT))
-    lines = [head]
-    for line, graph in zip(body, graphs, strict=True):
-        lines.append(line)
-        for label, text in explanations(graph):
-            lines += _wrapped(f"{label}: {text}", 4)
-    return lines
-
-
-def _notices_text(notices: Iterable[str]) -> list[str]:
-    return [line for notice in notices for line in _wrapped("! " + notice, 2)]
+    text = one_line(text, 4 * WIDTH)
+    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest, break_on_hyphens=False)

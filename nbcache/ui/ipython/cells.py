@@ -18,7 +18,8 @@ from nbcache.core.model import Outcome
 from nbcache.core.reports import Cell, CellReport
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
-from nbcache.ui.display.render import Rendered, render_notices, render_report
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.reports import render_notices, render_report
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import CompileOptions
 from nbcache.ui.ipython.compile_targets import is_compilable, never_bound, not_callable

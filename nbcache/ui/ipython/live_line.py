@@ -19,7 +19,8 @@ from typing import Any, Protocol, TextIO
 
 from nbcache.core.reports import Activity
 from nbcache.core.threads import renew_in_children, start_thread
-from nbcache.ui.display.render import Rendered, render_activity, render_idle
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.reports import render_activity, render_idle
 from nbcache.ui.ipython.streams import WatchedStreams
 
 __all__ = ["LiveLine"]

@@ -34,7 +34,7 @@ from nbcache.ui.ipython.connect_magics import ConnectMagics, shared_name
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.session_magics import SessionMagics, going_words, show
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
-from nbcache.ui.panels.saved import SECTIONS, render_panel
+from nbcache.ui.panels.pages import SECTIONS, render_panel
 from nbcache.ui.panels.values import Facts, Now, Space, Stranger, machine_parts, spaces
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ class PanelVerbs:
         """Do what `%nbcache config` does."""
         return [f"{name} is {value or 'empty'} for this kernel", *self._own.change([f"{name}={value}"])]
 
-    def going(self, *, everything: bool) -> tuple[str, Callable[[], Sequence[str]] | None]:
+    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
         """Return in words what `%nbcache clear` or `clear --all` would remove, and what removes just that."""
         if everything:
             return f"This would be removed: {self._own.everything_words()}", self._own.remove

@@ -22,9 +22,10 @@ from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
 from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge import TorchBridge, cache_settings
-from nbcache.ui.display.render import Rendered, render_checks, render_settings, render_status
+from nbcache.ui.display.graph import render_why
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.reports import render_checks, render_settings, render_status
 from nbcache.ui.display.rows import SettingRow, store_parts
-from nbcache.ui.display.why import render_why
 from nbcache.ui.doctor import in_kernel
 from nbcache.ui.doctor.places import store_figures
 from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed

@@ -25,10 +25,9 @@ from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing, Stranger
 from nbcache.snapshots.build import makers, signed
 from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
-from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, Taken, beside, destination
+from nbcache.snapshots.sources import Taken, beside, destination
 from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.snapshots.versions import attributed
-from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import (
     COMPARE,
     MEANS,
@@ -40,7 +39,7 @@ from nbcache.ui.display.snapshots import (
     snapshot_lines,
     taken_parts,
 )
-from nbcache.ui.terminal.shown import Shown, write
+from nbcache.ui.terminal.shown import Shown, cell_titles, write
 from nbcache.ui.terminal.snapshots import verify
 
 __all__ = ["ShareMagics", "confirmed"]
@@ -245,7 +244,7 @@ class ShareMagics:
         # Who is only seen once another is trusted is shown first: --yes is for those that were.
         for stranger in shown if sure else self._strangers():
             received = stranger.received
-            titles = cell_titles(received.where, received.snapshot, max_bytes=MAX_NOTEBOOK_BYTES)
+            titles = cell_titles(received)
             lines = snapshot_lines(received, self._session.environment, self._session.judge, titles)
             write("\n".join(lines))
             role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"

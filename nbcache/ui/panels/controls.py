@@ -9,7 +9,10 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from nbcache.ui.panels import pages
+from nbcache.core.text import DOT
+from nbcache.ui.display import document as doc
+from nbcache.ui.display.document import faint, line
+from nbcache.ui.display.html import BOX, to_html
 
 __all__ = [
     "INDENT",
@@ -17,6 +20,7 @@ __all__ = [
     "button",
     "caret",
     "close_all",
+    "draw",
     "every",
     "html",
     "once_typed",
@@ -27,15 +31,22 @@ __all__ = [
 ]
 
 INDENT = "28px"
-"""How far what opens stands to the right of what it belongs to."""
+"""The indentation of what opens below a caret."""
 
 _TURNS = 0.05
 """Seconds in which a kernel's event loop takes all messages that it has."""
+_FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"
+"""No wider than the page: what is in it scrolls."""
 
 
 def html(value: str = "") -> Any:
     """Return a place for HTML that is as wide as there is room."""
     return widgets.HTML(value, layout={"min_width": "0", "margin": "0 2px"})
+
+
+def draw(place: Any, blocks: Sequence[doc.Block]) -> None:
+    """Show a document in a place for HTML."""
+    place.value = to_html(blocks, box=_FITTING) if blocks else ""
 
 
 def button(
@@ -49,6 +60,13 @@ def button(
     return made
 
 
+def with_magic(label: str, magic: str, what: str, act: Callable[[], object]) -> Any:
+    """Return a button with the magic that does the same beside it."""
+    place = html()
+    draw(place, [line(doc.Span(magic, doc.Style.CODE), style=doc.Style.FAINT)])
+    return widgets.HBox([button(label, magic, what, act), place], layout={"align_items": "center"})
+
+
 def text(width: str, placeholder: str = "") -> Any:
     """Return a field for a line of text; its value is what stands there when it is left."""
     layout = {"width": width}
@@ -57,7 +75,7 @@ def text(width: str, placeholder: str = "") -> Any:
 
 
 def once_typed(act: Callable[[], object]) -> None:
-    """Have a button do `act` when what was typed before it was pressed is here.
+    """Call `act` for a button once the text that was typed before its press has arrived.
 
     Pressing a button leaves the field, so the front end sends its value right before the press. A kernel
     whose comm messages have an event loop of their own (ipykernel 7) may handle the two in either order.
@@ -68,11 +86,6 @@ def once_typed(act: Callable[[], object]) -> None:
         act()
     else:
         loop.call_later(_TURNS, act)
-
-
-def with_magic(made: Any, magic: str) -> Any:
-    """Return a button with the magic that does the same beside it."""
-    return widgets.HBox([made, html(pages.magic_html(magic))], layout={"align_items": "center"})
 
 
 def caret(act: Callable[[], object]) -> Any:
@@ -92,40 +105,45 @@ def row(children: Iterable[Any]) -> Any:
 
 
 def show(widget: Any, wanted: bool) -> None:
-    """Show a widget or take it away."""
+    """Show a widget, or hide it."""
     widget.layout.display = None if wanted else "none"
 
 
 def every(root: Any) -> list[Any]:
-    """Return a widget and all that it is made of."""
-    return [root, *(each for child in getattr(root, "children", ()) for each in every(child))]
+    """Return a widget and all widgets in it."""
+    return [root, *(part for child in getattr(root, "children", ()) for part in every(child))]
 
 
 def close_all(root: Any) -> None:
-    """Take a widget and all that it is made of away from the front end for good."""
+    """Remove a widget and all widgets in it from the front end."""
     parts = every(root)
-    looks = [getattr(each, name, None) for each in parts for name in ("layout", "style")]
-    for each in filter(None, [*reversed(parts), *looks]):
+    looks = [getattr(part, name, None) for part in parts for name in ("layout", "style")]
+    for part in filter(None, [*reversed(parts), *looks]):
         with suppress(Exception):  # a front end or a kernel that is gone
-            each.close()
+            part.close()
 
 
 class Section:
-    """A part of a panel, which folds."""
+    """A part of a panel, which folds: a document, and the controls that belong to it."""
 
-    def __init__(self, title: str, body: Sequence[Any], is_open: bool) -> None:
+    def __init__(
+        self, title: str, is_open: bool, above: Sequence[Any] = (), below: Sequence[Any] = ()
+    ) -> None:
         self._title = title
         self._is_open = is_open
-        self._line = html(pages.section_html(title, ()))
+        self._line = html()
+        self._content = html()
         self._toggle = caret(self._fold)
-        self._body = widgets.VBox(list(body), layout={"padding": f"0 0 6px {INDENT}"})
+        body = [*above, self._content, *below]
+        self._body = widgets.VBox(body, layout={"padding": f"0 0 6px {INDENT}"})
         line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
         self.box = widgets.VBox([line, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
         self._set()
 
-    def tell(self, words: Iterable[str]) -> None:
-        """Say in the title what is in it."""
-        self._line.value = pages.section_html(self._title, words)
+    def draw(self, words: Iterable[str], blocks: Sequence[doc.Block] = ()) -> None:
+        """Show a document, and in the title what is in it."""
+        draw(self._line, [line(doc.Span(self._title, doc.Style.BOLD), faint(DOT.join(words)))])
+        draw(self._content, blocks)
 
     def _fold(self) -> None:
         self._is_open = not self._is_open

@@ -1,139 +1,161 @@
-"""Parts of a panel as HTML: values in, strings out. What comes from elsewhere passes through `_text`.
-
-Live rows are flexible boxes, which fold where the page is narrow. They stand in widgets, whose HTML no front
-end sanitizes; what a saved notebook keeps is in `saved`.
-"""
+"""The sections of a panel as documents, the whole panel as one, and the parts that only a live panel has."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 
 from nbcache.core.model import Level, Outcome
-from nbcache.core.reports import GraphRecord
+from nbcache.core.reports import CellReport, GraphRecord
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, size
 from nbcache.explain.stats import tally
-from nbcache.ui.display.graph import phase_bars
-from nbcache.ui.display.html import (
-    BAR,
-    BOX,
-    CELL,
-    CODE,
-    FAINT,
-    LINE,
-    NOTICE,
-    NUMBER,
-    WRAPPED,
-    _badge,
-    _head,
-    _rows,
-    _tag,
-    _text,
-    settings_html,
+from nbcache.ui.display import document as doc
+from nbcache.ui.display.document import badge, code, faint, line
+from nbcache.ui.display.plan import plan_blocks, plan_parts
+from nbcache.ui.display.render import Rendered, render
+from nbcache.ui.display.reports import run_blocks, settings_blocks
+from nbcache.ui.display.rows import BAR, activity_parts, store_parts
+from nbcache.ui.display.timeline import (
+    cells_blocks,
+    cells_words,
+    lost_blocks,
+    lost_words,
+    runs_blocks,
+    runs_words,
 )
-from nbcache.ui.display.plan import plan_html as by_cell
-from nbcache.ui.display.plan import plan_parts
-from nbcache.ui.display.rows import activity_parts, store_parts
 from nbcache.ui.display.words import explanations, saved, short_location, source, taken, totals
-from nbcache.ui.panels.values import Facts, GraphPage, Now, Order, Space, Stranger
+from nbcache.ui.panels.values import Facts, GraphPage, Now, Order, Space, Stranger, graph_page
 
 __all__ = [
-    "activity_words",
-    "boxed",
-    "by_level",
-    "cell_html",
-    "fitting",
-    "graph_headers_html",
-    "graph_html",
-    "graphs_words",
-    "head_html",
-    "levels_html",
-    "levels_words",
-    "live_html",
-    "magic_html",
-    "people_html",
-    "people_words",
-    "plan_html",
-    "plan_words",
-    "problem_html",
-    "said_html",
-    "section_html",
-    "settings_table_html",
-    "settings_words",
-    "snapshot_words",
-    "snapshots_html",
-    "space_html",
-    "space_words",
-    "stranger_html",
+    "SECTIONS",
+    "TITLES",
+    "blocks_of",
+    "cell_blocks",
+    "graph_line",
+    "head_blocks",
+    "live_blocks",
+    "problem_blocks",
+    "quoted",
+    "render_panel",
+    "stranger_blocks",
+    "words_of",
 ]
 
+SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
+"""The sections of a whole panel, in order."""
+TITLES = {
+    "next": "NEXT RUN",
+    "graphs": "GRAPHS",
+    "levels": "LEVELS",
+    "people": "PEOPLE",
+    "snapshot": "SNAPSHOT",
+    "timeline": "TIMELINE",
+    "lost": "SECONDS LOST",
+    "runs": "LAST RUNS",
+    "settings": "SETTINGS",
+    "space": "SPACE",
+}
+_OPEN = ("graphs", "people", "snapshot", "timeline", "lost", "runs")
+"""Sections that are open in a saved notebook."""
 _BEING_READ = "being read"
 _TYPED = ("%nbcache ", "nbcache ")
-"""How lines begin that a person is to type or paste."""
+"""The beginning of lines that a person types or pastes."""
 _MOST_SPACES = 12
-_REST = f"{WRAPPED};width:100%"
-"""A column that takes what room is left."""
+_MOST_SAVED = 20
+"""Graphs that a saved notebook keeps."""
+_MOST_OPEN = 3
+"""Cells whose graphs are open in a saved notebook."""
 _PLACES = ("notebook", "dir", "trust_dir", "TORCHINDUCTOR_CACHE_DIR")
-"""Settings that are long, and whose table has them."""
-_NAMES = {
+"""Settings with long values, which only the table shows."""
+_LEVELS = {
     Level.L0: "torch's own folder",
     Level.L1: "local store",
     Level.L2: "the notebook's snapshot",
     Level.L3: "shared store",
 }
-_BARS = {True: "rgba(46,160,67,0.7)", False: "rgba(219,148,0,0.7)"}
-"""Colours of what was hit, and of what was compiled."""
-_COLUMNS = (
-    ("function", "flex:3 1 130px"),
-    ("graph", "flex:0 0 100px"),
-    ("outcome", "flex:0 0 58px"),
-    ("time", "flex:0 0 66px;text-align:right;white-space:nowrap"),
-    ("saved", "flex:0 0 66px;text-align:right;white-space:nowrap"),
-    ("from", "flex:1 1 110px"),
-    ("why", "flex:3 1 200px"),
-)
-_ROW = "display:flex;flex-wrap:wrap;gap:0 12px;align-items:baseline;font-size:13px;line-height:1.6"
-_CELL = ' class="nbcache-cell"'
-_SAVED = '<span class="nbcache-narrow">saved </span>'
-_NONE = f'<span class="nbcache-wide">{NOTHING}</span>'
-_CONTAINER = "container-type:inline-size"
-_NARROW = (
-    "@container (max-width:720px){.nbcache-wide{display:none!important}"
-    ".nbcache-cell{flex:0 1 auto!important;text-align:left!important}}"
-    "@container (min-width:720.1px){.nbcache-narrow{display:none}}"
-)
-"""Where there is no room for columns, a row is words that follow one another, and needs no titles."""
-_CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
 
 
-# --- the head ---------------------------------------------------------------------------------------
+def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, note: str = "") -> Rendered:
+    """Return the panel as it is now, for a saved notebook and a terminal; `note` says how to have it live."""
+    at = time.strftime("%H:%M:%S", time.localtime(facts.time or time.time()))
+    state = DOT.join(filter(None, [*_activity(now, ("#", "-")), f"as of {at}", note]))
+    blocks = [*head_blocks(facts, "nbcache panel"), line(state, style=doc.Style.FAINT)]
+    for name in sections:
+        inner = blocks_of(name, facts, now)
+        if name == "people":
+            inner += [block for stranger in facts.strangers for block in stranger_blocks(stranger)]
+        blocks.append(doc.Folded(doc.Title(TITLES[name], words_of(name, facts, now)), inner, name in _OPEN))
+    return render(blocks)
 
 
-def head_html(facts: Facts) -> str:
-    """Return what the panel is of: the notebook and the machine."""
+def words_of(name: str, facts: Facts, now: Now) -> list[str]:
+    """Return a section in short."""
+    return _SECTIONS[name][0](facts, now)
+
+
+def blocks_of(name: str, facts: Facts, now: Now) -> list[doc.Block]:
+    """Return what is in a section."""
+    return _SECTIONS[name][1](facts, now)
+
+
+def head_blocks(facts: Facts, label: str = "nbcache") -> list[doc.Block]:
+    """Return the line that names the notebook and the machine."""
     unknown = "a kernel that cannot tell its notebook" if facts.is_read else _BEING_READ
-    whose = one_line(facts.notebook, 60) or unknown
-    return _tag("div", BOX, _head("nbcache", [whose, *facts.machine]))
+    return [doc.Title(label, [one_line(facts.notebook, 60) or unknown, *facts.machine])]
 
 
-def activity_words(now: Now, bar: tuple[str, str] = ("#", " ")) -> list[str]:
-    """Return what goes on: the cell that runs and for how long, what it compiles."""
+def live_blocks(now: Now) -> list[doc.Block]:
+    """Return what the kernel does now; while a cell runs, also that buttons wait."""
+    parts = DOT.join(_activity(now, BAR))
+    if not now.running:
+        return [line(parts, style=doc.Style.FAINT)]
+    mark = doc.Span("\N{BLACK RIGHT-POINTING TRIANGLE}", doc.Style.BOLD)
+    waits = faint(f"· a button that is pressed now acts at the end of {now.running}")
+    return [line(mark, parts, waits, mark=doc.Mark.RUNNING)]
+
+
+def quoted(lines: Sequence[str]) -> list[doc.Block]:
+    """Return the answer of a verb; lines to be typed or pasted are in a font of equal widths."""
+    return [
+        line(code(text) if text.startswith(_TYPED) else text, style=doc.Style.PLAIN, mark=doc.Mark.QUOTE)
+        for text in lines
+    ]
+
+
+def problem_blocks(what: str, next_step: str | None) -> list[doc.Block]:
+    """Return what failed, and what to do."""
+    steps = [("not done:", what), *([("next:", next_step)] if next_step else [])]
+    return [line(doc.Span(label, doc.Style.BOLD), text, mark=doc.Mark.NOTICE) for label, text in steps]
+
+
+def stranger_blocks(stranger: Stranger) -> list[doc.Block]:
+    """Return somebody who is not trusted, with the whole fingerprint."""
+    calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
+    who = DOT.join(filter(None, [calls, stranger.what]))
+    fit = [line(stranger.fit)] if stranger.fit else []
+    fingerprint = line(doc.Span(stranger.fingerprint, doc.Style.PATH))
+    return [line(doc.Span("not trusted:", doc.Style.BOLD), who), *fit, fingerprint]
+
+
+def _activity(now: Now, bar: tuple[str, str]) -> list[str]:
+    """Return the cell that runs and for how long, and what it compiles."""
     if not now.running:
         return ["no cell runs"]
     parts = [f"{now.running} runs, {duration(round(now.running_seconds, 1))}"]
     return parts + (activity_parts(now.activity, bar) if now.activity else ["nothing compiles now"])
 
 
-def live_html(now: Now) -> str:
-    """Return what goes on for the panel; that buttons wait is said while they do."""
-    parts = activity_words(now, BAR)
-    if not now.running:
-        return _tag("div", f"{BOX};{FAINT}", _text(DOT.join(parts)))
-    waits = DOT + _text("a button that is pressed now acts at its end", style=FAINT)
-    mark = _tag("b", "", "\N{BLACK RIGHT-POINTING TRIANGLE} ")
-    edge = "border-left:3px solid rgba(46,160,67,0.8);padding-left:8px"
-    return _tag("div", f"{BOX};{edge}", mark, _text(DOT.join(parts)), waits)
+# --- sections ---------------------------------------------------------------------------------------
+
+
+def _plan_words(facts: Facts, now: Now) -> list[str]:
+    if facts.plan_problem or not facts.is_read:
+        return [_unread(facts)]
+    return plan_parts(facts.plan)
+
+
+def _plan(facts: Facts, now: Now) -> list[doc.Block]:
+    return plan_blocks(facts.plan, () if facts.plan_problem else facts.plan_notes)
 
 
 def _unread(facts: Facts) -> str:
@@ -141,204 +163,91 @@ def _unread(facts: Facts) -> str:
     return facts.plan_problem or _BEING_READ
 
 
-def section_html(title: str, words: Iterable[str]) -> str:
-    """Return the line above a section: its title, and what is in it in short."""
-    said = _text(DOT.join(words), style=FAINT)
-    return _tag("div", "font-size:13px;line-height:22px", f"<b>{_text(title)}</b> {said}")
+def _graphs_words(facts: Facts, now: Now) -> list[str]:
+    return totals(now.graphs) if now.graphs else ["nothing has compiled in this kernel yet"]
 
 
-def fitting(html: str) -> str:
-    """Return HTML that is no wider than the page: what is in it scrolls, where it is."""
-    return _tag("div", "display:grid;grid-template-columns:minmax(0,1fr)", html)
+def _graphs(facts: Facts, now: Now) -> list[doc.Block]:
+    """Return the graphs of the newest cells, folded by cell."""
+    runs: list[list[GraphRecord]] = []
+    for _, graph in graph_page(now.graphs, size=_MOST_SAVED).rows:
+        if runs and runs[-1][-1].cell == graph.cell:
+            runs[-1].append(graph)
+        else:
+            runs.append([graph])
+    blocks: list[doc.Block] = [
+        run_blocks(CellReport(run[0].cell, tuple(run), 0.0), is_open=i < _MOST_OPEN)
+        for i, run in enumerate(runs)
+    ]
+    more = len(now.graphs) - sum(map(len, runs))
+    said = [line(faint(f"and {counted(more, 'graph')} before (%nbcache status has all)"))] if more else []
+    return [*blocks, *said]
 
 
-def boxed(html: str) -> str:
-    """Return HTML in the size and spacing of a panel."""
-    return _tag("div", BOX, html)
-
-
-def magic_html(magic: str) -> str:
-    """Return the magic that does the same as the button before it."""
-    return _text(magic, style=f"{CODE};{FAINT};white-space:nowrap")
-
-
-def said_html(lines: Sequence[str]) -> str:
-    """Return what a verb had to say."""
-    edge = f"border-left:3px solid {LINE};padding-left:8px;margin:3px 0"
-    told = (
-        _tag("div", f"{CODE};word-break:break-word" if line.startswith(_TYPED) else "", _text(line))
-        for line in lines
-    )
-    return _tag("div", f"{BOX};{edge}", *told)
-
-
-def problem_html(what: str, next_step: str | None) -> str:
-    """Return what failed, and what to do."""
-    told = [_tag("div", "", f"<b>{_text('not done:')}</b> ", _text(what))]
-    if next_step:
-        told.append(_tag("div", "", "<b>next:</b> ", _text(next_step)))
-    return _tag("div", f"{BOX};{NOTICE}", *told)
-
-
-# --- the next run -----------------------------------------------------------------------------------
-
-
-def plan_words(facts: Facts) -> list[str]:
-    """Return in short what the next kernel will find."""
-    if facts.plan_problem or not facts.is_read:
-        return [_unread(facts)]
-    return plan_parts(facts.plan)
-
-
-def plan_html(facts: Facts) -> str:
-    """Return what the next kernel will find, by cell."""
-    return _tag("div", BOX, by_cell(facts.plan, () if facts.plan_problem else facts.plan_notes))
-
-
-# --- graphs -----------------------------------------------------------------------------------------
-
-
-def graphs_words(graphs: Sequence[GraphRecord]) -> list[str]:
-    """Return graphs, hits, seconds, what was saved."""
-    return totals(graphs) if graphs else ["nothing has compiled in this kernel yet"]
-
-
-def graph_headers_html() -> str:
-    """Return the titles of the columns of `graph_html`, and the style by which rows fold on a narrow page."""
-    cells = (_tag("span", f"{style};{FAINT}", title) for title, style in _COLUMNS)
-    titles = _tag("div", _ROW, *cells, attributes=' class="nbcache-wide"')
-    return _tag("div", _CONTAINER, f"<style>{_NARROW}</style>", titles)
-
-
-def graph_html(graph: GraphRecord) -> str:
-    """Return the row of a graph."""
-    why = "; ".join(
-        text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
-    )
-    place = _text(one_line(short_location(graph), 30), style=f"{FAINT};font-size:12px")
-    gain = saved(graph).replace(" (torch)", "")
-    number = f"{_text(graph.compile_id)} {_text(graph.direction.value, style=FAINT)}"
-    inner = (
-        f"{_text(graph.function, 40, CODE)} {place}",
-        number,
-        _badge(graph.outcome),
-        taken(graph),
-        _NONE if gain == NOTHING else f"{_SAVED}{gain}",
-        _NONE if source(graph) == NOTHING else _text(source(graph), 40),
-        _text(why, 90),
-    )
-    cut = {
-        "function": f"{graph.function} {short_location(graph)}",
-        "graph": f"{graph.compile_id} {graph.direction.value}",
-        "from": source(graph),
-    }
-    spans = (
-        _tag("span", f"{style};{_CUT}", content, attributes=_title(cut[title]) + _CELL)
-        if title in cut
-        else _tag("span", f"{style};min-width:0", content, attributes=_CELL)
-        for (title, style), content in zip(_COLUMNS, inner, strict=True)
-    )
-    bars = _text(phase_bars(graph.seconds), style=f"flex:1 1 100%;font-size:12px;line-height:1.3;{FAINT}")
-    return _tag("div", _CONTAINER, _tag("div", _ROW, *spans, bars))
-
-
-def _title(text: str) -> str:
-    """Return the attribute that says in a tooltip what may be cut."""
-    return f' title="{escape(one_line(text))}"'
-
-
-def cell_html(page: GraphPage, index: int, graphs: Sequence[GraphRecord]) -> str:
-    """Return what stands above a row: its cell, where the row before is of another one.
-
-    Where graphs are sorted by cell, also what came of the cell, by all `graphs`.
-    """
-    cell = page.rows[index][1].cell
-    if index and page.rows[index - 1][1].cell == cell:
-        return ""
-    label = cell.label if cell else "outside cells"
-    of_cell = totals([each for each in graphs if each.cell == cell]) if page.order is Order.NEWEST else []
-    head = f"<b>{_text(label)}</b> {_text(DOT.join(of_cell), style=FAINT)}"
-    return _tag("div", "font-size:13px;padding-top:4px", head)
-
-
-# --- levels, people, snapshots ----------------------------------------------------------------------
-
-
-def by_level(graphs: Sequence[GraphRecord]) -> list[tuple[str, str, int, str]]:
-    """Return (level, what it is, graphs, what that saved or took), and what was compiled last."""
-    found = tally(graphs)
-    levels = {each.level: each for each in found.levels}
+def _by_level(now: Now) -> list[tuple[str, str, int, str]]:
+    """Return (level, its name, graphs, what that saved or took), and last what was compiled."""
+    levels = {row.level: row for row in tally(now.graphs).levels}
     rows = []
-    for level, name in _NAMES.items():
+    for level, name in _LEVELS.items():
         hits = levels[level].hits if level in levels else 0
         gain = f"saved {duration(levels[level].saved_seconds)}" if hits else ""
         rows.append((level.value, name, hits, gain))
-    compiled = [graph for graph in graphs if graph.outcome is not Outcome.HIT]
+    compiled = [graph for graph in now.graphs if graph.outcome is not Outcome.HIT]
     took = f"took {duration(sum(graph.total_seconds for graph in compiled))}" if compiled else ""
     return [*rows, ("", "compiled here", len(compiled), took)]
 
 
-def levels_words(levels: Sequence[tuple[str, str, int, str]]) -> list[str]:
-    """Return in short where hits came from, by what `by_level` returns."""
-    return [f"{level or name} {count}" for level, name, count, _ in levels if count or level]
+def _levels_words(facts: Facts, now: Now) -> list[str]:
+    return [f"{level or name} {count}" for level, name, count, _ in _by_level(now) if count or level]
 
 
-def levels_html(levels: Sequence[tuple[str, str, int, str]]) -> str:
-    """Return where hits came from, as bars, by what `by_level` returns."""
-    most = max((count for _, _, count, _ in levels), default=0)
-    rows = []
-    for level, name, count, gain in levels:
-        width = f"width:{90 * count / (most or 1):.0f}px" if count else "width:0px"
-        bar = f"display:inline-block;height:10px;background-color:{_BARS[bool(level)]};{width}"
-        rows.append([_text(level or " "), _text(name), str(count or NOTHING), _tag("span", bar), _text(gain)])
-    return _tag(
-        "div", BOX, _rows([("", CELL), ("from", CELL), ("graphs", NUMBER), ("", CELL), ("", _REST)], rows)
-    )
+def _levels(facts: Facts, now: Now) -> list[doc.Block]:
+    levels = _by_level(now)
+    most = max(count for _, _, count, _ in levels)
+    rows: list[list[doc.Cell]] = [
+        [
+            level,
+            name,
+            str(count or NOTHING),
+            doc.Meter(count, most, doc.Style.GOOD if level else doc.Style.FAIR),
+            gain,
+        ]
+        for level, name, count, gain in levels
+    ]
+    columns = [
+        doc.Column(""),
+        doc.Column("from"),
+        doc.Column("graphs", doc.Wrap.NUMBER),
+        doc.Column(""),
+        doc.Column("", doc.Wrap.REST),
+    ]
+    return [doc.Table(columns, rows)]
 
 
-def people_words(facts: Facts, now: Now) -> list[str]:
-    """Return in short with whom this kernel shares, and how many wait to be trusted."""
+def _people_words(facts: Facts, now: Now) -> list[str]:
     strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
     return [*(now.shared or ["not connected to a shared store"]), *strangers]
 
 
-def people_html(facts: Facts, now: Now) -> str:
+def _people(facts: Facts, now: Now) -> list[doc.Block]:
     """Return who has published what of this notebook."""
-    if not now.shared:
-        return ""
-    said = list(facts.people) or ["Nobody whom you trust has published anything of this notebook there."]
-    return _tag("div", BOX, *(_tag("div", "", _text(line)) for line in said))
+    nobody = "Nobody whom you trust has published anything of this notebook there."
+    return [line(text) for text in (facts.people or [nobody])] if now.shared else []
 
 
-def stranger_html(stranger: Stranger) -> str:
-    """Return somebody who is not trusted, with the whole fingerprint."""
-    who = f"calls itself {one_line(stranger.name, 40)} · " if stranger.name else ""
-    parts = (
-        _tag("div", "", "<b>not trusted:</b> ", _text(f"{who}{stranger.what}")),
-        _tag("div", "", _text(stranger.fit)),
-        _tag("div", f"{CODE};word-wrap:break-word", _text(stranger.fingerprint)),
-    )
-    return _tag("div", BOX, *parts)
-
-
-def snapshot_words(facts: Facts) -> list[str]:
-    """Return the first snapshot in short."""
+def _snapshot_words(facts: Facts, now: Now) -> list[str]:
     if not facts.is_read:
         return [_unread(facts)]
-    return [facts.snapshots[0]] if facts.snapshots else ["none is beside this notebook yet"]
+    return list(facts.snapshots[:1]) or ["none is beside this notebook yet"]
 
 
-def snapshots_html(facts: Facts) -> str:
-    """Return the other snapshots that came along, and what a colleague pastes."""
-    told = "".join(_tag("div", "", _text(line)) for line in facts.snapshots[1:])
-    return _tag("div", BOX, told + (said_html(facts.paste) if facts.paste else ""))
+def _snapshots(facts: Facts, now: Now) -> list[doc.Block]:
+    """Return the other snapshots that came along, and the lines that a colleague pastes."""
+    return [*map(line, facts.snapshots[1:]), *quoted(facts.paste)]
 
 
-# --- settings and space -----------------------------------------------------------------------------
-
-
-def settings_words(facts: Facts) -> list[str]:
-    """Return in short which settings are not the default ones."""
+def _settings_words(facts: Facts, now: Now) -> list[str]:
+    """Return the settings that differ from their defaults."""
     if not facts.is_read:
         return [_unread(facts)]
     rows = [*facts.settings, *facts.torch_settings]
@@ -346,34 +255,75 @@ def settings_words(facts: Facts) -> list[str]:
     return [f"{row.name}={one_line(row.value, 40) or NOTHING}" for row in changed] or ["all as by default"]
 
 
-def settings_table_html(facts: Facts) -> str:
-    """Return every setting, its value and where that comes from."""
-    return settings_html(facts.settings, facts.torch_settings)
+def _settings(facts: Facts, now: Now) -> list[doc.Block]:
+    return settings_blocks(facts.settings, facts.torch_settings) if facts.settings else []
 
 
-def space_words(facts: Facts) -> list[str]:
-    """Return in short what the local store holds."""
+def _space_words(facts: Facts, now: Now) -> list[str]:
     if not facts.is_read:
         return [_unread(facts)]
     return store_parts(facts.store)[1:] if facts.store else ["the local store cannot be read"]
 
 
-def space_html(facts: Facts, now: float | None = None) -> str:
+def _spaces(facts: Facts, now: Now) -> list[doc.Block]:
     """Return what the local store keeps of each notebook, largest first."""
-    at = time.time() if now is None else now
-    rows = [_space(each, facts, at) for each in facts.spaces[:_MOST_SPACES]]
+    rows = [_space(space, facts) for space in facts.spaces[:_MOST_SPACES]]
     if not rows:
-        return _tag("div", BOX, _text("Nothing is stored yet." if facts.store else ""))
-    headers = [("notebook", f"{_REST};word-break:break-word"), ("graphs", NUMBER), ("artifacts", NUMBER)]
-    headers += [("unpacked", NUMBER), ("last used", WRAPPED)]
+        return [line("Nothing is stored yet.")] if facts.store else []
+    columns = [doc.Column("notebook", doc.Wrap.WORDS)]
+    columns += [doc.Column(title, doc.Wrap.NUMBER) for title in ("graphs", "artifacts", "unpacked")]
     more = len(facts.spaces) - len(rows)
-    said = [_tag("div", FAINT, _text(f"and {counted(more, 'more notebook')}"))] if more else []
-    return _tag("div", BOX, _rows(headers, rows), *said)
+    others = [line(faint(f"and {counted(more, 'more notebook')}"))] if more else []
+    return [doc.Table([*columns, doc.Column("last used")], rows), *others]
 
 
-def _space(space: Space, facts: Facts, now: float) -> list[str]:
+def _space(space: Space, facts: Facts) -> list[str]:
     name = one_line(space.notebook.replace("\\", "/").rsplit("/", 1)[-1], 60)
     here = " (this notebook)" if name and space.notebook == facts.identity else ""
     whose = f"{name}{here}" if name else "kernels that cannot tell their notebook"
-    when = ago(max(0.0, now - space.used)) if space.used else NOTHING
-    return [_text(whose), str(space.graphs), str(space.artifacts), size(space.bytes), when]
+    when = ago(max(0.0, (facts.time or time.time()) - space.used)) if space.used else NOTHING
+    return [whose, str(space.graphs), str(space.artifacts), size(space.bytes), when]
+
+
+_SECTIONS: Mapping[str, tuple[Callable[[Facts, Now], list[str]], Callable[[Facts, Now], list[doc.Block]]]] = {
+    "next": (_plan_words, _plan),
+    "graphs": (_graphs_words, _graphs),
+    "levels": (_levels_words, _levels),
+    "people": (_people_words, _people),
+    "snapshot": (_snapshot_words, _snapshots),
+    "timeline": (
+        lambda facts, _: cells_words(facts.timeline),
+        lambda facts, _: cells_blocks(facts.timeline),
+    ),
+    "lost": (lambda facts, _: lost_words(facts.timeline), lambda facts, _: lost_blocks(facts.timeline)),
+    "runs": (lambda facts, _: runs_words(facts.timeline), lambda facts, _: runs_blocks(facts.timeline)),
+    "settings": (_settings_words, _settings),
+    "space": (_space_words, _spaces),
+}
+"""The words and the blocks of each section."""
+
+
+def graph_line(graph: GraphRecord) -> doc.Line:
+    """Return a graph on one line, for the row that opens."""
+    facts = [taken(graph)]
+    facts += [f"saved {saved(graph)}"] if saved(graph) != NOTHING else []
+    facts += [source(graph)] if source(graph) != NOTHING else []
+    facts += [
+        text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
+    ]
+    name = [code(graph.function, 40), faint(short_location(graph), 30)]
+    graph_id = faint(f"{graph.compile_id} {graph.direction.value}")
+    return line(*name, graph_id, badge(graph.outcome.value), doc.Span(DOT.join(facts), limit=160))
+
+
+def cell_blocks(page: GraphPage, index: int, graphs: Sequence[GraphRecord]) -> list[doc.Block]:
+    """Return the cell of a row, if the row before is of another cell.
+
+    Where graphs are sorted by cell, also what came of the cell, by all `graphs`.
+    """
+    cell = page.rows[index][1].cell
+    if index and page.rows[index - 1][1].cell == cell:
+        return []
+    label = cell.label if cell else "outside cells"
+    of_cell = [graph for graph in graphs if graph.cell == cell] if page.order is Order.NEWEST else []
+    return [line(doc.Span(label, doc.Style.BOLD), *([faint(DOT.join(totals(of_cell)))] if of_cell else []))]

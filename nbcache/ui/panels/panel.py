@@ -1,4 +1,4 @@
-"""A panel made of ipywidgets' own controls: lays out what `pages` returns, and calls verbs."""
+"""A panel of ipywidgets' own controls: shows the documents of `pages`, and calls verbs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from IPython.core.error import UsageError
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.log import logger
+from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.snapshots import COMPARE, MEANS
-from nbcache.ui.display.timeline import timeline_parts
-from nbcache.ui.panels import pages, timeline
-from nbcache.ui.panels.controls import Section, button, close_all, html, row, show, with_magic
-from nbcache.ui.panels.people import People, Snapshots
+from nbcache.ui.panels import pages
+from nbcache.ui.panels.controls import Section, button, close_all, draw, html, row, show, with_magic
 from nbcache.ui.panels.refresh import Refresher
-from nbcache.ui.panels.saved import SECTIONS, render_panel
-from nbcache.ui.panels.sections import Graphs, SettingsForm
+from nbcache.ui.panels.sections import Graphs, People, SettingsForm
 from nbcache.ui.panels.values import Facts
 from nbcache.ui.panels.verbs import Verbs
 
@@ -36,6 +34,21 @@ _SAVED_INTERVAL = 5.0
 _OPEN = ("graphs", "people", "snapshot")
 """Sections that are open from the start, where a panel has all."""
 _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
+_SHOWN = (
+    ("why", "why the graphs of the last cell missed"),
+    ("timeline", "where the seconds of each cell went"),
+    ("stats", "what restoring came to"),
+    ("doctor", "check all that nbcache needs"),
+)
+"""The verbs whose output a button shows."""
+_SNAPSHOT_BUTTONS = (
+    ("update", "snapshot", "%nbcache snapshot", "write it beside the notebook"),
+    ("restore", "restore", "%nbcache restore", "use what the notebook carries"),
+    ("share", "share", "%nbcache share", "have the line for a colleague"),
+    ("verify", "verify", "%nbcache verify", "check lengths, digests, signatures, contents"),
+    ("attach", "attach", "%nbcache attach", "say how it gets into the notebook"),
+)
+"""Label, verb, magic and purpose of each button."""
 
 
 class _Question:
@@ -68,7 +81,7 @@ class Panel:
         self,
         verbs: Verbs,
         publish: Callable[[dict[str, Any], bool], None],
-        sections: Sequence[str] = SECTIONS,
+        sections: Sequence[str] = pages.SECTIONS,
     ) -> None:
         self._verbs = verbs
         self._publish = publish
@@ -81,8 +94,8 @@ class Panel:
         """What `_message` asks."""
         self._saved_at = 0.0
         self._is_closed = False
-        self._drawn: tuple[int, Facts | None] = (-1, None)
-        """How many graphs, and which facts: they are drawn again where they have changed."""
+        self._drawn: tuple[int, Sequence[str], str, Facts | None] = (-1, (), "", None)
+        """The state that the sections show: they are drawn again once it has changed."""
         self._refresher = Refresher(self._draw, _INTERVAL, "panel")
         self._gatherer = Refresher(self._gather, 0.5, "panel-facts")
         self._lay_out()
@@ -107,7 +120,7 @@ class Panel:
 
     def say(self, lines: Sequence[str]) -> None:
         """Show what has been done."""
-        self._say(pages.said_html(lines))
+        self._say(to_html(pages.quoted(lines)))
         self.ask(facts=True)
 
     def close(self) -> None:
@@ -117,8 +130,7 @@ class Panel:
         with self._lock:
             self._is_closed = True
             self._save(update=True)
-            for box in (self.root, *self._unseen):
-                close_all(box)
+            close_all(self.root)
 
     # --- drawing --------------------------------------------------------------------------------
 
@@ -149,19 +161,24 @@ class Panel:
             if self._is_closed:
                 return False
             facts = self._facts
-            self._live.value = pages.live_html(now)
-            self._said.value = pages.fitting(self._message)
+            draw(self._live, pages.live_blocks(now))
+            self._answer.value = self._message
             self._draw_answers()
-            show(self._said_row, bool(self._message))
-            self._people.draw(facts, now)
-            self._graphs.draw(now, anew=facts is not self._drawn[1])
-            if len(now.graphs) != self._drawn[0]:
-                levels = pages.by_level(now.graphs)
-                self._levels.tell(pages.levels_words(levels))
-                self._bars.value = pages.fitting(pages.levels_html(levels))
-            if facts is not self._drawn[1]:
-                self._draw_facts(facts)
-            self._drawn = (len(now.graphs), facts)
+            show(self._answer_row, bool(self._message))
+            state = (len(now.graphs), now.shared, now.running, facts)
+            is_new = state[:3] != self._drawn[:3] or facts is not self._drawn[3]
+            for name, section in self._sections.items():
+                if isinstance(section, Graphs):
+                    section.draw(facts, now, anew=facts is not self._drawn[3])
+                elif not is_new:
+                    continue
+                elif isinstance(section, Section):
+                    section.draw(pages.words_of(name, facts, now), pages.blocks_of(name, facts, now))
+                else:
+                    section.draw(facts, now)
+            if is_new:
+                draw(self._head, pages.head_blocks(facts))
+            self._drawn = state
         return bool(now.running)
 
     def _draw_answers(self) -> None:
@@ -177,31 +194,11 @@ class Panel:
                 close_all(each)
         show(self._answers, bool(wanted))
 
-    def _draw_facts(self, facts: Facts) -> None:
-        self._head.value = pages.head_html(facts)
-        self._next.tell(pages.plan_words(facts))
-        self._plan.value = pages.fitting(pages.plan_html(facts))
-        self._snapshots.draw(facts)
-        self._draw_timeline(facts)
-        self._settings.draw(facts)
-        self._space.tell(pages.space_words(facts))
-        self._spaces.value = pages.fitting(pages.space_html(facts))
-
-    def _draw_timeline(self, facts: Facts) -> None:
-        found = facts.timeline
-        parts = timeline_parts(found)
-        self._timeline.tell(timeline.cells_words(found))
-        self._bars_of_cells.value = timeline.cells_html(found)
-        self._lost.tell(timeline.lost_words(found))
-        self._reasons.value = pages.fitting(pages.boxed(parts["lost"][1]))
-        self._runs.tell(timeline.runs_words(found))
-        self._columns.value = pages.fitting(pages.boxed(timeline.runs_html(found) + parts["runs"][1]))
-
     def _save(self, *, update: bool) -> None:
         """Put what is to be kept in a saved notebook in the place of the last."""
         self._saved_at = time.monotonic()
         note = "run this cell again to have it live"
-        rendered = render_panel(self._verbs.now(), self._facts, self._names, note=note)
+        rendered = pages.render_panel(self._verbs.now(), self._facts, self._names, note=note)
         live, saved = f"{_LIVE}{self._ident}", f"{_SAVED}{self._ident}"
         dead, child = "jupyter-widgets-disconnected", ".jp-OutputArea-child"
         style = (
@@ -215,32 +212,33 @@ class Panel:
     # --- acting ---------------------------------------------------------------------------------
 
     def _act(self, verb: Callable[[], Sequence[str] | Rendered | _Question]) -> None:
-        """Do what a button says, now or when the running cell has ended, and show what came of it."""
+        """Call the verb of a button, now or when the running cell has ended, and show its answer."""
 
         def act() -> None:
             question = None
             try:
-                said = verb()
-                if isinstance(said, _Question):
-                    question, said = said, said.lines
-                message = said.html if isinstance(said, Rendered) else pages.said_html(said)
+                answer = verb()
+                if isinstance(answer, _Question):
+                    question, answer = answer, answer.lines
+                message = answer.html if isinstance(answer, Rendered) else to_html(pages.quoted(answer))
             except NbcacheError as error:
-                message = pages.problem_html(str(error), error.next_step)
+                message = to_html(pages.problem_blocks(str(error), error.next_step))
             except UsageError as error:
-                message = pages.problem_html(str(error), None)
-            except Exception as error:  # a bug; what it says may quote what is secret
-                logger.info("what a button does failed", exc_info=error)
+                message = to_html(pages.problem_blocks(str(error), None))
+            except Exception as error:  # a bug; its message may quote what is secret
+                logger.info("the verb of a button failed", exc_info=error)
                 what = f"it failed unexpectedly ({type(error).__name__})"
-                message = pages.problem_html(what, "report it; %nbcache config log=debug says more")
+                next_step = "report it; %nbcache config log=debug says more"
+                message = to_html(pages.problem_blocks(what, next_step))
             self._say(message, question)
             self.ask(facts=True)
 
         if waits_for := self._verbs.later(act):
-            self._say(pages.said_html([f"waits for {waits_for} to end"]))
+            self._say(to_html(pages.quoted([f"waits for {waits_for} to end"])))
             self.ask()
 
     def _say(self, message: str, question: _Question | None = None) -> None:
-        """Show a message, and what it asks, in the place of the last."""
+        """Show a message, and its question, in the place of the last."""
         with self._lock:
             self._message, self._question = message, question
 
@@ -250,12 +248,12 @@ class Panel:
         """Show what would be done, and do it once that is confirmed; without a verb, only say it."""
 
         def asked() -> Sequence[str] | _Question:
-            said, verb = what()
-            return [said] if verb is None else _Question([said, question], verb, self._answer)
+            text, verb = what()
+            return [text] if verb is None else _Question([text, question], verb, self._take_answer)
 
         self._act(asked)
 
-    def _answer(self, question: _Question, yes: bool) -> None:
+    def _take_answer(self, question: _Question, yes: bool) -> None:
         with self._lock:
             if self._question is not question:  # it is answered already, or another one is asked by now
                 return
@@ -263,11 +261,7 @@ class Panel:
         if yes:
             self._act(question.verb)
         else:
-            self._say(pages.said_html(["Nothing was done."]))
-            self.ask()
-
-    def _remove(self, *, everything: bool) -> None:
-        self._ask_first(partial(self._verbs.going, everything=everything), "Remove it?")
+            self.say(["Nothing was done."])
 
     def _trust(self, fingerprint: str, name: str) -> None:
         shown = f"{fingerprint} ({name})" if name else fingerprint
@@ -281,65 +275,45 @@ class Panel:
     # --- layout ---------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        verbs, act = self._verbs, self._act
-        self._head, self._live, self._said = html(), html(), html()
+        self._head, self._live, self._answer = html(), html(), html()
         shown = [
-            button(verb, f"%nbcache {verb}", what, partial(act, partial(verbs.shown, verb)))
-            for verb, what in (
-                ("why", "why the graphs of the last cell missed"),
-                ("timeline", "where the seconds of each cell went"),
-                ("stats", "what restoring came to"),
-                ("doctor", "check all that nbcache needs"),
-            )
+            button(verb, f"%nbcache {verb}", what, partial(self._act, partial(self._verbs.shown, verb)))
+            for verb, what in _SHOWN
         ]
-        refresh = button("refresh", "%nbcache panel", "read all of it anew", partial(self.ask, facts=True))
+        refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
         self._answers = row(())
         close = button("close", "", "close what is shown here", self._clear_message)
-        self._said_row = widgets.VBox([self._said, row([self._answers, close])])
-        self._plan = html()
-        self._next = Section("NEXT RUN", [self._plan], self._is_open("next"))
-        self._graphs = Graphs(verbs, self.ask, is_open=self._is_open("graphs"))
-        self._bars = html()
-        self._levels = Section("LEVELS", [self._bars], self._is_open("levels"))
-        self._people = People(act, verbs, self._trust, is_open=self._is_open("people"))
-        self._snapshots = Snapshots(act, verbs, is_open=self._is_open("snapshot"))
-        self._bars_of_cells, self._reasons, self._columns = html(), html(), html()
-        self._timeline = Section("TIMELINE", [self._bars_of_cells], self._is_open("timeline"))
-        self._lost = Section("SECONDS LOST", [self._reasons], self._is_open("lost"))
-        self._runs = Section("LAST RUNS", [self._columns], self._is_open("runs"))
-        self._settings = SettingsForm(act, verbs, self._ask_first, is_open=self._is_open("settings"))
-        self._spaces = html()
-        here, every = (partial(self._remove, everything=each) for each in (False, True))
-        removing = row(
-            (
-                with_magic(
-                    button("this notebook…", "%nbcache clear", "show what of this notebook would go", here),
-                    "%nbcache clear",
-                ),
-                with_magic(
-                    button("all…", "%nbcache clear --all", "show what all would go", every),
-                    "%nbcache clear --all",
-                ),
-            )
-        )
-        self._space = Section("SPACE", [self._spaces, removing], self._is_open("space"))
-        parts = {
-            "next": self._next.box,
-            "graphs": self._graphs.section.box,
-            "levels": self._levels.box,
-            "people": self._people.section.box,
-            "snapshot": self._snapshots.section.box,
-            "timeline": self._timeline.box,
-            "lost": self._lost.box,
-            "runs": self._runs.box,
-            "settings": self._settings.section.box,
-            "space": self._space.box,
-        }
-        self._unseen = [box for name, box in parts.items() if name not in self._names]
+        self._answer_row = widgets.VBox([self._answer, row([self._answers, close])])
+        self._sections = {name: self._section(name) for name in self._names}
         top = widgets.HBox([self._head, row([*shown, refresh])], layout={"flex_flow": "row wrap"})
         top.layout.justify_content = "space-between"
-        self.root = widgets.VBox([top, self._live, self._said_row, *(parts[name] for name in self._names)])
+        parts = self._sections.values()
+        boxes = [part.box if isinstance(part, Section) else part.section.box for part in parts]
+        self.root = widgets.VBox([top, self._live, self._answer_row, *boxes])
         self.root.add_class(f"{_LIVE}{self._ident}")
 
-    def _is_open(self, name: str) -> bool:
-        return name in _OPEN or len(self._names) < len(SECTIONS)
+    def _section(self, name: str) -> Section | Graphs | People | SettingsForm:
+        verbs, act = self._verbs, self._act
+        is_open = name in _OPEN or len(self._names) < len(pages.SECTIONS)
+        if name == "graphs":
+            return Graphs(verbs, self.ask, is_open=is_open)
+        if name == "people":
+            return People(act, verbs, self._trust, is_open=is_open)
+        if name == "settings":
+            return SettingsForm(act, verbs, self._ask_first, is_open=is_open)
+        buttons = []
+        if name == "snapshot":
+            buttons = [
+                with_magic(label, magic, what, partial(act, getattr(verbs, verb)))
+                for label, verb, magic, what in _SNAPSHOT_BUTTONS
+            ]
+        if name == "space":
+            whole = partial(verbs.going, everything=True)
+            buttons = [
+                with_magic(label, magic, what, partial(self._ask_first, going, "Remove it?"))
+                for label, magic, what, going in (
+                    ("this notebook…", "%nbcache clear", "show what of this notebook would go", verbs.going),
+                    ("all…", "%nbcache clear --all", "show what all would go", whole),
+                )
+            ]
+        return Section(pages.TITLES[name], is_open, (), [row(buttons)] if buttons else ())

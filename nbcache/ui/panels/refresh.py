@@ -21,8 +21,16 @@ class Refresher:
     it reaches who asks.
     """
 
-    def __init__(self, draw: Callable[[], bool], interval: float, name: str) -> None:
+    def __init__(
+        self,
+        draw: Callable[[], bool],
+        interval: float,
+        name: str,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._draw = draw
+        self._sleep = sleep
         self._interval = interval
         self._name = name
         self._lock = threading.Lock()
@@ -56,4 +64,4 @@ class Refresher:
             except Exception as error:
                 goes_on = False
                 logger.info("drawing a panel failed", exc_info=error)
-            time.sleep(self._interval)
+            self._sleep(self._interval)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nbcache.core.model import Environment, Manifest, Outcome
@@ -42,12 +42,12 @@ class Order(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What changes while a cell runs: cheap to ask for."""
+    """The values that change while a cell runs. They are cheap to read."""
 
     graphs: Sequence[GraphRecord] = ()
     """Every graph of this kernel, in the order in which they were done."""
     activity: Activity | None = None
-    """What is being compiled right now."""
+    """The running compile."""
     running: str = ""
     """The cell that runs, `In[3]`; empty where none does."""
     running_seconds: float = 0.0
@@ -57,7 +57,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What the local store keeps of one notebook."""
+    """The contents of the local store that belong to one notebook."""
 
     notebook: str
     """Its identity; empty for what kernels that cannot tell their notebook have in common."""
@@ -76,21 +76,21 @@ class Stranger:
     fingerprint: str
     """The whole of it, in groups."""
     name: str
-    """What they call themselves."""
+    """The name that they chose."""
     what: str
     """The snapshot that they have to do with."""
     fit: str = ""
-    """Whether it fits here, and else why not."""
+    """A sentence on whether it fits here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What has to be read from disks, or asked of others: gathered while no cell runs."""
+    """The values that come from disks and from other machines, gathered while no cell runs."""
 
     notebook: str = ""
     """Name of its file; empty where this kernel cannot tell."""
     identity: str = ""
-    """What tells it from others of the same name."""
+    """Its identity: other notebooks may have the same name."""
     machine: Sequence[str] = ()
     plan: Plan = field(default_factory=lambda: Plan((), 0))
     plan_notes: Sequence[str] = ()
@@ -128,8 +128,6 @@ class GraphPage:
     """At least 1."""
     found: int
     """Graphs that pass the filter, on all pages."""
-    counts: Mapping[Outcome, int]
-    """Of all graphs, by outcome."""
     order: Order = Order.NEWEST
 
 
@@ -144,9 +142,6 @@ def graph_page(
 
     A page that is not there becomes the nearest one that is.
     """
-    counts = dict.fromkeys(Outcome, 0)
-    for graph in graphs:
-        counts[graph.outcome] += 1
     found = [(i, graph) for i, graph in enumerate(graphs) if outcome is None or graph.outcome is outcome]
     if order is Order.NEWEST:
         found = _by_cell(found)
@@ -158,7 +153,7 @@ def graph_page(
         found.sort(key=lambda pair: (pair[1].function, short_location(pair[1])))
     pages = max(1, -(-len(found) // size))
     page = min(max(page, 0), pages - 1)
-    return GraphPage(found[page * size : (page + 1) * size], page, pages, len(found), counts, order)
+    return GraphPage(found[page * size : (page + 1) * size], page, pages, len(found), order)
 
 
 def _by_cell(found: Iterable[tuple[int, GraphRecord]]) -> list[tuple[int, GraphRecord]]:

@@ -1,4 +1,4 @@
-"""What a panel asks of its session, and has it do: the verbs of the magics."""
+"""The interface between a panel and its session: the verbs of the magics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Verbs(Protocol):
         """Return the guards and the generated code of a graph."""
 
     def later(self, action: Callable[[], None]) -> str:
-        """Have `action` done when the running cell has ended; return that cell, empty where none runs."""
+        """Call `action` when the running cell has ended; return that cell, empty if none runs."""
 
     def shown(self, verb: str) -> Rendered:
         """Return what `%nbcache doctor`, `why`, `stats` or `timeline` shows."""
@@ -48,7 +48,7 @@ class Verbs(Protocol):
     def ignore(self, fingerprint: str) -> Sequence[str]: ...
     def change(self, name: str, value: str) -> Sequence[str]: ...
 
-    def going(self, *, everything: bool) -> tuple[str, Callable[[], Sequence[str]] | None]:
+    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
         """Return in words what is stored of this notebook, or altogether, and what removes just that.
 
         None where there is nothing to remove. What removes raises NbcacheError where it is not that any more.

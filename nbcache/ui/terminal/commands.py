@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbcache.core.settings import Settings
-from nbcache.ui.display.render import render_checks
+from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.rows import CheckState
 from nbcache.ui.doctor import in_terminal
 from nbcache.ui.terminal import kernels, mega_cache, notebooks, signers, snapshots, stores

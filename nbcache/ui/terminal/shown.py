@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.cpu_levels import Baseline
 from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
+from nbcache.core.files import read
 from nbcache.core.model import ArtifactRef, Environment
 from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.core.trust import Keyring
-from nbcache.snapshots.sources import versions
+from nbcache.explain.notebook import cells_of
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, versions
 from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.base import Store
 
@@ -22,6 +25,7 @@ __all__ = [
     "Shown",
     "agree",
     "ask",
+    "cell_titles",
     "is_snapshot",
     "judge_of",
     "needed_environment",
@@ -131,3 +135,20 @@ def ask(lines: list[str], question: str) -> bool:
     except EOFError:
         answer = ""
     return answer.strip().lower() in ("y", "yes")
+
+
+def cell_titles(received: Received) -> dict[str, str]:
+    """Return the titles of a snapshot's cells by their digests, of those that its notebook still has.
+
+    The notebook is the snapshot's source, or lies beside it: snapshots hold no source code.
+    """
+    place, name = Path(received.where), Path(received.snapshot.notebook).name
+    beside = [place.with_name(name)] if name else []
+    for notebook in [place] if place.suffix == ".ipynb" else [*beside, place.with_suffix(".ipynb")]:
+        try:
+            if notebook.suffix == ".ipynb" and notebook.is_file():
+                cells = cells_of(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
+                return {cell.digest: f"{cell.label} {cell.title}" for cell in cells if cell.title}
+        except (NbcacheError, OSError):
+            continue  # it cannot be read: cells go by their digests
+    return {}

@@ -29,7 +29,6 @@ from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests
 from nbcache.snapshots.sources import (
-    MAX_NOTEBOOK_BYTES,
     beside,
     destination,
     origin,
@@ -41,7 +40,6 @@ from nbcache.snapshots.verify import Received, receive
 from nbcache.snapshots.versions import vouched
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
-from nbcache.ui.display.cell_titles import cell_titles
 from nbcache.ui.display.snapshots import (
     held,
     left_out,
@@ -51,6 +49,7 @@ from nbcache.ui.display.snapshots import (
 )
 from nbcache.ui.terminal.shown import (
     Shown,
+    cell_titles,
     judge_of,
     needed_environment,
     received_from,
@@ -70,7 +69,7 @@ def inspect(source: str, settings: Settings) -> Shown:
     judge = judge_of(settings)
     lines: list[str] = []
     for each in found:
-        titles = cell_titles(each.where, each.snapshot, max_bytes=MAX_NOTEBOOK_BYTES)
+        titles = cell_titles(each)
         lines += [*([""] if lines else []), *snapshot_lines(each, here, judge, titles)]
     for problem in problems:
         lines += ["", *problem.diagnostics()]

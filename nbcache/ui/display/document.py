@@ -1,0 +1,210 @@
+"""The document that each report, magic and panel is made of: lines, tables, bars, code and folded sections.
+
+A builder turns values into blocks. `text` and `html` render the same blocks for a terminal and a notebook.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nbcache.core.text import LONG
+
+
+class Style(enum.Enum):
+    """The look of a span. Text shows none of them."""
+
+    PLAIN = enum.auto()
+    BOLD = enum.auto()
+    FAINT = enum.auto()
+    CODE = enum.auto()
+    PATH = enum.auto()
+    """Code that may break anywhere."""
+    WHOLE = enum.auto()
+    """Text that keeps its line breaks."""
+    GOOD = enum.auto()
+    """A badge, as the next three."""
+    FAIR = enum.auto()
+    BAD = enum.auto()
+    NEUTRAL = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of text in one style."""
+
+    text: str
+    style: Style = Style.PLAIN
+    limit: int = LONG
+    """Characters that HTML shows; its tooltip has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """A bar in a table's cell: `value` of `most`, or `value` in a frame of `most`."""
+
+    value: float
+    most: float
+    style: Style = Style.GOOD
+    is_framed: bool = False
+
+
+Inline: TypeAlias = str | Span | Meter
+Cell: TypeAlias = Inline | Sequence[Inline]
+
+
+class Mark(enum.Enum):
+    """The edge of a line: none, a notice, a quotation, or the cell that runs."""
+
+    NONE = enum.auto()
+    NOTICE = enum.auto()
+    QUOTE = enum.auto()
+    RUNNING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, folded where it is too long."""
+
+    spans: tuple[Inline, ...]
+    level: int = 0
+    """Steps of indentation."""
+    style: Style = Style.PLAIN
+    mark: Mark = Mark.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """A label and a few facts, separated by dots."""
+
+    label: str
+    parts: Sequence[Inline] = ()
+
+
+class Wrap(enum.Enum):
+    """The width of a column."""
+
+    NEVER = enum.auto()
+    NUMBER = enum.auto()
+    """Aligned to the right."""
+    WORDS = enum.auto()
+    REST = enum.auto()
+    """The last column, which has all that the others leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    wrap: Wrap = Wrap.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table, with lines that explain it."""
+
+    cells: Sequence[Cell]
+    notes: Sequence[Line] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns.
+
+    Without `notes`, the notes of a row stand in its last cell. With it, HTML has them in a column of this
+    title, and text beneath the row.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Row | Sequence[Cell]]
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a bar."""
+
+    name: str
+    letter: str
+    colour: str
+    amount: float
+    words: str
+    """The amount, with its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Parts side by side; a bar of `scale` is as long as a bar can be."""
+
+    label: str
+    parts: Sequence[Part]
+    scale: float
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """The meaning of letters and colours."""
+
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines of code, in a box."""
+
+    lines: Sequence[str]
+    is_python: bool = True
+    """HTML colours Python code, and lets it scroll; it folds other lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An empty line."""
+
+
+GAP = Gap()
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A head, and below it blocks that open and close."""
+
+    head: Title | Line
+    blocks: Sequence[Block]
+    is_open: bool = False
+    in_text: bool = True
+    """False for a section that only HTML has. Text folds nothing."""
+
+
+Block: TypeAlias = Line | Title | Table | Bar | Legend | Code | Gap | Folded
+
+_BADGES = {"hit": Style.GOOD, "ok": Style.GOOD, "miss": Style.FAIR, "note": Style.FAIR, "problem": Style.BAD}
+
+
+def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark = Mark.NONE) -> Line:
+    """Return a line of spans."""
+    return Line(spans, level, style, mark)
+
+
+def faint(text: str, limit: int = LONG) -> Span:
+    """Return text that is less important."""
+    return Span(text, Style.FAINT, limit)
+
+
+def code(text: str, limit: int = LONG) -> Span:
+    """Return text in a font of equal widths."""
+    return Span(text, Style.CODE, limit)
+
+
+def labelled(label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = LONG) -> Line:
+    """Return text after its label."""
+    return line(faint(f"{label}:"), Span(text, style, limit), level=level)
+
+
+def badge(state: str, text: str = "") -> Span:
+    """Return an outcome or a state of a check on its colour; `text` replaces its name."""
+    return Span(text or state, _BADGES.get(state, Style.NEUTRAL))
