@@ -26,6 +26,7 @@ from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
 from nbcache.ui.display.plan import render_plan
 from nbcache.ui.display.rows import Check, CheckState, SettingRow
+from nbcache.ui.verbs import COMMANDS, MAGICS, docs_table
 from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
 ROOT = Path(__file__).parents[1]
@@ -222,6 +223,11 @@ def test_the_docs_name_every_json_field_and_no_other() -> None:
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]
         rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
+
+
+def test_the_docs_have_the_table_of_verbs() -> None:
+    magics, commands = page("commands.md").split("\n## In a terminal\n")
+    assert docs_table(MAGICS, "%nbcache") in magics and docs_table(COMMANDS, "nbcache") in commands
 
 
 def test_the_docs_name_every_setting_and_its_default() -> None:

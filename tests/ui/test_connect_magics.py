@@ -92,7 +92,7 @@ value.append(repr([session.settings, session.notices]))
     assert texts[0].startswith(f"nbcache: connected to {shared}")
     assert texts[1].startswith("nbcache: all is stored and shared")
     assert "saves about" in texts[2] and "just now" in texts[2]
-    (line,) = [line for line in texts[3].splitlines() if line.startswith("shared_url")]
+    (line,) = [line for line in texts[3].splitlines() if line.startswith("  shared_url")]
     assert shared in line and "%nbcache connect" in line
     rows = {row["name"]: row["value"] for row in json.loads(texts[4])["settings"]}
     assert (rows["shared_url"], rows["shared_timeout"], rows["shared_connect_timeout"]) == (

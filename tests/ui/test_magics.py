@@ -75,7 +75,7 @@ def test_config_shows_each_setting_with_its_value_and_origin(in_shell: Any, isol
 def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
     text = in_shell('[run("%nbcache config max_bytes=500MB live=off"), run("%nbcache config")][1]["text"]')
 
-    (line,) = [line for line in text.splitlines() if line.startswith("max_bytes")]
+    (line,) = [line for line in text.splitlines() if line.startswith("  max_bytes")]
     assert "500MB" in line and "%nbcache config" in line
 
 

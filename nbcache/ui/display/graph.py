@@ -74,7 +74,7 @@ def render_graph(why: Why, contents: GraphContents) -> Rendered:
 
 
 def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
-    """Return the reasons of graphs, and the notices; `remark` names the graphs, or gives the reason for an empty list."""
+    """Return the reasons of graphs, and the notices; `remark` names them, or says why there is none."""
     parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
     blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
     for row in rows:

@@ -43,7 +43,7 @@ class HistoryMagics:
 
     def stats(self, arguments: list[str]) -> None:
         """Say what restoring came to, in this kernel and in all that are remembered."""
-        as_json = only_json("stats", arguments, "%nbcache stats [--json]")
+        as_json = only_json("stats", arguments)
         show(self.figures(), as_json)
 
     def figures(self) -> Rendered:
@@ -78,12 +78,12 @@ class HistoryMagics:
 
     def plan(self, arguments: list[str]) -> None:
         """Say what the next run of each cell will hit, and what it will take."""
-        as_json = only_json("plan", arguments, "%nbcache plan [--json]")
+        as_json = only_json("plan", arguments)
         show(self._planner.rendered(self._session.notebook(timeout=1.0)), as_json)
 
     def timeline(self, arguments: list[str]) -> None:
         """Show where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
-        as_json = only_json("timeline", arguments, "%nbcache timeline [--json]")
+        as_json = only_json("timeline", arguments)
         show(self.bars(), as_json)
 
     def bars(self) -> Rendered:

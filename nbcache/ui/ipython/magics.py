@@ -18,8 +18,9 @@ from nbcache.ui.ipython.connect_magics import ConnectMagics
 from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.panel_magics import PanelMagics
-from nbcache.ui.ipython.session_magics import USAGE, SessionMagics, completions
+from nbcache.ui.ipython.session_magics import SessionMagics, completions
 from nbcache.ui.ipython.snapshot_magics import ShareMagics
+from nbcache.ui.verbs import magic_help, usage
 
 __all__ = ["Magics"]
 
@@ -73,44 +74,6 @@ class Magics:
 
     @no_var_expand
     def nbcache(self, line: str = "") -> Any:
-        """Show and steer the cache of compiled graphs.
-
-        %nbcache, %nbcache status   the session, by cell and graph
-        %nbcache status --json      the same as JSON
-        %nbcache panel              the session as a panel that stays up to date, with a button for each verb
-        %nbcache panel PART         a part of it: graphs, timeline, sharing, settings, space
-        %nbcache graphs             the part on graphs: the next run, graphs by cell, levels
-        %nbcache graphs GRAPH       one graph whole, with its guards and the code that torch has generated
-        %nbcache why                why the graphs of the last cell missed, and what to do
-        %nbcache why GRAPH          the same of a function, or of a graph by its number, `0/1`
-        %nbcache stats              what restoring came to: used, not used, net seconds; now and over time
-        %nbcache plan               what the next run of each cell will hit, and what it will take
-        %nbcache timeline           where the seconds of each cell went, cold beside restored
-        %nbcache diagnose CALL      run it eager and compiled: speed, results, graph breaks, recompiles, and
-                                    what to do; `diagnose model(x) --modes default,max-autotune --runs 50`
-        %nbcache config             each setting, its value and where it comes from
-        %nbcache config NAME=VALUE  change a setting for this kernel, nbcache's or one of torch's caches
-        %nbcache doctor             check all that nbcache needs, and say what to do where it is not there
-        %nbcache snapshot           write all that is stored of this notebook into a file beside it
-        %nbcache snapshot FILE      the same into another file
-        %nbcache snapshot URL#NAME  the same into a store: redis://host/0#team/gpt, s3://bucket/x#team/gpt
-        %nbcache snapshot notebook  the same as an output of this cell, which is saved with the notebook
-        %nbcache restore SOURCE     use a snapshot: a file, another notebook, a URL, URL#NAME in a store
-        %nbcache verify [SOURCE]    check the notebook's snapshots in full, or those of a file or URL
-        %nbcache attach             say how the snapshot gets into the notebook, once that is closed
-        %nbcache connect URL        share what is compiled, live, with all who connect there
-        %nbcache connect            say who has published what of this notebook
-        %nbcache disconnect         share no more
-        %nbcache share [NAME]       take a snapshot that others can restore, and print the line that they need
-        %nbcache trust              trust who signed the snapshot that came with this notebook; else show your
-                                    own fingerprint and whom you trust, as `trust list` does
-        %nbcache trust add SIGNER   trust a fingerprint, or who signed a snapshot; `trust remove` ends it
-        %nbcache trust ignore SIGNER  tell no more, in this kernel, of one who is not trusted
-        %nbcache flush              wait until all that was compiled is stored
-        %nbcache clear              remove what is stored of this notebook alone
-        %nbcache clear --all        remove all that is stored here, after asking; --yes does not ask
-        %nbcache bench NOTEBOOK     run it cold, with torch's caches and restored, and compare the seconds
-        """
         __tracebackhide__ = True
         verb, _, code = line.strip().partition(" ")
         if verb in self._of_code:
@@ -120,14 +83,16 @@ class Magics:
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {USAGE}") from None
+            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {usage()}") from None
         command, arguments = (words[0], words[1:]) if words else ("status", [])
         if command.startswith("-"):
             command, arguments = "status", words
         if command not in self._verbs:
             hint = compile_cell.nearest(command, [*self._verbs, *self._of_code]) or "."
-            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {USAGE}")
+            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {usage()}")
         return self._verbs[command](arguments)
+
+    nbcache.__doc__ = magic_help()
 
     def complete(self, context: CompletionContext) -> list[str] | None:
         """Return what can stand at the cursor; None where that is on no line of ours."""

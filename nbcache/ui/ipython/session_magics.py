@@ -32,27 +32,14 @@ from nbcache.ui.ipython.snapshot_magics import ShareMagics, confirmed
 from nbcache.ui.locate import Location
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import write
+from nbcache.ui.verbs import takes, usage, words_of
 
-__all__ = ["USAGE", "SessionMagics", "completions", "going_words", "only_json", "show"]
+__all__ = ["SessionMagics", "completions", "going_words", "only_json", "show"]
 
 _WAIT_SECONDS = 60.0
 """How long `%nbcache flush` waits."""
 _MOST_NAMED = 8
 """Functions that are named where the one asked for is none of them."""
-_TRUST_USAGE = (
-    "%nbcache trust [--yes] [--name NAME] trusts who signed what came along; %nbcache trust list; "
-    "%nbcache trust add SIGNER [--name NAME]; %nbcache trust remove SIGNER; %nbcache trust show SIGNER; "
-    "%nbcache trust ignore SIGNER. A SIGNER is a fingerprint, or, to add, a snapshot"
-)
-USAGE = (
-    "%nbcache [status [--json] | panel [PART] | graphs [GRAPH [--json]] | why [GRAPH] [--json] | "
-    "stats [--json] | plan [--json] | timeline [--json] | diagnose CALL [--modes M,…] [--runs N] [--json] | "
-    "config [NAME=VALUE …] [--json] | doctor [--json] | "
-    "snapshot [FILE | URL#NAME | notebook] [--all] | restore [SOURCE] | verify [SOURCE] [--json] | attach | "
-    "connect [URL] | disconnect | share [NAME] [--json] | trust [--yes] [--name NAME] | "
-    "trust [list | add SIGNER | remove SIGNER | show SIGNER | ignore SIGNER] | "
-    "clear [--all [--yes]] | flush | bench …]"
-)
 
 
 class SessionMagics:
@@ -96,7 +83,7 @@ class SessionMagics:
         """Say of the last cell's graphs, or of those that are named, why they missed and what to do."""
         names = [word for word in arguments if word != "--json"]
         if unknown := [word for word in names if word.startswith("-")] or names[1:]:
-            raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {USAGE}")
+            raise UsageError(f"%nbcache why: `{unknown[0]}` is not understood. Usage: {usage('why')}")
         show(self.explained(*names), "--json" in arguments)
 
     def explained(self, *names: str) -> Rendered:
@@ -215,7 +202,7 @@ class SessionMagics:
                 lines = signers.trust(action, signer[0], name, settings).lines
             write("nbcache: " + "\n".join(lines))
         else:
-            raise UsageError(_TRUST_USAGE)
+            raise UsageError(usage("trust"))
 
     def trust_signer(self, signer: str, name: str, ask: signers.Ask | None = None) -> list[str]:
         """Trust a signer from now on, use what came along of them, and return the lines that say so."""
@@ -304,23 +291,6 @@ def going_words(only: Clearing) -> str:
     return f"{going} of {whose}{kept}. torch's folder is emptied for all notebooks"
 
 
-_OPTIONS = {
-    "status": ("--json",),
-    "panel": ("graphs", "timeline", "sharing", "settings", "space"),
-    "graphs": ("--json",),
-    "share": ("--json",),
-    "verify": ("--json",),
-    "why": ("--json",),
-    "stats": ("--json",),
-    "plan": ("--json",),
-    "timeline": ("--json",),
-    "diagnose": ("--modes", "--runs", "--json"),
-    "config": ("--json",),
-    "doctor": ("--json",),
-    "clear": ("--all", "--yes"),
-    "trust": ("--yes", "--name", "list", "add", "remove", "show", "ignore"),
-    "snapshot": ("notebook", "--all"),
-}
 _SWITCH = ("on", "off")
 
 
@@ -330,10 +300,10 @@ def completions(verb: str, before: list[str], word: str) -> list[str]:
         name = word.partition("=")[0]
         of_torch = _SWITCH if name in cache_settings.NAMES and name != cache_settings.FOLDER else ()
         return [f"{name}={value}" for value in Settings.choices(name) or of_torch]
-    candidates = list(_OPTIONS.get(verb, ()))
+    candidates = words_of(verb)
     if verb == "config":
         candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
-    if verb in ("restore", "snapshot", "verify") or (verb == "trust" and before == ["add"]):
+    if takes(verb, "SOURCE") or takes(verb, "FILE") or (verb == "trust" and before == ["add"]):
         candidates += _files(word)
     return candidates
 
@@ -367,7 +337,7 @@ def _trust_words(arguments: list[str]) -> tuple[list[str], str, bool]:
         elif word == "--name" and rest:
             name = rest.pop(0)
         elif word.startswith("-"):
-            raise UsageError(_TRUST_USAGE)
+            raise UsageError(usage("trust"))
         else:
             words.append(word)
     return words, name, sure
@@ -381,13 +351,13 @@ def show(rendered: Rendered, as_json: bool) -> None:
         _display(rendered)  # type: ignore[no-untyped-call]
 
 
-def only_json(command: str, arguments: Iterable[str], usage: str = USAGE) -> bool:
-    """Tell whether `--json` is given; UsageError where something else is."""
+def only_json(verb: str, arguments: Iterable[str]) -> bool:
+    """Return whether `--json` is given; UsageError for anything else."""
     if unknown := [word for word in arguments if word != "--json"]:
-        raise UsageError(f"%nbcache {command}: `{unknown[0]}` is not understood. Usage: {usage}")
+        raise UsageError(f"%nbcache {verb}: `{unknown[0]}` is not understood. Usage: {usage(verb)}")
     return "--json" in arguments
 
 
-def _nothing(command: str, arguments: list[str]) -> None:
+def _nothing(verb: str, arguments: list[str]) -> None:
     if arguments:
-        raise UsageError(f"%nbcache {command} takes nothing more. Usage: {USAGE}")
+        raise UsageError(f"%nbcache {verb} takes nothing more. Usage: {usage(verb)}")

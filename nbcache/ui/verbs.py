@@ -1,0 +1,282 @@
+"""The table of all verbs: the source of usage, help, completion, the terminal's parser and docs/commands.md.
+
+A form is a usage line. Capitals stand for a value, brackets for an optional part, `|` for a choice, and an
+ellipsis for one value or more. Its text is Markdown, for the docs; help has it without links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nbcache.core.cpu_levels import BASELINES
+
+__all__ = [
+    "COMMANDS",
+    "MAGICS",
+    "add_arguments",
+    "docs_table",
+    "magic_help",
+    "plain_text",
+    "takes",
+    "usage",
+    "words_of",
+]
+
+Forms = Mapping[str, str]
+"""Usage line → its text, in the order of the docs."""
+
+
+def _forms(text: str) -> Forms:
+    """Return forms: each usage line with the indented lines below it."""
+    forms: dict[str, str] = {}
+    for line in text.strip().splitlines():
+        if line.startswith(" "):
+            *_, usage = forms
+            forms[usage] = f"{forms[usage]} {line.strip()}".strip()
+        else:
+            forms[line] = ""
+    return forms
+
+
+MAGICS = _forms("""
+status [--json]
+    show the session, by cell and graph, and what the store holds; so does `%nbcache` alone
+panel [graphs | timeline | sharing | settings | space]
+    show the session, or a part of it, as a [panel](panels.md) that stays up to date, with a button
+    for each verb
+graphs [GRAPH [--json]]
+    show the panel of graphs, or the graphs of a function, or the one with torch's compile id, `0/1`,
+    [whole](panels.md#a-graph): why, what differs, guards, the code that torch has generated
+why [GRAPH] [--json]
+    say of the last cell's graphs, or of those named, [why they missed](why.md), what differs from the
+    nearest stored version, and what to do
+stats [--json]
+    say [what restoring came to](stats.md): used, not used and by what change, refused; net seconds;
+    for this kernel and for all that are remembered
+plan [--json]
+    say [what the next run of each cell will hit](stats.md#nbcache-plan), from where, what it will
+    take, and which cells were edited since
+timeline [--json]
+    show [where the seconds of each cell went](stats.md#nbcache-timeline), cold beside restored, and
+    how many graphs each kernel hit; where there are widgets, as a [panel](panels.md#the-timeline)
+diagnose CALL [--modes M,…] [--runs N] [--json]
+    run a call [eager and compiled](diagnose.md), on copies: seconds, results, graph breaks,
+    recompiles for other sizes, memory on a GPU, and what to do
+config [--json]
+    show each setting, nbcache's and those of [torch's caches](settings.md), its value, and where the
+    value comes from
+config NAME=VALUE …
+    change a setting for this kernel
+doctor [--json]
+    [check](troubleshooting.md) all that nbcache needs here, and say what to do where it is not there
+snapshot [FILE] [--all]
+    write what the present cells use of what is stored, or all, into a [snapshot](snapshots.md), by
+    default beside the notebook
+snapshot URL#NAME
+    write it under a name into [Redis or an object
+    store](snapshots.md#snapshots-in-redis-and-object-stores)
+snapshot notebook
+    put it into this cell's output, which is saved with the notebook (5 MB at most)
+restore [SOURCE]
+    use a snapshot: a file, another notebook, a URL, `URL#NAME` in a store
+verify [SOURCE] [--json]
+    check the notebook's snapshots in full, or those at a SOURCE, as [in a terminal](#in-a-terminal)
+attach
+    bring the snapshot beside the notebook up to date, and say how it gets into the notebook, which no
+    kernel writes while it is open
+share [NAME] [--json]
+    take a snapshot into the store that this kernel is connected to, or the file beside the notebook,
+    and print the line that a colleague pastes; where there are widgets, with the [panel](panels.md)
+    of sharing
+connect [URL]
+    share what is compiled, [live](shared-level.md), with all who connect to the same store; once
+    connected, `connect` alone says who has published what
+disconnect
+    share no more
+trust [--yes] [--name NAME]
+    show who signed what came with this notebook, and trust them, under a name; where there is nobody,
+    show your own fingerprint and whom you trust
+trust [list | add SIGNER | remove SIGNER | show SIGNER] [--name NAME]
+    as [in a terminal](#in-a-terminal)
+trust ignore SIGNER
+    tell no more, in this kernel, of a signer who is not trusted; `trust add` takes that back
+flush
+    wait, a minute at most, until all that was compiled is stored, and shared where this kernel is
+    connected
+bench [NOTEBOOK | MODULE:FUNCTION] …
+    run it cold, with torch's caches and restored, [side by side](benchmark.md), in processes of its own;
+    takes the options of `nbcache bench`
+clear
+    say what is stored of this notebook alone and remove that, with all that torch would look up in
+    the folder that nbcache gave it, which is scratch; what other notebooks use as well stays, and
+    what is shared
+clear --all [--yes]
+    remove all that is stored here, of every notebook, after asking
+""")
+
+COMMANDS = _forms("""
+snapshot NOTEBOOK [DEST] [--all]
+    write what a notebook's cells use of what is stored here, or all, into the file beside it, another
+    file, or `URL#NAME` in a store
+restore SOURCE
+    put what fits here of trusted snapshots into the local store, so that the next kernel hits
+ls URL
+    show the named snapshots in a [store](snapshots.md#snapshots-in-redis-and-object-stores)
+rm URL#NAME [--all-signers] [--yes]
+    remove your versions of a named snapshot from its store, or those of all signers
+gc URL [--grace SECONDS] [--unused-days DAYS]
+    remove from a store what no snapshot names, and what kernels shared live and have not used for 30
+    days
+inspect SOURCE
+    show what each version of a snapshot holds, who signed it, who compiled what of it, and what
+    differs here; cells go by number and first line where the notebook is at hand; nothing of it is
+    used
+verify SOURCE [--traces]
+    check manifests, artifacts, statements, signatures and signers of all versions; exit status 1
+    where none may be used, or one that might be is wrong. With `--traces`, run the notebook SOURCE,
+    and compare its stored [traces](traces.md) with what torch traces now; exit status 1 where one
+    differs, or none is stored
+export-mega FILE [--from SOURCE]
+    write the bundle that plain `torch.compiler.load_cache_artifacts` takes: of a trusted snapshot, or
+    of all that is stored here
+import-mega FILE [--assume-same-cpu] [--yes]
+    store what such a bundle holds, after asking: it is not signed
+merge SOURCE … -o OUTPUT
+    write all that trusted snapshots hold into your version of one; each artifact stays of who
+    compiled it
+attach NOTEBOOK [SNAPSHOT]
+    put a snapshot into a notebook that is not open, beside the versions of others
+detach NOTEBOOK
+    take the snapshot out of a notebook that is not open
+extract NOTEBOOK [-o OUTPUT]
+    write the snapshots that a notebook carries into a file, by default the one beside it, beside the
+    versions that are there
+warm NOTEBOOK [--portable BASELINE]
+    run a notebook without a person (`pip install '.[run]'`), and write the snapshot beside it
+run NOTEBOOK [--require-hit]
+    run a notebook and show what hit and what was compiled, graphs that missed in unchanged cells, and
+    all that its kernel warned of, such as a shared store that is off
+kernel [install | status | start | stop | uninstall] [--user]
+    install, show, start, stop or uninstall the Jupyter kernel that [starts with torch
+    imported](kernels.md); `status` also says why the last one was not forked
+bench [NOTEBOOK | MODULE:FUNCTION] …
+    run it in fresh kernels, cold, with torch's caches and restored, and print the seconds of each cell
+    [side by side](benchmark.md)
+doctor
+    check what kernels that are started from there need; exit status 1 where there is a problem
+trust [list | add | remove | show] [SIGNER] [--name NAME]
+    show and choose whose snapshots may run here
+""")
+
+_BESIDE = "default: the file beside the notebook, NOTEBOOK.nbcache"
+_HELP = {
+    "SOURCE": "a snapshot file, a notebook that carries one or has one beside it, a URL, or URL#NAME",
+    "URL": "redis://host/0, s3://bucket/x, a folder, or whatever else a store can be on",
+    "DEST": f"a file, or URL#NAME; {_BESIDE}",
+    "SNAPSHOT": _BESIDE,
+    "OUTPUT": "the file to write",
+    "SIGNER": "a fingerprint; to add, also a snapshot; else also a name",
+    "--all": "take all that is stored, also what its present cells use no longer",
+    "--all-signers": "remove the versions of others, too",
+    "--assume-same-cpu": "take its CPU graphs, too: made on a CPU and with a compiler like those here",
+    "--from": "default: all that is stored here",
+    "--grace": "what no snapshot names is marked, and removed after so long; default: an hour",
+    "--name": "what you call the signer",
+    "--portable": "compile CPU code for all CPUs of this kind, instead of for this one",
+    "--require-hit": "exit with 1 where a graph did not hit",
+    "--traces": "run the notebook SOURCE, and compare its stored traces with what torch traces now",
+    "--unused-days": "remove what kernels share live and have not used for so many days; default: 30",
+    "--user": "install it for you, also where this Python's environment is a virtual one",
+    "--yes": "do not ask",
+}
+"""The help of values and options."""
+_PATHS = ("NOTEBOOK", "FILE", "OUTPUT", "SNAPSHOT")
+_NUMBERS = ("SECONDS", "DAYS")
+_NAMES = {"-o": "output", "--from": "source", "URL#NAME": "source"}
+"""The attributes of parsed arguments, where they differ from the word in the usage."""
+_OPTION = re.compile(r"(\[)?(--?[\w-]+)(?: ([A-Z]+))?")
+_VALUE = re.compile(r"(\[)?([A-Z][A-Z#]*)( …)?")
+_CHOICE = re.compile(r"\[([a-z]+(?: \| [a-z]+)+)\]")
+
+
+def usage(verb: str = "") -> str:
+    """Return the usage of a magic's verb, or of all of them."""
+    forms = [f"%nbcache {form}" for form in MAGICS if form.partition(" ")[0] == verb]
+    return "; ".join(forms) if verb else f"%nbcache [{' | '.join(MAGICS)}]"
+
+
+def words_of(verb: str) -> list[str]:
+    """Return the options and the words that can follow a magic's verb."""
+    forms = (form.partition(" ")[2] for form in MAGICS if form.partition(" ")[0] == verb)
+    return list(dict.fromkeys(word for form in forms for word in re.findall(r"--[\w-]+|\b[a-z]+\b", form)))
+
+
+def takes(verb: str, value: str) -> bool:
+    """Return whether a magic's verb takes a value, as `SOURCE`."""
+    return any(value in re.findall(r"[A-Z#]+", form) for form in MAGICS if form.startswith(f"{verb} "))
+
+
+def plain_text(text: str) -> str:
+    """Return the text of a form without Markdown's links."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+
+
+def magic_help() -> str:
+    """Return the help of `%nbcache`."""
+    lines = ["Show and steer the cache of compiled graphs.", ""]
+    for form, text in MAGICS.items():
+        lines += [f"%nbcache {form}", textwrap.indent(textwrap.fill(plain_text(text), 100), "    ")]
+    return "\n".join(lines)
+
+
+def docs_table(forms: Forms, command: str) -> str:
+    """Return forms as a table in Markdown; `command` stands before each: `%nbcache`, `nbcache`."""
+    rows = [
+        "| `{} {}` | {} |".format(command, form.replace("|", r"\|"), text) for form, text in forms.items()
+    ]
+    return "\n".join(["| command | what it does |", "| --- | --- |", *rows])
+
+
+def add_arguments(parser: argparse.ArgumentParser, form: str) -> None:
+    """Give a parser the arguments of a form."""
+    rest = form.partition(" ")[2]
+    if choice := _CHOICE.match(rest):
+        actions = choice[1].split(" | ")
+        first = "status" if "status" in actions else actions[0]
+        parser.add_argument("action", choices=actions, nargs="?", default=first)
+        rest = rest[choice.end() :]
+    for bracket, option, value in _OPTION.findall(rest):
+        name = _NAMES.get(option, option.lstrip("-").replace("-", "_"))
+        names = [option, "--output"] if option == "-o" else [option]
+        settings: dict[str, Any] = {"dest": name, "help": _HELP.get(option) or _HELP.get(value)}
+        if not value:
+            parser.add_argument(*names, action="store_true", **settings)
+            continue
+        if value == "BASELINE":
+            settings["choices"] = list(BASELINES)
+        settings |= {"required": not bracket, "default": "" if option == "--name" else None}
+        parser.add_argument(*names, metavar=value, type=_type(value), **settings)
+    for bracket, value, several in _VALUE.findall(_OPTION.sub("", rest)):
+        name = _NAMES.get(value, value.lower() + ("s" if several else ""))
+        count = "+" if several else "?" if bracket else None
+        parser.add_argument(name, metavar=value, nargs=count, type=_type(value), help=_HELP.get(value))
+
+
+def _type(value: str) -> Any:
+    """Return the function that converts a value, by its name."""
+    return Path if value in _PATHS else _number if value in _NUMBERS else str
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, 0 or more")
+    return number
