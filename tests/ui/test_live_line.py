@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import threading
-import time
+from dataclasses import replace
 
 import nbformat
 import pexpect
@@ -21,17 +21,18 @@ FINAL = Rendered("final report", "<b>final report</b>")
 
 
 class Publisher:
-    """What ipykernel's display publisher does, as far as LiveLine asks it."""
+    """The part of ipykernel's display publisher that LiveLine uses."""
 
-    def __init__(self, broken=False):
+    def __init__(self, failed=None):
         self.messages = []
         self.hooks = []
-        self.broken = broken
+        self.failed = failed
 
     def publish(self, data, metadata, *, transient, update):
-        if self.broken:
+        if self.failed is not None:
+            self.failed.set()
             raise OSError("no socket")
-        self.messages.append((time.monotonic(), data["text/plain"], transient.get("display_id"), update))
+        self.messages.append((data["text/plain"], transient.get("display_id"), update))
 
     def register_hook(self, hook):
         self.hooks.append(hook)
@@ -50,7 +51,7 @@ class Publisher:
 
     @property
     def texts(self):
-        return [text for _, text, _, _ in self.messages]
+        return [text for text, _, _ in self.messages]
 
 
 class Shell:
@@ -75,229 +76,222 @@ def publisher():
     return Publisher()
 
 
+class Steps:
+    """A live line that looks at its sampler when a test says so, on a clock that stands between looks."""
+
+    def __init__(self, activity, shell=None, stream=None):
+        self.activity, self.now = activity, 100.0
+        self.line = LiveLine(self.sample, shell=shell or object(), stream=stream, clock=lambda: self.now)
+        self.line.start()
+        self.finish = self.line.finish
+
+    def sample(self):
+        return self.activity
+
+    def look(self, after=live_line.INTERVAL):
+        self.now += after
+        self.line.look()
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Return a function that starts a live line without a thread."""
+    monkeypatch.setattr(live_line, "start_thread", lambda run, name: None)
+    return Steps
+
+
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(live_line, "INTERVAL", 0.01)
-    monkeypatch.setattr(live_line._KernelScreen, "patience", 0.05)
+    """Have the thread of a line look at its sampler all the time."""
+    monkeypatch.setattr(live_line, "INTERVAL", 0.001)
 
 
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_the_line_is_emptied_and_the_final_report_is_a_display_of_its_own_after_all_else(publisher, quick):
-    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
-    line.start()
-    until(lambda: publisher.messages)
+def test_the_line_is_emptied_and_the_final_report_is_a_display_of_its_own_after_all_else(publisher, steps):
+    line = steps(BUILD, Shell(publisher))
+    line.look()
     publisher.display()
     line.finish(FINAL)
-    time.sleep(0.05)
-    (_, shown, first_id, updated), (_, *emptied), (_, *final) = publisher.messages
+    line.look()
+    (shown, first_id, updated), emptied, final = publisher.messages
     assert shown == "nbcache: compiling train_step 0/1 · building kernels · 3.0 s · 2 graphs done"
     assert not updated
-    assert emptied == ["", first_id, True]
-    assert final == ["final report", None, False]
+    assert emptied == ("", first_id, True)
+    assert final == ("final report", None, False)
     assert not publisher.hooks
 
 
 @pytest.mark.parametrize("written", ["print", "progress bar", "display"])
-def test_no_line_is_put_amid_what_a_cell_has_begun_to_write(publisher, quick, written, capsys):
-    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
-    with line._lock:  # the cell is sooner
-        line.start()
-        if written == "print":
-            print("epoch 0")
-        elif written == "progress bar":
-            sys.stderr.write("\r  0%|")
-        else:
-            publisher.display()
-    time.sleep(0.1)
+def test_no_line_is_put_amid_what_a_cell_has_begun_to_write(publisher, steps, written, capsys):
+    line = steps(BUILD, Shell(publisher))
+    if written == "print":
+        print("epoch 0")
+    elif written == "progress bar":
+        sys.stderr.write("\r  0%|")
+    else:
+        publisher.display()
+    line.look()
     line.finish(FINAL)
     assert publisher.texts == ["final report"]
 
 
-def test_where_the_place_is_reserved_the_line_stands_above_what_the_cell_writes(publisher, quick, capsys):
-    activity = [None]
-    line = LiveLine(lambda: activity[0], shell=Shell(publisher))
-    line.start()
-    line.reserve()
+def test_where_the_place_is_reserved_the_line_stands_above_what_the_cell_writes(publisher, steps, capsys):
+    line = steps(None, Shell(publisher))
+    line.line.reserve()
     assert not publisher.messages  # nothing is written yet
     print("epoch 0")
-    assert [message[1:] for message in publisher.messages] == [("", publisher.messages[0][2], False)]
+    assert publisher.messages == [("", publisher.messages[0][1], False)]
     print("epoch 1")
-    activity[0] = BUILD
-    until(lambda: len(publisher.messages) == 2)
+    line.activity = BUILD
+    line.look()
     line.finish(FINAL)
-    kinds = [(bool(text), update) for _, text, _, update in publisher.messages]
+    kinds = [(bool(text), update) for text, _, update in publisher.messages]
     assert kinds == [(False, False), (True, True), (False, True), (True, False)]
     assert publisher.texts[-1] == "final report"
 
 
-def test_the_streams_are_as_before_when_the_cell_has_ended(publisher, quick, capsys):
-    line = LiveLine(lambda: None, shell=Shell(publisher))
-    line.start()
+def test_the_streams_are_as_before_when_the_cell_has_ended(publisher, steps, capsys):
+    line = steps(None, Shell(publisher))
     assert "write" in vars(sys.stdout) and "write" in vars(sys.stderr)
     line.finish(FINAL)
     assert "write" not in vars(sys.stdout) and "write" not in vars(sys.stderr)
 
 
-def test_a_stream_that_the_cell_has_replaced_writes_on(publisher, quick, capsys):
-    line = LiveLine(lambda: None, shell=Shell(publisher))
-    line.start()
-    ours, kept = sys.stdout.write, []
-    sys.stdout.write = lambda text: kept.append(text) or ours(text)
+def test_a_stream_that_the_cell_has_replaced_writes_on(publisher, steps, capsys):
+    line = steps(None, Shell(publisher))
+    ours, copies = sys.stdout.write, []
+    sys.stdout.write = lambda text: copies.append(text) or ours(text)
     line.finish(FINAL)
     print("still there")
     del sys.stdout.write
-    assert "still there" in kept and capsys.readouterr().out == "still there\n"
+    assert "still there" in copies and capsys.readouterr().out == "still there\n"
 
 
-def test_a_quick_hit_shows_only_its_report(publisher, quick):
-    started = time.monotonic()
-    line = LiveLine(
-        lambda: Activity("f", "0/0", "load", time.monotonic() - started, 0), shell=Shell(publisher)
-    )
-    line.start()
-    time.sleep(0.1)
-    line.finish(FINAL)
-    assert [message[1:] for message in publisher.messages] == [("final report", None, False)]
-
-
-def test_a_row_of_quick_hits_appears_once_it_has_lasted(publisher, quick):
-    line = LiveLine(lambda: Activity("f", "0/0", "load", 0.01, 0), shell=Shell(publisher))
-    line.start()
-    until(lambda: publisher.messages)
-    line.finish(FINAL)
-    assert "looking in the cache" in publisher.texts[0]
-
-
-def test_nothing_is_shown_where_nothing_compiled(publisher, quick):
-    line = LiveLine(lambda: None, shell=Shell(publisher))
-    line.start()
-    time.sleep(0.05)
-    line.finish(None)
+def test_a_quick_hit_shows_only_its_report_and_a_row_of_them_a_line(publisher, steps):
+    line = steps(Activity("f", "0/0", "load", 0.01, 0), Shell(publisher))
+    line.look()
+    line.look(0.3)
     assert not publisher.messages
+    line.look(0.2)
+    assert "looking in the cache" in publisher.texts[0]
+    line.finish(FINAL)
 
 
-def test_without_a_report_the_line_is_taken_away(publisher, quick):
-    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
-    line.start()
-    until(lambda: publisher.messages)
+@pytest.mark.parametrize("activity", [None, BUILD])
+def test_without_a_report_no_line_is_left(publisher, steps, activity):
+    line = steps(activity, Shell(publisher))
+    line.look()
     line.finish(None)
-    assert publisher.texts[-1] == ""
-    assert publisher.messages[-1][3]
+    assert publisher.texts[1:] == ([""] if activity else [])
+    assert all(update for _, _, update in publisher.messages[1:])
 
 
-def test_updates_come_at_most_five_times_a_second_and_only_when_the_text_changes(publisher):
-    ticks = iter(range(1_000_000))
-    line = LiveLine(lambda: Activity("f", "0/0", "build", 1.0 + next(ticks), 0), shell=Shell(publisher))
-    line.start()
-    time.sleep(1.1)
+def test_the_line_is_sent_only_when_its_text_changes(publisher, steps):
+    line = steps(BUILD, Shell(publisher))
+    for _ in range(5):
+        line.look()
+    line.activity = replace(BUILD, seconds=4.0)
+    line.look()
     line.finish(None)
-    times = [when for when, text, _, _ in publisher.messages if text]
-    assert 2 <= len(times) <= 6
-    assert min(later - sooner for sooner, later in itertools.pairwise(times)) > 0.15
-    assert len(set(publisher.texts)) == len(publisher.texts)
+    assert [text.split(" · ")[2:3] for text in publisher.texts] == [["3.0 s"], ["4.0 s"], []]
+    assert live_line.INTERVAL >= 0.2
 
 
-def test_the_line_says_when_the_cell_runs_on_without_compiling(publisher, quick):
-    activity = [BUILD]
-    line = LiveLine(lambda: activity[0], shell=Shell(publisher))
-    line.start()
-    until(lambda: publisher.messages)
-    activity[0] = None
-    until(lambda: len(publisher.messages) == 2)
-    activity[0] = BUILD
-    until(lambda: len(publisher.messages) == 3)
+def test_the_line_says_when_the_cell_runs_on_without_compiling(publisher, steps):
+    line = steps(BUILD, Shell(publisher))
+    line.look()
+    line.activity = None
+    line.look()
+    line.look(0.9)
+    assert len(publisher.messages) == 1
+    line.look(0.2)
+    line.activity = BUILD
+    line.look()
     line.finish(FINAL)
     assert publisher.texts[1] == "nbcache: running the cell · last compiled train_step 0/1"
     assert publisher.texts[2] == publisher.texts[0]
 
 
-def test_a_report_survives_a_cell_that_clears_its_output(publisher, quick):
-    activity = [BUILD]
-    line = LiveLine(lambda: activity[0], shell=Shell(publisher))
-    line.start()
-    until(lambda: publisher.messages)
-    activity[0] = None
+def test_a_report_survives_a_cell_that_clears_its_output(publisher, steps):
+    line = steps(BUILD, Shell(publisher))
+    line.look()
     publisher.clear_output()
     line.finish(FINAL)
-    assert publisher.messages[-1][1] == "final report"
-    assert not publisher.messages[-1][3]  # a new output: there is nothing left to update
+    assert publisher.messages[-1] == ("final report", None, False)  # a new output: nothing is left to update
 
 
 def test_after_a_cell_has_cleared_its_output_no_line_comes_before_what_it_writes_next(
-    publisher, quick, capsys
+    publisher, steps, capsys
 ):
-    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
-    line.start()
-    line.reserve()
-    until(lambda: publisher.messages)
+    line = steps(BUILD, Shell(publisher))
+    line.line.reserve()
+    line.look()
     publisher.clear_output()
-    seen = len(publisher.messages)
     print("the next frame")
-    time.sleep(0.1)
-    assert len(publisher.messages) == seen
+    line.look()
     line.finish(FINAL)
-    assert publisher.texts[seen:] == ["final report"]
+    assert publisher.texts[1:] == ["final report"]
 
 
 def test_a_cell_that_clears_its_output_while_the_line_is_drawn_keeps_its_report(publisher, quick):
-    drawing, drawn = threading.Event(), threading.Event()
+    drawing, clearing = threading.Event(), threading.Event()
     publish = publisher.publish
 
     def slowly(*arguments, **options):
         drawing.set()
-        drawn.wait(0.05)
+        assert clearing.wait(60)
         publish(*arguments, **options)
 
     publisher.publish = slowly
     line = LiveLine(lambda: BUILD, shell=Shell(publisher))
     line.start()
     assert drawing.wait(60)
+    clearing.set()
     publisher.clear_output()  # waits for the line to be drawn, then takes it away
     assert publisher.texts
     line.finish(FINAL)
-    assert publisher.messages[-1][1:] == ("final report", None, False)
+    assert publisher.messages[-1] == ("final report", None, False)
 
 
 def test_a_sampler_that_raises_turns_the_line_off_but_not_the_report(publisher, quick):
-    answers = iter([BUILD])
-    line = LiveLine(lambda: next(answers), shell=Shell(publisher))
+    answers, raised = iter([BUILD]), threading.Event()
+
+    def sample():
+        for answer in answers:
+            return answer
+        raised.set()
+        raise RuntimeError("a fault")
+
+    line = LiveLine(sample, shell=Shell(publisher))
     line.start()
-    until(lambda: publisher.messages)
-    time.sleep(0.03)
+    assert raised.wait(60)
     line.finish(FINAL)
     assert publisher.texts[1:] == ["", "final report"]
 
 
 def test_a_sampler_that_hangs_does_not_hold_the_cell_for_long(publisher, quick, monkeypatch):
-    monkeypatch.setattr(live_line, "JOIN", 0.05)
-    released, entered = threading.Event(), threading.Event()
+    monkeypatch.setattr(live_line, "JOIN", 0.01)
+    released, entered, ended = threading.Event(), threading.Event(), threading.Event()
 
     def hang():
         entered.set()
         released.wait()
+        ended.set()
         return BUILD
 
     line = LiveLine(hang, shell=Shell(publisher))
     line.start()
     assert entered.wait(60)
-    started = time.monotonic()
-    line.finish(FINAL)
-    assert time.monotonic() - started < 1
+    line.finish(FINAL)  # which returns, although the sampler does not
     released.set()
-    line._thread.join(60)
+    assert ended.wait(60)
     assert publisher.texts == ["final report"]
 
 
 def test_a_display_that_fails_raises_nothing_into_the_cell(quick):
-    line = LiveLine(lambda: BUILD, shell=Shell(Publisher(broken=True)))
+    failed = threading.Event()
+    line = LiveLine(lambda: BUILD, shell=Shell(Publisher(failed)))
     line.start()
-    time.sleep(0.05)
+    assert failed.wait(60)
     line.finish(FINAL)
 
 
@@ -308,14 +302,12 @@ def test_finishing_twice_shows_the_report_once_and_without_starting_too(publishe
     assert publisher.texts == ["final report"]
 
 
-def test_a_terminal_has_one_line_that_is_gone_before_the_report(quick, capsys):
+def test_a_terminal_has_one_line_that_is_gone_before_the_report(steps, capsys):
     terminal = Terminal()
-    activity = [BUILD]
-    line = LiveLine(lambda: activity[0], shell=object(), stream=terminal)
-    line.start()
-    until(lambda: terminal.lines)
-    activity[0] = Activity("f", "1/0", "dynamo", 1.0, 3)
-    until(lambda: len(terminal.lines) == 2)
+    line = steps(BUILD, stream=terminal)
+    line.look()
+    line.activity = Activity("f", "1/0", "dynamo", 1.0, 3)
+    line.look()
     line.finish(FINAL)
     assert terminal.lines[1] == "nbcache: compiling f 1/0 · tracing · 1.0 s · 3 graphs done"
     assert "\n" not in terminal.getvalue()
@@ -324,14 +316,13 @@ def test_a_terminal_has_one_line_that_is_gone_before_the_report(quick, capsys):
     assert capsys.readouterr().out == "final report\n"
 
 
-def test_a_terminal_line_goes_as_soon_as_nothing_compiles_since_the_cell_may_print(quick):
+def test_a_terminal_line_goes_as_soon_as_nothing_compiles_since_the_cell_may_print(steps):
     terminal = Terminal()
-    activity = [BUILD]
-    line = LiveLine(lambda: activity[0], shell=object(), stream=terminal)
-    line.start()
-    until(lambda: terminal.lines)
-    activity[0] = None
-    until(lambda: terminal.getvalue().endswith(" \r"))
+    line = steps(BUILD, stream=terminal)
+    line.look()
+    line.activity = None
+    line.look()
+    assert terminal.lines and terminal.getvalue().endswith(" \r")
     line.finish(None)
 
 
@@ -357,35 +348,33 @@ def take_over(monkeypatch):
     return terminal
 
 
-def test_what_is_printed_while_the_line_stands_in_a_terminal_begins_on_a_clean_line(quick, monkeypatch):
+def test_what_is_printed_while_the_line_stands_in_a_terminal_begins_on_a_clean_line(steps, monkeypatch):
     shared = take_over(monkeypatch)
-    line = LiveLine(lambda: BUILD, shell=object(), stream=shared)
-    line.start()
+    line = steps(BUILD, stream=shared)
     for word in ("one", "two"):
-        until(lambda: shared.screen[-1].startswith("nbcache: compiling"))
+        line.look()
+        assert shared.screen[-1].startswith("nbcache: compiling")
         print(word)
     line.finish(FINAL)
     assert shared.screen == ["one", "two", "final report", ""]
 
 
-def test_the_line_is_not_drawn_over_a_bar_in_a_terminal_and_the_report_begins_below_it(quick, monkeypatch):
+def test_the_line_is_not_drawn_over_a_bar_in_a_terminal_and_the_report_begins_below_it(steps, monkeypatch):
     shared = take_over(monkeypatch)
-    line = LiveLine(lambda: BUILD, shell=object(), stream=shared)
-    line.start()
-    until(lambda: shared.screen[-1].startswith("nbcache: compiling"))
-    shared.write("\r 10%|#")
-    time.sleep(0.05)
-    shared.write("\r 50%|#####")
-    time.sleep(0.05)
+    line = steps(BUILD, stream=shared)
+    line.look()
+    assert shared.screen[-1].startswith("nbcache: compiling")
+    for bar in ("\r 10%|#", "\r 50%|#####"):
+        shared.write(bar)
+        line.look()
     line.finish(FINAL)
     assert shared.screen == [" 50%|#####", "final report", ""]
 
 
-def test_where_there_is_no_terminal_only_the_report_is_printed(quick, capsys):
+def test_where_there_is_no_terminal_only_the_report_is_printed(steps, capsys):
     pipe = io.StringIO()
-    line = LiveLine(lambda: BUILD, shell=object(), stream=pipe)
-    line.start()
-    time.sleep(0.05)
+    line = steps(BUILD, stream=pipe)
+    line.look()
     line.finish(FINAL)
     assert pipe.getvalue() == ""
     assert capsys.readouterr().out == "final report\n"
@@ -399,21 +388,38 @@ def test_a_terminal_that_only_knows_ascii_gets_the_report_all_the_same(monkeypat
 
 
 SETUP = """
-import time
+import asyncio, threading
 from IPython.display import clear_output
 from tqdm import tqdm
 from nbcache.core.reports import Activity
+from nbcache.ui.ipython import live_line
 from nbcache.ui.ipython.live_line import LiveLine
 from nbcache.ui.display.render import Rendered
 
-started = None  # when the fake compile began
+live_line.INTERVAL = 0.02
+looks = threading.Semaphore(0)  # released by each look of the line's thread: the clock of this notebook
+seconds = None  # of the compile that is made up, 0.2 for each look
 line = None
 depth = 0  # a cell under %%capture is a cell in a cell
 shell = get_ipython()
 
+def compiling(count=5):  # for so many looks of the line
+    global seconds
+    while looks.acquire(blocking=False):
+        pass
+    seconds = 0.5 if seconds is None else seconds
+    waiting(count)
+
+def waiting(count=2):
+    for _ in range(count):
+        assert looks.acquire(timeout=30)
+
 def sample():
-    if started is not None:
-        return Activity("step", "0/0", "build", time.monotonic() - started, 0)
+    global seconds
+    looks.release()
+    if seconds is not None:
+        seconds += 0.2
+        return Activity("step", "0/0", "build", seconds, 0)
 
 def before(info):
     global depth, line
@@ -423,29 +429,29 @@ def before(info):
         line.start()
 
 def after(result):
-    global depth, started
+    global depth, seconds
     depth = max(0, depth - 1)
     if depth or line is None:
         return
-    compiled, started = started is not None, None
+    compiled, seconds = seconds is not None, None
     line.finish(Rendered("report", "<b>report</b>") if compiled else None)
 
 shell.events.register("pre_run_cell", before)
 shell.events.register("post_run_cell", after)
 """
 CELLS = {
-    "slow": "started = time.monotonic()\ntime.sleep(1.3)\nprint('after')\nprint('and after')",
-    "loop": "for i in range(4):\n    print(i)\n    started = time.monotonic() - 1\n    time.sleep(0.3)",
-    "bar": "started = time.monotonic()\nfor i in tqdm(range(4)):\n    time.sleep(0.3)",
-    "late bar": "for i in tqdm(range(4)):\n    started = started or time.monotonic()\n    time.sleep(0.3)",
-    "system": "started = time.monotonic()\n!echo from a process; sleep 1; echo and again",
-    "result": "started = time.monotonic()\ntime.sleep(0.8)\n'a value'",
-    "quick": "started = time.monotonic()\nprint('quick')",
-    "silent": "print('silent')\ntime.sleep(0.5)",
-    "fails": "started = time.monotonic()\ntime.sleep(0.8)\n1 / 0",
-    "async": "import asyncio\nstarted = time.monotonic()\nawait asyncio.sleep(0.8)\nprint('awaited')",
-    "clears": "started = time.monotonic()\ntime.sleep(0.8)\nclear_output()\nprint('cleared')",
-    "captured": "%%capture out\nstarted = time.monotonic()\ntime.sleep(0.8)\nprint('kept')",
+    "slow": "compiling()\nprint('after')\nprint('and after')",
+    "loop": "for i in range(4):\n    print(i)\n    compiling(3)",
+    "bar": "seconds = 0.0\nfor i in tqdm(range(4)):\n    waiting()",
+    "late bar": "for i in tqdm(range(4)):\n    compiling(2)",
+    "system": "seconds = 0.0\n!echo from a process; sleep 0.5; echo and again",
+    "result": "compiling()\n'a value'",
+    "quick": "seconds = 0.0\nprint('quick')",
+    "silent": "print('silent')\nwaiting()",
+    "fails": "compiling()\n1 / 0",
+    "async": "await asyncio.to_thread(compiling)\nprint('awaited')",
+    "clears": "compiling()\nclear_output()\nprint('cleared')",
+    "captured": "%%capture out\ncompiling()\nprint('kept')",
 }
 
 
@@ -489,7 +495,7 @@ def test_in_a_kernel_the_line_stands_above_what_is_printed_and_the_report_below(
     (first, text), *updates, last = cell.metadata["sent"]
     assert first == "display_data"
     assert text.startswith("nbcache: compiling step 0/0 · building kernels · 0.")
-    assert 2 <= len(updates) <= 6
+    assert 2 <= len(updates) <= 8
     assert all(kind == "update_display_data" for kind, _ in updates)
     assert updates[-1][1] == ""
     assert last == ("display_data", "report")
@@ -569,11 +575,10 @@ def test_in_a_terminal_prints_and_bars_stand_on_clean_lines_and_the_report_below
     set_up.write_text(SETUP)
     arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "-i", str(set_up)]
     environ = {**os.environ, "IPYTHONDIR": str(tmp_path), "COLUMNS": "100", "TERM": "xterm"}
-    begin = "started = time.monotonic(); time.sleep(0.9)"
     cells = [
-        f"{begin}; print('one'); time.sleep(0.5); print('two')",
-        f"{begin}; bar = [time.sleep(0.2) for i in tqdm(range(3), ncols=40)]",
-        f"{begin}; print('no end', end='')",
+        "compiling(); print('one'); compiling(); print('two')",
+        "compiling(); bar = [waiting() for i in tqdm(range(3), ncols=40)]",
+        "compiling(); print('no end', end='')",
     ]
     shown = []
     with pexpect.spawn(sys.executable, arguments, env=environ, encoding="utf-8", timeout=60) as terminal:

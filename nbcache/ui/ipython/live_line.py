@@ -45,10 +45,16 @@ class LiveLine:
     """
 
     def __init__(
-        self, sample: Callable[[], Activity | None], *, shell: Any = None, stream: TextIO | None = None
+        self,
+        sample: Callable[[], Activity | None],
+        *,
+        shell: Any = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
         """Prepare to show on `shell` (IPython's current one by default); `stream` replaces standard error."""
         self._sample = sample
+        self._clock = clock
         self._shell = shell
         self._stream = stream
         self._screen: _Screen | None = None
@@ -125,11 +131,14 @@ class LiveLine:
     def _watch(self) -> None:
         with contextlib.suppress(Exception):
             while not self._stop.wait(INTERVAL):
-                activity = self._sample()
-                with self._lock:
-                    if self._stop.is_set() or self._screen is None:
-                        return
-                    self._draw(self._screen, activity, time.monotonic())
+                self.look()
+
+    def look(self) -> None:
+        """Call the sampler once, and draw what it returns."""
+        activity = self._sample()
+        with self._lock:
+            if self._screen is not None and self._screen.can_update and not self._stop.is_set():
+                self._draw(self._screen, activity, self._clock())
 
     def _draw(self, screen: _Screen, activity: Activity | None, now: float) -> None:
         if activity is not None:
