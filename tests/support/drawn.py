@@ -44,7 +44,9 @@ class Drawn:
     def buttons(self, label: str) -> list[Any]:
         """Return the buttons to be seen with this label, or with a tooltip that begins with it."""
         buttons = [widget for widget in self._visible() if type(widget).__name__ == "Button"]
-        return [b for b in buttons if b.description == label or (not b.description and b.tooltip.startswith(label))]
+        icons = (button for button in buttons if not button.description)
+        labelled = [button for button in buttons if button.description == label]
+        return labelled or [button for button in icons if button.tooltip.startswith(label)]
 
     def press(self, label: str, index: int = 0) -> None:
         """Press a button."""
@@ -52,8 +54,8 @@ class Drawn:
 
     def field(self, placeholder: str) -> Any:
         """Return the field of text with this placeholder, empty for that of a setting."""
-        (field,) = (w for w in self._visible() if type(w).__name__ == "Text" and w.placeholder.startswith(placeholder))
-        return field
+        fields = (widget for widget in self._visible() if type(widget).__name__ == "Text")
+        return next(field for field in fields if field.placeholder.startswith(placeholder))
 
     def choice(self, option: str) -> Any:
         """Return the list that offers an option."""
