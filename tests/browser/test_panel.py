@@ -152,7 +152,7 @@ def test_each_button_does_what_its_magic_does(in_lab: lab.Page) -> None:
     says(in_lab, re.compile("key: f"))
     panel_of(in_lab).get_by_text("guards:", exact=False).click()
     says(in_lab, "L['x']")
-    panel_of(in_lab).get_by_text("generated code", exact=False).click()
+    panel_of(in_lab).get_by_text("generated code", exact=False).first.click()
     keyword = panel_of(in_lab).get_by_text("def", exact=True).first
     keyword.wait_for(state="visible")
     assert keyword.evaluate("(each) => getComputedStyle(each).color") == "rgb(156, 86, 225)"

@@ -36,7 +36,7 @@ SANITIZER_KEEPS = {
     "vertical-align": r"top|middle",
     "white-space": r"normal|nowrap|pre|pre-wrap",
     "width": LENGTH,
-    "word-break": r"break-all",
+    "word-break": r"break-all|break-word",
     "word-wrap": r"break-word",
 }
 """The part of JupyterLab's `packages/apputils/src/sanitizer.ts` (4.6) that the HTML uses. It knows neither

@@ -229,7 +229,7 @@ def test_a_panel_of_the_timeline_says_in_its_titles_what_is_in_it(open_panel: An
 def test_the_panel_says_what_compiles_with_phase_and_time_and_that_buttons_wait(open_panel: Any) -> None:
     kernel = Kernel(Now((), Activity("step", "0/1", "inductor", 2.5, 1), "In[5]", 3.04))
     panel, drawn, _ = open_panel(kernel)
-    for text in ("In[5] runs, 3.0 s", "compiling step 0/1", "generating code", "acts at the end of In[5]"):
+    for text in ("In[5] runs, 3.0 s", "compiling step 0/1", "generating code", "acts at its end"):
         assert text in drawn.text
     kernel.state = Now()
     panel.ask()

@@ -47,7 +47,7 @@ _MARKS: Mapping[doc.Mark, str] = {
 _COLUMNS: Mapping[doc.Wrap, str] = {
     doc.Wrap.NEVER: CELL,
     doc.Wrap.NUMBER: NUMBER,
-    doc.Wrap.WORDS: CELL.replace("nowrap", "normal") + ";min-width:80px;word-wrap:break-word",
+    doc.Wrap.WORDS: CELL.replace("nowrap", "normal") + ";min-width:60px;word-break:break-word",
     doc.Wrap.REST: LAST,
 }
 _CODE_BOX = (

@@ -110,7 +110,7 @@ def live_blocks(now: Now) -> list[doc.Block]:
     if not now.running:
         return [line(parts, style=doc.Style.FAINT)]
     mark = doc.Span("\N{BLACK RIGHT-POINTING TRIANGLE}", doc.Style.BOLD)
-    waits = faint(f"· a button that is pressed now acts at the end of {now.running}")
+    waits = faint("· a button that is pressed now acts at its end")
     return [line(mark, parts, waits, mark=doc.Mark.RUNNING)]
 
 
