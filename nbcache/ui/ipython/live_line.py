@@ -116,7 +116,7 @@ class LiveLine:
 
     @contextlib.contextmanager
     def _writing(self, text: str) -> Iterator[None]:
-        """Have the line out of the way while the cell writes `text`."""
+        """Move the line out of the way while the cell writes `text`."""
         lock = self._lock
         held = lock.acquire(timeout=JOIN)
         try:
@@ -157,28 +157,28 @@ class LiveLine:
 
 
 _NO_LINE = Rendered("", "")
-"""What the display has when no line is to be seen: front ends take no room for it."""
+"""The empty line: front ends take no room for it."""
 
 
 class _Screen(Protocol):
-    """Where the line is drawn."""
+    """The place of the line."""
 
     can_update: bool
-    """Whether a line can be drawn at all; `finish` can always be called."""
+    """False if no line can be drawn; `finish` can always be called."""
     is_reserved: bool
-    """Whether the line is to have a place before the cell writes anything, even if nothing compiles yet."""
+    """True if the line takes a place before the cell writes anything, even if nothing compiles yet."""
     patience: float
     """Seconds without activity after which to `rest`."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether a line is to be seen."""
+        """Return whether a line is visible."""
 
     def streams(self) -> list[TextIO]:
         """Return the streams by which the cell writes to where the line is drawn."""
 
     def make_way(self, text: str) -> None:
-        """Have the line stand where it is not in the way of `text`, which the cell is about to write."""
+        """Move the line out of the way of `text`, which the cell is about to write."""
 
     def update(self, line: Rendered) -> None: ...
     def rest(self, line: Rendered) -> None: ...
@@ -213,9 +213,9 @@ class _KernelScreen:
         self._id = f"nbcache-{uuid.uuid4().hex}"
         self._text = ""
         self._placed = False
-        """Whether the display is there, be it empty."""
+        """True once the display is there, even an empty one."""
         self._below = False
-        """Whether the cell has written anything, or cleared it."""
+        """True once the cell has written or cleared anything."""
         self._publishing = threading.RLock()
         # A cell that calls clear_output takes the line away, and an update of what is gone shows nothing. No
         # other comes in its place: whatever is displayed next may be what the front end waits for to clear.
@@ -298,7 +298,7 @@ class _TerminalScreen:
         self._stream = stream
         self._text = ""
         self._at_start = True
-        """Whether the cursor is where a line begins."""
+        """True while the cursor is at the beginning of a line."""
         self._write_directly = partial(type(stream).write, stream)  # IPython keeps what passes `stream.write`
         self.can_update = stream.isatty()
 
