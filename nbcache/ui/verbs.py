@@ -1,7 +1,7 @@
 """The table of all verbs: the source of usage, help, completion, the terminal's parser and docs/commands.md.
 
-A form is a usage line. Capitals mean a value, brackets an optional part, `|` a choice, and an ellipsis one value
-or more. Its text is Markdown, for the docs; help has it without links.
+A form is a usage line. Capitals mean a value, brackets an optional part, `|` a choice, and an ellipsis one
+value or more. Its text is Markdown, for the docs; help has it without links.
 """
 
 from __future__ import annotations

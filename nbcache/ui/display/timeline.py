@@ -103,8 +103,8 @@ def lost_words(timeline: Timeline) -> list[str]:
 def runs_blocks(timeline: Timeline, now: float | None = None) -> list[doc.Block]:
     """Return how many graphs each kernel hit, newest first."""
     at = time.time() if now is None else now
-    columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("compiling and loading", doc.Wrap.NUMBER)]
-    columns.append(doc.Column("", doc.Wrap.REST))
+    columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER)]
+    columns.append(doc.Column(""))
     rows: list[list[doc.Cell]] = [
         [
             "this one" if run.is_now else ago(at - run.time),
