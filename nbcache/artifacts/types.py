@@ -17,7 +17,7 @@ DIFFERS = "differs"
 FAILED = "failed"
 """Type of an artifact that says of something, by key: it could not be compiled on this machine."""
 NO_TRACE = "no_trace"
-"""Type of an artifact that says of a function, by the key of its traces, why it has none."""
+"""Type of an artifact that says why a function has no trace, by its place in a program."""
 RERUN = "rerun"
 """Type of an artifact that lists traces of a function, under their key, each with what had run before."""
 

@@ -72,8 +72,10 @@ class _OneOf:
     """Reads one of a few values."""
 
     values: tuple[str, ...]
+    aliases: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, text: str) -> str:
+        text = dict(self.aliases).get(text, text)
         if text not in self.values:
             raise ValueError(f"{_listed(self.values)} is needed")
         return self.values[self.values.index(text)]  # of an enumeration, its member
@@ -125,12 +127,12 @@ class Settings:
         True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
     )
     trace: str = _setting(
-        "rerun",
-        _OneOf(("off", "rerun", "on", "audit")),
-        "keep traces, so that a restored function is not traced again, where a kernel has run the same cells "
-        "(rerun), or whatever it has run (on, an experiment); trace it all the same, and compare (audit)",
+        "on",
+        _OneOf(("off", "on", "audit"), aliases=(("rerun", "on"),)),
+        "keep traces, so that a restored function is not traced again where a kernel has run the same cells "
+        "(on); trace it all the same, and compare (audit)",
     )
-    audit: int = _setting(20, _count, "with traces, one of this many kernels audits; 0 for none")
+    audit: int = _setting(20, _count, "with traces, one of this many kernels audits one of them; 0 for none")
     report: str = _setting(
         "always",
         _OneOf(("always", "magic", "never")),

@@ -101,8 +101,7 @@ def reason_of(compile: Compile, graph: Graph, compiled: int, renamed: bool) -> s
         pass  # it is not traced on its own
     elif isinstance(compile.trace, TraceAudited):
         found = f"differs: {compile.trace.differs}" if compile.trace.differs else "agrees"
-        because = "this kernel has run other cells; " if compile.trace.ran_other_cells else ""
-        notes.append(f"traced again: {because}its trace was audited, and {found}")
+        notes.append(f"traced again: its trace was audited, and {found}")
     elif isinstance(compile.trace, FrameTraced):
         notes.append(f"traced again: {compile.trace.reason}")
     elif compile.trace:

@@ -183,5 +183,3 @@ class TraceAudited(Event):
     """A frame was traced although a stored trace fits it; `differs` names what differs, or is empty."""
 
     differs: str
-    ran_other_cells: bool = False
-    """Whether it was traced because other cells have run, rather than for an audit."""

@@ -88,32 +88,38 @@ def test_a_fault_while_nbcache_watches_dynamo_costs_no_cell(run_cells: RunCells)
     assert notice in str(reports(failing)[-1]["notices"])
 
 
-def test_with_rerun_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
+def test_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
     run_cells: RunCells, isolated: dict[str, str]
 ) -> None:
-    again = [ON.replace("trace=on", "trace=rerun") if cell == ON else cell for cell in CELLS]
-    cold = run_cells(again)
-    same = run_cells([LOAD, *again[1:2], SET_UP, f"# a comment\n{COMPILE}", "%nbcache status", *CELLS[4:]])
-    edited = run_cells([*again[:3], "unrelated = 3", *again[3:]])
-    edited_again = run_cells([*again[:3], "unrelated = 3", *again[3:]])
+    cold = run_cells(CELLS)
+    same = run_cells(
+        [
+            LOAD,
+            "%nbcache config trace=rerun audit=0",
+            SET_UP,
+            f"# a comment\n{COMPILE}",
+            "%nbcache status",
+            *CELLS[4:],
+        ]
+    )
+    edited = run_cells([*CELLS[:3], "unrelated = 3", *CELLS[3:]])
+    edited_again = run_cells([*CELLS[:3], "unrelated = 3", *CELLS[3:]])
 
     assert printed(cold, 4) == printed(same, 5) == printed(edited, 5) == printed(edited_again, 5)
     assert [graphs(each)[0]["trace"] for each in (cold, same, edited, edited_again)] == [
-        *(None, "adopted", "agrees", "adopted")
+        *(None, "adopted", "outdated", "adopted")
     ]
     assert [graphs(each)[0]["outcome"] for each in (cold, same, edited)] == ["miss", "hit", "hit"]
-    assert graphs(edited)[0]["reason"] == (
-        "traced again: this kernel has run other cells; its trace was audited, and agrees"
-    )
+    assert graphs(edited)[0]["reason"] == "traced again: this kernel has run other cells"
 
 
-def test_with_rerun_a_module_that_was_edited_has_its_functions_traced_again(
+def test_a_module_that_was_edited_has_its_functions_traced_again(
     run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
 ) -> None:
     part = tmp_path / "part.py"
     part.write_text("K = 2.0\ndef scale(x):\n    return x * K\n")
     cells = [
-        *(LOAD, "%nbcache config trace=rerun audit=0", f"import sys; sys.path.insert(0, {str(tmp_path)!r})"),
+        *(LOAD, "%nbcache config trace=on audit=0", f"import sys; sys.path.insert(0, {str(tmp_path)!r})"),
         *("import part, torch", "f = torch.compile(part.scale, mode='lite')"),
         *("with torch.no_grad(): print(f(torch.ones(2)).tolist())", REPORTS),
     ]
@@ -124,21 +130,57 @@ def test_with_rerun_a_module_that_was_edited_has_its_functions_traced_again(
         told.append((printed(ran, 5), graphs(ran)[0]["trace"]))
 
     twos = "[2.0, 2.0]\n"
-    assert told == [(twos, None), (twos, "adopted"), (twos, "agrees"), ("[3.0, 3.0]\n", "outdated")]
+    assert told == [(twos, None), (twos, "adopted"), (twos, "outdated"), ("[3.0, 3.0]\n", "outdated")]
 
 
-def test_with_rerun_a_cell_that_runs_a_file_has_no_trace_used_and_the_report_says_so(
+def test_a_cell_that_runs_a_file_has_no_trace_used_and_the_report_says_so(
     run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "part.py"
     file.write_text("part = 1\n")
-    rerun = ON.replace("trace=on", "trace=rerun")
-    run_cells([LOAD, rerun, *CELLS[2:]])
+    run_cells(CELLS)
 
-    (found, *_) = graphs(run_cells([LOAD, rerun, SET_UP, f"%run {file}", *CELLS[3:]]))
+    (found, *_) = graphs(run_cells([LOAD, ON, SET_UP, f"%run {file}", *CELLS[3:]]))
 
     assert (found["outcome"], found["trace"]) == ("hit", "outdated")
     assert found["reason"].startswith("traced again: a cell runs files")
+
+
+FEWER_GUARDS = """\
+import dataclasses
+import nbcache.torch_bridge.traces.reading as reading
+original = reading.from_bytes
+def with_fewer_guards(content):
+    trace = original(content)
+    return dataclasses.replace(trace, guards=trace.guards[:-1])
+reading.from_bytes = with_fewer_guards
+"""
+
+
+def test_a_trace_that_an_audit_finds_wrong_is_removed_from_the_stores_and_from_snapshots(
+    run_cells: RunCells, tmp_path: Path
+) -> None:
+    taken, connect = tmp_path / "taken.nbcache", f"%nbcache connect file://{tmp_path / 'shared'}"
+    cells = [SET_UP, FEWER_GUARDS, COMPILE, TRAIN, REPORTS]
+    run_cells([LOAD, ON, connect, *cells, f"%nbcache snapshot {taken}"])
+
+    audited = run_cells([LOAD, ON.replace("audit=0", "audit=1"), connect, *cells])
+
+    assert graphs(audited)[0]["reason"] == "traced again: its trace was audited, and differs: its guards"
+    assert "is not what torch traces now: its guards differ" in str(reports(audited)[-1]["notices"])
+    for command in (connect, f"%nbcache restore {taken}"):
+        assert graphs(run_cells([LOAD, OFF, command, "%nbcache config trace=on", *cells]))[0]["trace"] is None
+
+
+def test_a_kernel_that_audits_traces_one_function_again_and_adopts_the_others(
+    run_cells: RunCells,
+) -> None:
+    other = "g = torch.compile(lambda x: x * 2, mode='lite')\nwith torch.no_grad(): g(torch.ones(3))"
+    cells = [LOAD, ON, SET_UP, COMPILE, TRAIN, other, REPORTS]
+    run_cells(cells)
+    cells[1] = ON.replace("audit=0", "audit=1")
+    traces = [graph["trace"] for graph in graphs(run_cells(cells))]
+    assert traces == ["agrees", None, "adopted"]
 
 
 def test_a_trace_travels_in_a_snapshot(run_cells: RunCells, isolated: dict[str, str], tmp_path: Path) -> None:
@@ -184,20 +226,9 @@ def test_the_command_audits_the_traces_of_a_notebook(isolated: dict[str, str], t
 
     status, found = audited()
     assert (status, found["agree"], found["differ"]) == (1, 0, 0)
+    command = ["-m", "nbcache", "run", "model.ipynb", "--json"]
+    ran = json.loads(run_interpreter(command, isolated, tmp_path, having="IPython").stdout)
+    assert [graph["trace"] for graph in ran["graphs"]] == ["adopted", None]
     status, found = audited()
     assert (status, found["agree"], found["differ"]) == (0, 1, 0)
     assert found["graphs"][0]["trace"] == "agrees"
-
-
-@pytest.mark.usefixtures("saved")
-def test_the_command_audits_what_is_for_reruns_too(isolated: dict[str, str], tmp_path: Path) -> None:
-    def run(*command: str, **settings: str) -> dict[str, Any]:
-        given = ["-m", "nbcache", *command, "model.ipynb", "--json"]
-        done = run_interpreter(given, {**isolated, **settings}, tmp_path, having="IPython")
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
-    run("run", NBCACHE_TRACE="rerun")
-    assert [each["trace"] for each in run("run", NBCACHE_TRACE="rerun")["graphs"]] == ["adopted", None]
-    found = run("verify", "--traces")
-    assert (found["agree"], found["differ"]) == (1, 0)

@@ -531,7 +531,7 @@ def test_prewarming_says_how_far_it_is_and_that_a_notice_explains_what_failed(ke
 
 
 def test_traces_that_there_are_none_of_say_why(kernel: Kernel) -> None:
-    assert kernel.row("traces").found == "rerun"
+    assert kernel.row("traces").found == "on"
     kernel.has_no_traces = "not tested with torch 2.15.0"
     assert kernel.row("traces").found == (
         "off: not tested with torch 2.15.0; functions are traced in each kernel"
@@ -603,7 +603,7 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
     assert f"/{digest} (nbcache, for this environment)" in before["torch's folder"]["found"]
     assert "torch uses" in before["CPU"]["found"]
     untested = f"off: not tested with torch {torch.__version__}; functions are traced in each kernel"
-    assert before["traces"]["found"] == ("rerun" if HAS_TRACES else untested)
+    assert before["traces"]["found"] == ("on" if HAS_TRACES else untested)
     assert after["torch's folder"]["state"] == "problem"
     assert "/elsewhere: nbcache only watches there" in after["torch's folder"]["found"]
 

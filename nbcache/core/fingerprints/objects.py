@@ -123,7 +123,6 @@ class Objects:
         annotations: bool = False,
         counters: Mapping[type, frozenset[str]] = {},
         most: int = _MOST_OBJECTS,
-        deeply: bool = False,
         are_deep: Callable[[type], bool] = lambda kind: False,
         scope_name: Callable[[dict[str, Any]], str] = lambda scope: "",
     ) -> None:
@@ -131,13 +130,13 @@ class Objects:
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
         `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
-        `deeply` has instances count whole that instances hold; `are_deep` tells types of which that is so.
+        `are_deep` returns whether instances of a type count with all that they hold.
         `scope_name` returns the name by which a function's globals are found; empty where they are not.
         """
         self._scope_name = scope_name
         self._are_deep = are_deep
         self._most = most
-        self._deeply = deeply
+        self._deeply = False
         self._annotations = annotations
         self._counters = counters
         self._rules = tuple(rules)

@@ -14,13 +14,12 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.checking import Checked
 from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
-from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.own_code import placed
+from nbcache.torch_bridge.traces.generated import placed
 from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
 from nbcache.torch_bridge.traces.sizes import note_sizes
-from nbcache.torch_bridge.traces.values import Untold, constant_from
+from nbcache.torch_bridge.traces.values import Frame, Untold, constant_from
 
-__all__ = ["Adopted", "adopted"]
+__all__ = ["Adopted", "adopted", "loaded"]
 
 
 class Adopted:
@@ -244,3 +243,47 @@ class _Tracer:
 
     def _cleanup_output_graph(self) -> None:
         """Do nothing: there is no graph to clean up."""
+
+
+def loaded(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return what runs the graph of a key of AOTAutograd's, compiled with these options of inductor's."""
+    import torch._dynamo as dynamo
+    import torch._functorch._aot_autograd.autograd_cache as cache
+    import torch._inductor.config as inductor_config
+    from torch._dynamo.utils import CompileEventLogger, dynamo_timed
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+    from torch._inductor.utils import BoxedBool
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    info: dict[str, Any] = {}
+    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    with (
+        dynamo_timed("backend_compile", log_pt2_compile_event=True),
+        tracing(context),
+        inductor_config.patch(dict(options)),
+    ):
+        found = cache.AOTAutogradCache._lookup(key, True, False, list(inputs), info, None)
+        if found is None:
+            raise Untold("the graph is not stored any more, or does not fit these inputs")
+        entry = found[0]
+        if entry.guards_expr:
+            raise Untold("the graph has guards of its own")
+        settings = {
+            "cudagraphs": BoxedBool(inductor_config.triton.cudagraphs),
+            "boxed_forward_device_index": BoxedDeviceIndex(None),
+        }
+        run = entry.wrap_post_compile(list(inputs), entry.sanitized_aot_config, settings)
+        told = {
+            "key": key,
+            "forward_time_saved_ms": entry.forward_time_taken_ns // 1e6,
+            "backward_time_saved_ms": entry.backward_time_taken_ns // 1e6,
+        }
+        CompileEventLogger.instant("autograd_cache_hit", metadata=told)
+
+    def forward(*args: Any) -> Any:
+        return run(list(args))
+
+    run_only: Callable[..., Any] = dynamo.disable(forward, reason="do not trace Dynamo-compiled graph")
+    return run_only

@@ -9,7 +9,7 @@ from typing import Any
 from nbcache.artifacts.traces import REST, Trace
 from nbcache.core.key import sha256
 
-__all__ = ["difference"]
+__all__ = ["difference", "is_alike"]
 
 _PLACES = frozenset({"co_filename", "co_firstlineno", "co_linetable"})
 """Fields of code that say where it stands."""
@@ -25,6 +25,12 @@ def difference(stored: Trace, now: Trace) -> str:
         if one != other:
             return what
     return ""
+
+
+def is_alike(stored: Trace, now: Trace) -> bool:
+    """Return whether two traces of a function do the same on the same facts."""
+    facts = [(trace.facts, trace.names, trace.asked, trace.attributes) for trace in (stored, now)]
+    return facts[0] == facts[1] and not difference(stored, now)
 
 
 def _told(trace: Trace) -> Iterator[tuple[str, Any]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import BuiltinMethodType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
-from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code_digest import lines_digest
 from nbcache.torch_bridge.traces.facts import (
     Values,
@@ -23,17 +22,16 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
     scope_of,
 )
-from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.modules import module_named
 from nbcache.torch_bridge.traces.reading import ReadTrace
 from nbcache.torch_bridge.traces.sizes import vary
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
-    DEEPLY,
     IDENTITY,
     LINES,
     REGISTRATIONS,
+    Frame,
     Untold,
+    module_named,
     objects_for,
     registrations,
 )
@@ -92,7 +90,6 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
                 break
     if changed:
         raise max(changed, key=_Changed.tells).untold()
-    _check_deeply(torch, {place: facts.pop(place) for place in [*facts] if place.startswith(DEEPLY)}, values)
     for place, digest in facts.items():
         if place.startswith("$"):
             if (now := objects.digest(os.environ.get(place[1:]))) != digest:
@@ -115,18 +112,6 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
     if vary(torch, {source.name: value for source, value in zip(sources, values, strict=True)}, frame):
         raise Untold("its sizes or numbers have varied, and torch makes them dynamic")
     return Checked(read, values)
-
-
-def _check_deeply(torch: ModuleType, facts: Mapping[str, str], values: Sequence[Any]) -> None:
-    """Raise Untold of a value of which something has changed, however deep within."""
-    objects = objects_for(torch, annotations=False, deeply=True) if facts else None
-    for place, digest in facts.items():
-        index = place.removeprefix(DEEPLY)
-        if not index.isdecimal() or int(index) >= len(values):
-            raise corrupt("a fact of a trace is of nothing")
-        value = values[int(index)]
-        if objects is not None and objects.digest(value) != digest:
-            raise Untold(f"something within a {type(value).__qualname__} has changed")
 
 
 def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.core.fingerprints.running import Running
 from nbcache.torch_bridge.traces.gate import is_users
-from nbcache.torch_bridge.traces.modules import module_named
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.values import Untold, module_named
 
 __all__ = [
     "ABSENT",

@@ -12,7 +12,7 @@ from functools import partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.artifacts.traces import Trace, to_bytes
+from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
 from nbcache.artifacts.types import DIFFERS, NO_TRACE
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
@@ -23,27 +23,24 @@ from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdop
 from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import (
+    break_text,
     is_restoring_only,
     last_break,
     stamp,
     with_cells,
+    words_of_break,
 )
 from nbcache.torch_bridge.recording import count_and_record
-from nbcache.torch_bridge.traces.adopting import Adopted, adopted
-from nbcache.torch_bridge.traces.audit import difference
-from nbcache.torch_bridge.traces.breaks import break_of, told_of_break
+from nbcache.torch_bridge.traces.adopting import Adopted, adopted, loaded
+from nbcache.torch_bridge.traces.audit import difference, is_alike
 from nbcache.torch_bridge.traces.checking import checked
-from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.later import Candidate, Later
-from nbcache.torch_bridge.traces.loading import loaded
-from nbcache.torch_bridge.traces.packages import holds, verdict_of
-from nbcache.torch_bridge.traces.ran import Ran
+from nbcache.torch_bridge.traces.executed import Executed
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.reruns import Reruns
-from nbcache.torch_bridge.traces.sizes import arguments, vary
-from nbcache.torch_bridge.traces.state import TESTED, is_dynamic, key_of, options_of
-from nbcache.torch_bridge.traces.values import DynamicSizes, Untold
+from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
+from nbcache.torch_bridge.traces.trial import Trials
+from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching
 
 if TYPE_CHECKING:
@@ -56,11 +53,11 @@ __all__ = ["Traces"]
 _TYPE = "trace"
 _SPAN = "nbcache.trace"
 _MOST_CANDIDATES = 16
-"""Of the traces under a key, how many are tried, the newest first."""
+"""How many traces under a key are tried, the newest first."""
 _KERNELS_PER_TRY = 20
-"""One kernel of so many tries to record what could not be recorded before: that takes time."""
-_NOT_TOLD = "a cell runs files, or files of your modules have changed since nbcache was loaded"
-"""Why no trace may be used where they are for reruns alone."""
+"""One in this many kernels records functions again that had no trace: recording takes time."""
+_UNKNOWN_PROGRAM = "a cell runs files, or files of your modules have changed since nbcache was loaded"
+_OTHER_PROGRAM = "this kernel has run other cells"
 _COMPILE_TAKES = (
     "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
     "cache_entries"
@@ -77,35 +74,31 @@ class _Call:
         self.key = ""
         """The key of the frame."""
         self.place = ""
-        """What stands for it after all that has run, where traces are for reruns alone."""
+        """Identifies the frame by its key and everything that has run before it."""
         self.adopted: Adopted | None = None
         self.seen: Seen | None = None
-        """What Dynamo makes values of, while it traces and that is recorded."""
-        self.is_dynamic = False
-        """Whether the user asked for dynamic sizes, by `dynamic=True`: the key says so."""
+        """Dynamo's values, while it traces and nbcache records."""
         self.graphs: dict[str, str] = {}
-        """AOTAutograd's keys of the graphs, by the names under which their code is installed."""
+        """AOTAutograd's keys of the graphs, by the names under which Dynamo installs their code."""
         self.graph = ""
         """The name of the graph that is being compiled."""
         self.inputs: list[Any] = []
         """The sources of its inputs."""
         self.backend_seconds = 0.0
-        """What was spent on compiling graphs, while it was traced."""
+        """Time that torch spent on compiling graphs while it traced."""
         self.broke: Any = None
         """The graph break that it ends in, as torch notes it."""
-        self.compared: Candidate | None = None
-        """A trace that fits, to be compared with what is traced."""
-        self.stored: Artifact | None = None
-        """What it was read from, where it is used from now on if it agrees."""
+        self.audited: tuple[str, Trace] | None = None
+        """A stored trace that fits, with its artifact's digest, if this kernel audits it."""
 
 
 class Traces:
-    """The traces of a kernel. Where anything goes wrong once, it neither records nor adopts any more."""
+    """The traces of a kernel. After one fault, the kernel neither records nor adopts."""
 
     def __init__(
         self, torch: ModuleType, session: Session, serving: Callable[[], bool], dependencies: Dependencies
     ) -> None:
-        """`serving` tells whether stored graphs may be used now."""
+        """`serving` returns whether stored graphs may be used now."""
         self._torch = torch
         self._session = session
         self._serving = serving
@@ -114,10 +107,13 @@ class Traces:
         self._tested = torch_release() in TESTED
         self._off = False
         self._reruns = Reruns(session)
-        self._drawn = random.SystemRandom().random()  # not from the user's stream
-        """By this number, from 0 to 1, the kernel tries again to record what had no trace."""
+        draw = random.SystemRandom().random  # not from the user's stream
+        self._drawn_to_record = draw()
+        """A number from 0 to 1: the kernel records functions again that had no trace if it is small."""
+        self._drawn = draw()
+        """A number from 0 to 1: the kernel audits one trace if it is small."""
         self._read_ahead = ReadAhead(session)
-        self._later = Later(torch, session, self._is_on, self._key, self._fail, self._differs)
+        self._trials = Trials(self._is_on, self._fail)
 
     def off_because(self) -> str:
         """Return why this kernel has no traces whatever its setting is, a clause; nothing where it has."""
@@ -162,19 +158,15 @@ class Traces:
             code, scope, values, _, closure, backend, one_graph, _ = args
             frame = Frame(code, scope, values, closure)
             trace = partial(original, *args, **kwargs)
-            if (again := self._later.audit_now()) is not None:
-                call.key, call.compared, call.graphs = again.candidate.key, again.candidate, again.graphs
-                return self._trace(call, frame, trace)
             call.key = self._key(frame, backend, one_graph)
-            call.is_dynamic = is_dynamic(self._torch, backend)
-            if not (call.key and self._knows_what_ran(call)):
+            if not (call.key and self._find_place(call)):
                 return trace()
-            if (found := self._adopt(call, frame, backend, one_graph)) is not None:
-                return found
-            if self._later.trial is None and (is_restoring_only() or self._has_none(call, frame)):
+            if (output := self._adopt(call, frame, backend)) is not None:
+                return output
+            if self._trials.now is None and (is_restoring_only() or self._has_none(call)):
                 return trace()
-            if call.compared is None and not Ran.is_possible():
-                self._refused(code, Untold("somebody profiles"))
+            if call.audited is None and not Executed.is_possible():
+                self._refused(code, Untold("a profiler runs"))
                 return trace()
             return self._trace(call, frame, trace)
 
@@ -220,8 +212,8 @@ class Traces:
         patches.hook(cache, "autograd_cache_key", autograd_cache_key)
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
-        """Yield what is done while no cell runs; `run_sample` is as `Later.steps` takes it."""
-        yield from self._later.steps(run_sample)
+        """Yield the work for idle times; `run_sample` is as `Trials.steps` takes it."""
+        yield from self._trials.steps(run_sample)
         if self._is_on():
             yield from self._read_ahead.steps()
 
@@ -245,9 +237,9 @@ class Traces:
             self._fail("finding the key of a trace", error)
         return ""
 
-    def _knows_what_ran(self, call: _Call) -> bool:
-        """Tell whether it is known what has run before a frame, where traces are for reruns alone."""
-        if self._session.settings.trace != "rerun" or self._later.trial is not None:
+    def _find_place(self, call: _Call) -> bool:
+        """Return whether nbcache knows all that has run before a frame."""
+        if self._trials.now is not None:
             return True
         try:
             call.place = self._reruns.place(call.key)
@@ -255,37 +247,42 @@ class Traces:
             self._fail("telling what this kernel has run", error)
             return False
         if not call.place and self._session.find(_TYPE, call.key):
-            self._session.emit(FrameTraced(**stamp(), reason=_NOT_TOLD))
+            self._session.emit(FrameTraced(**stamp(), reason=_UNKNOWN_PROGRAM))
         return bool(call.place)
 
     def _stored(self, call: _Call) -> Iterator[tuple[Artifact, bool]]:
-        """Yield the traces that are tried, and of each whether it may be adopted: else it is compared."""
-        if (trial := self._later.trial) is not None:
+        """Yield the traces to try, each with whether torch made it after the same program.
+
+        One of another program is the last: its facts say what has changed.
+        """
+        if (trial := self._trials.now) is not None:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
             return
-        stored, may_be = self._session.find(_TYPE, call.key), self._session.settings.trace != "audit"
-        here = self._reruns.traces(call.key, call.place) if call.place else {each.digest for each in stored}
-        nearest = sorted(stored, key=lambda each: each.digest not in here)  # then newest, as before
-        yield from ((each, may_be and each.digest in here) for each in nearest[:_MOST_CANDIDATES])
+        stored, here = self._session.find(_TYPE, call.key), self._reruns.traces(call.key, call.place)
+        fitting = [artifact for artifact in stored if artifact.digest in here]
+        others = [artifact for artifact in stored if artifact.digest not in here]
+        yield from ((artifact, True) for artifact in fitting[:_MOST_CANDIDATES])
+        yield from ((artifact, False) for artifact in others[:1])
 
-    def _has_none(self, call: _Call, frame: Frame) -> bool:
-        """Return whether a function is known to have no trace, or none for the sizes of this call."""
-        tries_again = self._drawn < 1 / _KERNELS_PER_TRY
-        verdicts = () if tries_again else self._session.find(NO_TRACE, call.key)
-        try:
-            return any(holds(each.content) for each in verdicts) or vary(self._torch, arguments(frame), frame)
-        except Exception as error:
-            self._fail("comparing sizes with earlier calls", error)
-            return True
+    def _has_none(self, call: _Call) -> bool:
+        """Return whether a function had no trace after the same program."""
+        tries_again = self._drawn_to_record < 1 / _KERNELS_PER_TRY
+        return not tries_again and bool(self._session.find(NO_TRACE, call.place))
 
-    def _adopt(self, call: _Call, frame: Frame, backend: Any, one_graph: bool) -> Any:
-        """Return what stands in for Dynamo's output; None where no trace fits, or it is to be compared."""
+    def _audits(self) -> bool:
+        """Return whether to compare the next trace that fits, rather than adopt it."""
+        settings, drawn = self._session.settings, self._drawn
+        self._drawn = 1.0  # one is enough, but for `trace=audit`
+        return settings.trace == "audit" or (settings.audit > 0 and drawn < 1 / settings.audit)
+
+    def _adopt(self, call: _Call, frame: Frame, backend: Any) -> Any:
+        """Return a stand-in for Dynamo's output; None if no trace fits, or one that fits is audited."""
         self._session.emit(SpanStarted(**stamp(), name=_SPAN))
         load = partial(loaded, options_of(self._torch, backend))
         key = call.key
         reasons: list[BaseException] = []
         try:
-            for number, (artifact, may_be_adopted) in enumerate(self._stored(call)):
+            for number, (artifact, is_rerun) in enumerate(self._stored(call)):
                 digest = artifact.digest
                 if self._session.find(DIFFERS, digest):
                     continue  # an audit has found it to be wrong
@@ -293,10 +290,11 @@ class Traces:
                     read = self._read_ahead.pop(digest, artifact.content)
                     if (trace := read.trace).key != key:
                         raise corrupt(f"a trace of {trace.function}() lies under the key of another function")
-                    candidate = Candidate(key, digest, trace)
                     fitting = checked(self._torch, read, frame, thorough=number == 0)
-                    if not may_be_adopted:
-                        call.compared, call.stored = candidate, artifact
+                    if not is_rerun:
+                        raise Untold(_OTHER_PROGRAM)
+                    if (trial := self._trials.now) is None and self._audits():
+                        call.audited = digest, trace
                         return None
                     call.adopted = adopted(self._torch, fitting, frame, call.hooks, call.cache_entries, load)
                 except (Untold, Unknown, RecursionError) as why:
@@ -305,13 +303,12 @@ class Traces:
                 except FormatError as error:
                     self._session.rejected(_TYPE, key, error)
                     continue
-                if (trial := self._later.trial) is not None:
+                if trial is not None:
                     trial.check(self._torch, call.adopted, frame)
                     return call.adopted.output
-                self._later.keep(candidate, frame, backend, one_graph=one_graph)
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
-                self._note_rerun(call, digest)
+                self._reruns.note(key, call.place, digest)
                 facts = len(trace.facts) + len(trace.names)
                 self._session.emit(
                     TraceAdopted(
@@ -319,7 +316,7 @@ class Traces:
                         guards=len(trace.guards),
                         facts=facts,
                         once_seconds=trace.seconds,
-                        graph_break_reason=break_of(self._session, trace, frame.code),
+                        graph_break_reason=_break_of(self._session, trace, frame.code),
                     )
                 )
                 return call.adopted.output
@@ -338,15 +335,15 @@ class Traces:
         return None
 
     def _trace(self, call: _Call, frame: Frame, trace: Callable[[], Any]) -> Any:
-        """Have Dynamo trace, and record it or compare it once it has built its guards."""
+        """Let Dynamo trace, and record or audit the trace once torch has built its guards."""
         __tracebackhide__ = True
         call.seen = seen = Seen()
         here = threading.get_ident()
         utils = sys.modules["torch._dynamo.utils"]
         breaks = len(utils.graph_break_reasons)
         began = time.perf_counter()
-        ran = Ran(notes=call.compared is None)  # that takes long, and was looked at when it was recorded
-        with watching(seen, lambda: threading.get_ident() == here, ran):
+        executed = Executed(notes=call.audited is None)  # this is slow, and an audit needs none
+        with watching(seen, lambda: threading.get_ident() == here, executed):
             output = trace()
         seconds = time.perf_counter() - began - call.backend_seconds
         call.seen = None
@@ -366,64 +363,58 @@ class Traces:
         return output
 
     def _record(self, call: _Call, frame: Frame, output: Any, seen: Seen, seconds: float) -> None:
-        """Store the trace of a frame, or that it has none. Nothing may be raised: torch calls this."""
+        """Store the trace of a frame, or that it has none. This raises nothing: torch calls it."""
         try:
             try:
                 self._store(call, frame, output, seen, seconds)
             except (Untold, Unknown, FormatError, RecursionError) as why:
                 self._refused(frame.code, why)
-                depends_on_call = isinstance(why, DynamicSizes) and not call.is_dynamic
-                if call.compared is None and self._later.trial is None and not depends_on_call:
-                    self._session.cache.record(NO_TRACE, call.key, verdict_of(why), made=True)
+                if call.audited is None and self._trials.now is None:
+                    self._session.cache.record(NO_TRACE, call.place, str(why).encode(), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
 
     def _store(self, call: _Call, frame: Frame, output: Any, seen: Seen, seconds: float) -> None:
-        """Store the trace of a frame, or compare it with the one that is stored; Untold where it has none."""
+        """Store the trace of a frame, or compare it with a stored one; Untold if it has none."""
         if not all(call.graphs.values()):
             raise Untold("its graph depends on more than torch's keys hold")
         trace = recorded(self._torch, call.key, frame, output, seen, call.graphs, call.inputs)
-        if call.compared is not None:
-            self._compare(call, call.compared, trace)
+        if call.audited is not None:
+            self._compare(call, *call.audited, trace)
             return
-        trace = replace(trace, seconds=round(seconds, 3), **told_of_break(call.broke, frame.code))
+        trace = replace(trace, seconds=round(seconds, 3), **_fields_of_break(call.broke, frame.code))
         artifact = Artifact(_TYPE, call.key, to_bytes(trace))
-        if (trial := self._later.trial) is not None:
+        if (trial := self._trials.now) is not None:
             trial.artifact = artifact
             return
-        count_and_record(self._session, artifact, made=True)
-        self._note_rerun(call, artifact.digest)
+        known = self._session.find(_TYPE, call.key)[:1]  # as a rule, an edit elsewhere changes no trace
+        is_new = not (known and is_alike(from_bytes(known[0].content), trace))
+        artifact = artifact if is_new else known[0]
+        count_and_record(self._session, artifact, made=is_new)
+        self._reruns.note(call.key, call.place, artifact.digest)
 
-    def _note_rerun(self, call: _Call, digest: str) -> None:
-        if call.place:
-            self._reruns.note(call.key, call.place, digest)
-
-    def _compare(self, call: _Call, stored: Candidate, traced: Trace) -> None:
-        """Say how a stored trace that fits compares with what torch traces; where it differs, give all up."""
-        differs = difference(stored.trace, traced)
-        self._session.emit(TraceAudited(**stamp(), differs=differs, ran_other_cells=bool(call.place)))
-        name = f"{stored.trace.function}()"
+    def _compare(self, call: _Call, digest: str, stored: Trace, traced: Trace) -> None:
+        """Report whether a stored trace equals torch's; if not, give all traces up."""
+        differs = difference(stored, traced)
+        self._session.emit(TraceAudited(**stamp(), differs=differs))
+        name = f"{stored.function}()"
         if not differs:
-            self._note_rerun(call, stored.digest)
-            if call.place and call.stored is not None:  # so that snapshots hold it
-                count_and_record(self._session, call.stored, made=False)
+            self._reruns.note(call.key, call.place, digest)
             logger.info("%s was traced to audit its trace, which agrees", name)
             return
-        logger.info(
-            "the trace of %s differs: %s; stored: %s; traced: %s", name, differs, stored.trace, traced
-        )
-        self._differs(stored, differs)
+        logger.info("the trace of %s differs: %s; stored: %s; traced: %s", name, differs, stored, traced)
+        self._differs(stored, digest, differs)
 
-    def _differs(self, stored: Candidate, what: str) -> None:
-        """Remove a trace that is wrong from where it came, have it used here no more, and say so."""
+    def _differs(self, stored: Trace, digest: str, parts: str) -> None:
+        """Remove a wrong trace from the stores, use no trace in this kernel, and notify the user."""
         self._off = True
-        session, key, digest = self._session, stored.key, stored.digest
-        session.cache.give_up(_TYPE, key, f"{what} differ")
+        session, key = self._session, stored.key
+        session.cache.give_up(_TYPE, key, f"{parts} differ")
         session.cache.record(DIFFERS, digest, b"1", made=True)  # a snapshot may hold it
         if session.shared_client is not None and session.environment is not None:
             session.shared_client.withdraw(session.environment, _TYPE, key, digest)
         session.notice(
-            f"the stored trace of {stored.trace.function}() is not what torch traces now: {what} differ. It "
+            f"the stored trace of {stored.function}() is not what torch traces now: {parts} differ. It "
             "was removed from the stores, what a snapshot holds of it is not used any more, and no trace is "
             "used in this kernel. Keep `trace=off`, and please report it"
         )
@@ -434,7 +425,7 @@ class Traces:
         logger.info("%s() has no trace: %s", code.co_qualname, why)
 
     def _fail(self, what: str, error: Exception) -> None:
-        """Neither record nor adopt any more: a fault of ours costs the time of tracing, no more."""
+        """Stop recording and adopting: our own fault costs only the time of tracing."""
         self._off = True
         logger.info("%s failed", what, exc_info=error)
         self._session.notice(
@@ -442,8 +433,28 @@ class Traces:
         )
 
     def _give_up(self, call: _Call, error: Exception) -> None:
-        """Take an adopted trace back with which torch could not go on."""
+        """Undo the adoption of a trace that torch could not go on with."""
         adopted, call.adopted = call.adopted, None
         if adopted is not None:
             adopted.take_back()
         self._fail("going on with a trace", error)
+
+
+def _break_of(session: Session, trace: Trace, code: CodeType) -> str | None:
+    """Return why an adopted function ends in a graph break, and where."""
+    if not trace.break_reason or not trace.break_line:
+        return trace.break_reason or None
+    line = code.co_firstlineno + trace.break_line - 1
+    return break_text(session, trace.break_reason, code.co_filename, line)
+
+
+def _fields_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
+    """Return what a trace holds of the graph break that this code ends in."""
+    if reason is None:
+        return {}
+    told: dict[str, Any] = {"break_reason": words_of_break(reason.reason)}
+    stack = getattr(reason, "user_stack", None)
+    own = {line for *_, line in code.co_lines()}
+    if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own:
+        told["break_line"] = max(0, stack[-1].lineno - code.co_firstlineno + 1)
+    return told

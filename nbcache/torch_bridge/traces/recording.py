@@ -23,7 +23,7 @@ from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.torch_bridge.traces import gate
-from nbcache.torch_bridge.traces.environ import variables
+from nbcache.torch_bridge.traces.executed import check_executed
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
     RUNS,
@@ -36,24 +36,22 @@ from nbcache.torch_bridge.traces.facts import (
     place_of,
     same_objects,
 )
-from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.installed import installed_by, set_by_attempts
-from nbcache.torch_bridge.traces.modules import name_of, scope_name
-from nbcache.torch_bridge.traces.own_code import code_row, within
-from nbcache.torch_bridge.traces.packages import read_deeply, run_of_packages
+from nbcache.torch_bridge.traces.generated import code_row, installed_by, set_by_attempts, within
 from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     COUNTERS,
-    DEEPLY,
     IDENTITY,
     LINES,
     REGISTRATIONS,
     TENSOR_MARKS,
-    DynamicSizes,
+    Frame,
     Untold,
+    is_config,
+    name_of,
     objects_for,
     registrations,
+    scope_name,
     value_types,
 )
 from nbcache.torch_bridge.traces.watch import Seen
@@ -72,12 +70,6 @@ _UNTOLD = frozenset(
 """Attributes that tell what no fact does."""
 _HEAP = 1 << 9
 """Of `__flags__`: a class that was made while the process ran; others are what their names say."""
-_SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
-"""Types whose values are the very same wherever they are equal."""
-_OF_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
-"""Types whose values may be, or not."""
-_CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
-"""What Python encodes by itself."""
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
@@ -103,21 +95,8 @@ def recorded(
 
     graph = output.tracer_output.output_graph
     _refuse_what_varies(graph, graphs)
-    for code in seen.ran:
-        raise Untold(f"Python runs {code.co_qualname}() while it is traced", code=code)
-    for name in seen.printed:
-        raise Untold(f"it makes a text of a {name}, with all that it holds")
-    if seen.made_members:
-        raise Untold("tracing it has made members of a flag")
-    if imported := seen.imported & {
-        str(step.value)
-        for code, _ in seen.codes.values()
-        for each in within(code)
-        for step in steps_of(each)
-        if step.operation == "IMPORT_NAME"
-    }:
-        raise Untold(f"tracing it has imported {', '.join(sorted(imported))}")
-    annotations = _check_code(seen)
+    for doubt in sorted(seen.doubts):
+        raise Untold(doubt)
     sources = Sources()
     guards = [guard_row(each, sources) for each in graph.guards]
     for source in seen.sources():
@@ -140,29 +119,37 @@ def recorded(
     needed = {*order, *given, *(row[0] for row in guards), *(row[0] for row in shapes)}
     if any(values[index] is RUNS for index in needed):
         raise Untold("torch guards what code of yours returns")
+    held = [*seen.held()]
+    everything = [*values, *(value for value, _ in held)]
+    for code, scope in check_executed(seen.executed, everything):
+        seen.note_code(code, scope)
+    if imported := seen.imported & {
+        str(step.value)
+        for code, _ in seen.codes.values()
+        for each in within(code)
+        for step in steps_of(each)
+        if step.operation == "IMPORT_NAME"
+    }:
+        raise Untold(f"tracing it has imported {', '.join(sorted(imported))}")
+    annotations = _check_code(seen)
     objects, unguarded = objects_for(torch, annotations=annotations), seen.unguarded()
     inlined = {id(code) for code, _ in seen.codes.values()}
     inlined |= {id(each) for each in _harmless(seen, sources, values)}
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
-    held = [*seen.held()]
-    everything = [*values, *(value for value, _ in held)]
-    _refuse_comparing(seen, values)
+    if any(value is operator.is_ or value is operator.is_not for value in values):
+        raise Untold("it asks whether two objects are one")
     _refuse_bases(sources, values)
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
-        facts.append([index, fact_of(objects, value, frame.scope, whole=index < told)])
+        is_whole = index < told or is_config(type(value))
+        facts.append([index, fact_of(objects, value, frame.scope, whole=is_whole)])
         if index < told and value is not builtins_of(frame.scope):
             gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    of_packages, deep = run_of_packages(seen, everything), objects_for(torch, annotations=False, deeply=True)
-    for index in read_deeply(of_packages, values, held):
-        facts.append([f"{DEEPLY}{index}", deep.digest(values[index])])
-        if not deep.covers(values[index]):
-            raise Untold(f"Python reads a {type(values[index]).__qualname__}, which no fact tells")
     asked = _asked(seen, [*objects.classes(), *everything])
     places = _places(torch, objects, held, values, inlined)
-    for module, name in chain(of_packages, places, _of_unreached(seen, asked)):
+    for module, name in chain(places, _of_unreached(seen, asked)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
     for name in sorted(_variables(seen)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
@@ -207,7 +194,7 @@ def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
         raise Untold("its graph was not compiled by way of AOTAutograd's cache")
     # numbers that its key tells nothing of are those that nothing was asked of: see `dependencies.shapes`
     if shapes.guards or shapes.deferred_runtime_asserts or (shapes.var_to_range and not graphs):
-        raise DynamicSizes("some of its sizes are dynamic")
+        raise Untold("some of its sizes are dynamic")
     if graph.torch_function_mode_stack or graph.functorch_layers or graph.dual_level != -1:
         raise Untold("it runs within a mode of torch's, or a transform")
     if getattr(graph, "random_calls", None) or getattr(graph, "backward_state", None):
@@ -222,8 +209,6 @@ def _check_code(seen: Seen) -> bool:
     """Raise Untold of code that reads what no fact tells; tell whether `inspect` reads annotations."""
     found = False
     texts = {*seen.texts()}
-    if not seen.codecs <= _CODECS:
-        raise Untold("it encodes or decodes a text by what anybody may have registered")
     if any(map(_FORMATS.search, texts)):
         raise Untold("it formats attributes of what it is given, by a text")
     if COUNTERS & texts:
@@ -260,21 +245,6 @@ def _harmless(seen: Seen, sources: Sources, values: Sequence[Any]) -> Iterator[A
             yield asked
 
 
-def _refuse_comparing(seen: Seen, values: Sequence[Any]) -> None:
-    """Raise Untold of code that asks whether two numbers, texts or tuples are the very same object.
-
-    Python may make one of two that are equal, or not. `values` are those that some source leads to.
-    """
-    asks = any(value is operator.is_ or value is operator.is_not for value in values)
-    for left, right in seen.compared:
-        if not {left, right} & _SINGLETONS:
-            asks |= left is None or right is None or (left is right and left in _OF_VALUES)
-    if any(types.CellType in kinds for kinds in seen.equated):
-        raise Untold("it asks whether cells of closures are equal")
-    if asks:
-        raise Untold("it asks whether two numbers, texts or tuples are the very same")
-
-
 def _refuse_bases(sources: Sources, values: Sequence[Any]) -> None:
     """Raise Untold of code that may ask for instances of what classes only inherit from: see `deciding`."""
     for (kind, *_), value in zip(sources.rows, values, strict=True):
@@ -300,7 +270,7 @@ def _is_torchs(code: CodeType) -> bool:
 
 def _numbers(values: Any) -> Any:
     if any(type(each) is not int for each in values or ()):
-        raise DynamicSizes("some of its sizes are dynamic")
+        raise Untold("some of its sizes are dynamic")
     return None if values is None else tuple(values)
 
 
@@ -322,7 +292,7 @@ def _variables(seen: Seen) -> set[str]:
     """Return the variables of the environment that was walked through code reads."""
     found: set[str] = set()
     for code, scope in seen.codes.values():
-        found |= variables(code, scope)
+        found |= gate.variables(code, scope)
     return found
 
 

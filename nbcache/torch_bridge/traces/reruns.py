@@ -1,4 +1,4 @@
-"""Tells which traces fit what a kernel has run: those that torch made where the same had run."""
+"""Maps what a kernel has run to the traces that torch made after the same program."""
 
 from __future__ import annotations
 
@@ -18,47 +18,45 @@ if TYPE_CHECKING:
 __all__ = ["Reruns"]
 
 _MOST = 64
-"""At how many places the traces of a function are remembered, the newest first."""
+"""Number of places per function, the newest first."""
 _LINE = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
 """A place, and the digest of a trace that torch made there."""
 
 
 class Reruns:
-    """What is noted of the traces of a kernel and of those before it that have run the same."""
+    """The places of this kernel's frames, and the traces that this and earlier kernels made there."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
         self._met: Counter[str] = Counter()
-        """By the keys of frames: how often each was met."""
+        """Key of a frame → how often the kernel has met it."""
         self._noted: dict[str, dict[str, None]] = {}
-        """By the keys of frames: what is noted, newest first."""
+        """Key of a frame → its lines, the newest first."""
 
     def place(self, key: str) -> str:
-        """Return what stands for a frame that is met now, after all that has run; empty where none tells.
+        """Return the digest of a frame and of all that has run before it; empty if that is unknown.
 
-        Each call counts: what becomes of a frame depends on how often it was met. What torch has generated
-        does not: prewarming has it loaded, or not yet.
+        It includes how often the kernel has met the frame, and ignores modules that torch has generated.
         """
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         with self._lock:
             ran = self._session.program.digest(generated=cache_dir())
             self._met[key] += 1
-            return ran and sha256(f"{ran} {self._met[key]}".encode())
+            return ran and sha256(f"{key} {ran} {self._met[key]}".encode())
 
     def traces(self, key: str, place: str) -> Set[str]:
         """Return the digests of the traces that torch made of the frame with this key at this place."""
         stored = self._session.find(RERUN, key)
         with self._lock:
             noted = self._noted.setdefault(key, {})
-            for each in stored:
-                noted.update(dict.fromkeys(_LINE.findall(each.content.decode("ascii", "replace"))))
-            told = (line.split() for line in noted)
-            return {trace for where, trace in told if where == place}
+            for artifact in stored:
+                noted.update(dict.fromkeys(_LINE.findall(artifact.content.decode("ascii", "replace"))))
+            return {line.split()[1] for line in noted if line.startswith(place)}
 
     def note(self, key: str, place: str, trace: str) -> None:
-        """Note the digest of a trace that torch made of the frame at this place, or that was used there."""
+        """Note the digest of a trace that torch made of the frame at this place, or that it adopted there."""
         line = f"{place} {trace}"
         with self._lock:
             noted = self._noted.setdefault(key, {})

@@ -7,23 +7,14 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from nbcache.torch_bridge.traces.frame import Frame
 from nbcache.torch_bridge.traces.reading import ReadTrace
+from nbcache.torch_bridge.traces.values import Frame
 
-__all__ = ["arguments", "note_sizes", "vary"]
+__all__ = ["note_sizes", "vary"]
 
 _NUMBERS = (int, float)
 _OF_VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH")
 """Guards of numbers that Dynamo has looked at."""
-
-
-def arguments(frame: Frame) -> dict[str, Any]:
-    """Return the function's arguments, and the items of tuples among them, by torch's names of them."""
-    found: dict[str, Any] = {}
-    for name, value in frame.values.items():
-        items = enumerate(value) if type(value) is tuple else ()
-        found |= {f"L[{name!r}]": value, **{f"L[{name!r}][{index}]": item for index, item in items}}
-    return found
 
 
 def vary(torch: ModuleType, met: Mapping[str, Any], frame: Frame) -> bool:

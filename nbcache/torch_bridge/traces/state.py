@@ -14,11 +14,10 @@ from typing import Any
 from nbcache.core.fingerprints.code_digest import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
-from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.unnoticed import is_read
 
-__all__ = ["TESTED", "is_dynamic", "key_of", "options_of"]
+__all__ = ["TESTED", "key_of", "options_of"]
 
 TESTED = ((2, 13), (2, 15))
 """The minor releases of torch that this was tested with, for those alone there are traces."""
@@ -75,11 +74,6 @@ def _backend(torch: ModuleType, backend: Any) -> str:
     if options.get("triton.cudagraphs") or torch._inductor.config.triton.cudagraphs:
         raise Untold("it is compiled for CUDA graphs")
     return f"{inner.dynamic} {getattr(inner, 'name', None)} {_told(dict(sorted(options.items())))}"
-
-
-def is_dynamic(torch: ModuleType, backend: Any) -> bool:
-    """Return whether a function is compiled with `dynamic=True`."""
-    return getattr(torch._dynamo.eval_frame.innermost_backend(backend), "dynamic", None) is True
 
 
 def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:

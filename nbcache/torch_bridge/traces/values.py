@@ -1,36 +1,40 @@
-"""How values of torch's types count in the facts of a trace."""
+"""Parts of traces: frames, names of modules, and the digests of objects, torch's among them."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, FunctionType, ModuleType, WrapperDescriptorType
+from types import CellType, CodeType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code_digest import code_digest, hashed
 from nbcache.core.fingerprints.objects import Objects, Rule, full_name
-from nbcache.torch_bridge.traces.modules import name_of, scope_name
 
 __all__ = [
     "ANNOTATIONS",
+    "CONFIGS",
     "COUNTERS",
-    "DEEPLY",
     "IDENTITY",
     "IGNORED",
     "LINES",
     "REGISTRATIONS",
     "TENSOR_MARKS",
-    "DynamicSizes",
+    "Frame",
     "Own",
     "Untold",
     "constant_from",
     "constant_to",
     "environment",
+    "is_config",
+    "module_named",
+    "name_of",
     "objects_for",
     "registrations",
+    "scope_name",
     "value_types",
 ]
 
@@ -38,6 +42,13 @@ IGNORED = frozenset({"_torchdynamo_wrapper_id"})
 """Attributes that number what Dynamo has compiled."""
 COUNTERS = frozenset({"next_id"})
 """Attributes of torch's classes that number things, and that no fact tells."""
+CONFIGS = frozenset(
+    {
+        ("transformers.configuration_utils", "PreTrainedConfig"),
+        ("transformers.integrations.heterogeneity.configuration_utils", "HeterogeneousConfigMixin"),
+    }
+)
+"""Classes with a `__getattribute__` that reads nothing but its object, by module and name."""
 TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors that it has met."""
 _OF_OPERATORS = frozenset(
@@ -67,12 +78,26 @@ IDENTITY = "="
 """The place of the fact that says which objects were the very same."""
 REGISTRATIONS = "<"
 """The place of the fact that says which classes were registered for which abstract ones."""
-DEEPLY = "~"
-"""How the place begins, before an index, of the fact that tells a value with all that it holds."""
 LINES = "^"
 """The place of the fact that tells the lines of the function, where Python runs some of it as it stands."""
 ANNOTATIONS = "%"
 """The place of the fact that says that annotations of functions count."""
+
+
+_COPY = "torch._dynamo.polyfills.{0}.py_{0}"
+"""Where Dynamo keeps the copy of a module of Python's that has no code in C, such as `operator`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call of a function that is compiled."""
+
+    code: CodeType
+    scope: dict[str, Any]
+    """The function's globals."""
+    values: dict[str, Any]
+    """Its locals, and what its closure holds."""
+    closure: tuple[CellType, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +111,33 @@ class Own:
 class Untold(Exception):
     """A function has no trace, or a trace does not fit; the message, a clause, says why."""
 
-    def __init__(
-        self, why: str, *, names_cause: bool = False, code: CodeType | None = None, module: str = ""
-    ) -> None:
-        """`names_cause` tells whether it names what somebody has changed: a function, or a value.
-
-        `code` is the code that Python ran, where that is why; `module` names its module, if known.
-        """
+    def __init__(self, why: str, *, names_cause: bool = False) -> None:
+        """`names_cause` says whether the message names a function or a value that somebody has changed."""
         super().__init__(why)
         self.names_cause = names_cause
-        self.code = code
-        self.module = module
 
 
-class DynamicSizes(Untold):
-    """A function was traced for dynamic sizes, and has no trace for them."""
+def module_named(name: str) -> Any:
+    """Return the module that `name_of` gives a name; None where there is none."""
+    if (found := sys.modules.get(name)) is not None:
+        return found
+    holder, _, module = name.rpartition(".py_")
+    if name != _COPY.format(module):
+        return None
+    return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{module}")
+
+
+def name_of(module: ModuleType) -> str:
+    """Return the name by which a module is found again; empty where it is not."""
+    name = scope_name(module.__dict__)
+    return name if name and module_named(name) is module else ""
+
+
+def scope_name(scope: dict[str, Any]) -> str:
+    """Return the name by which the module with these very globals is found; empty where it is not."""
+    name = scope.get("__name__")
+    names = (name, _COPY.format(name)) if type(name) is str else ()
+    return next((each for each in names if getattr(module_named(each), "__dict__", None) is scope), "")
 
 
 def environment() -> tuple[Any, Any]:
@@ -146,8 +183,8 @@ def value_types(torch: ModuleType) -> tuple[type, ...]:
     )
 
 
-def objects_for(torch: ModuleType, *, annotations: bool, deeply: bool = False) -> Objects:
-    """Return the digests of one recording, or of one check; `deeply` as `Objects` takes it."""
+def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
+    """Return the digests of one recording, or of one check."""
     values = (ContextVar, *value_types(torch))
     counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
     return Objects(
@@ -156,23 +193,38 @@ def objects_for(torch: ModuleType, *, annotations: bool, deeply: bool = False) -
         values,
         annotations=annotations,
         counters=counters,
-        deeply=deeply,
         are_deep=partial(_are_deep, torch.utils._pytree),
         scope_name=scope_name,
     )
 
 
 def _are_deep(pytree: ModuleType, kind: type) -> bool:
-    """Tell whether Dynamo has C compare such objects, with all that they hold, as somebody has allowed."""
+    """Return whether Python may read such objects with all that they hold, while Dynamo traces.
+
+    C compares some of them, as torch or the user has allowed. Configurations of transformers have methods.
+    """
     from torch._dynamo.variables import user_defined
 
     allowed = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
     methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
-    return bool(pytree.is_constant_class(kind)) or any(
-        type(each) is WrapperDescriptorType
-        and each in allowed
-        and each.__objclass__.__module__ not in _COMPARED_AS_TOLD
-        for each in methods
+    return (
+        is_config(kind)
+        or bool(pytree.is_constant_class(kind))
+        or any(
+            type(each) is WrapperDescriptorType
+            and each in allowed
+            and each.__objclass__.__module__ not in _COMPARED_AS_TOLD
+            for each in methods
+        )
+    )
+
+
+def is_config(kind: type) -> bool:
+    """Return whether a class is a configuration of transformers."""
+    return any(
+        vars(base).get("__module__") == module and base.__name__ == name
+        for base in kind.__mro__
+        for module, name in CONFIGS
     )
 
 

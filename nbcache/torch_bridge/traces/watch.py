@@ -1,4 +1,4 @@
-"""Notes all that Dynamo makes a value of while it traces a function, and all code that it walks through."""
+"""Notes each object that Dynamo makes a value of while it traces a function, and all code that it traces."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.judged import TORCHS, Judged
-from nbcache.torch_bridge.traces.ran import Ran
+from nbcache.torch_bridge.traces.executed import TORCHS, Executed
 from nbcache.torch_bridge.traces.sources import guarded
 
 __all__ = ["Seen", "watching"]
@@ -34,53 +33,59 @@ _NOT_HELD: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of what only walks through something else."""
+_CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
+"""Codecs and error handlers that are Python's own."""
+_SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
+"""Types whose equal values are one object."""
+_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
+"""Types whose equal values may be one object, or two."""
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
 _AS_IT_IS = 3
 """The depth from which on a container counts by itself."""
 
 
 class Seen:
-    """What one tracing has made values of."""
+    """The values and the code of one tracing."""
 
     def __init__(self) -> None:
         self.trackers: list[Any] = []
-        """Dynamo's values, in the order in which they were made; those of attempts that failed as well."""
+        """Dynamo's values, in the order in which it made them; those of failed attempts as well."""
         self.hashed: set[int] = set()
-        """Ids of lazy values that were looked at without another one being made: keys of dictionaries."""
+        """Ids of lazy values that Dynamo has looked at without making another one: keys of dictionaries."""
         self.sourceless: list[Any] = []
-        """What Dynamo came to by no way that it could guard."""
-        self.compared: set[tuple[type | None, ...]] = set()
-        """Types of values of which the code asks whether they are the very same; None where not known."""
-        self.equated: set[tuple[type | None, ...]] = set()
-        """The same of values of which it asks whether they are equal."""
-        self.codecs: set[Any] = set()
-        """What texts and bytes are encoded and decoded by; None where that is not known."""
-        self.printed: set[str] = set()
-        """Names of the types of objects that Python makes a text of, with all that they hold."""
+        """Objects that Dynamo reached by no source."""
+        self.doubts: set[str] = set()
+        """Reasons, as clauses, for which the function has no trace."""
         self.imported: set[str] = set()
         """Names of modules that were imported."""
-        self.made_members = False
-        """Whether members of flags were made, which stay."""
-        self.ran: set[types.CodeType] = set()
-        """Code of the user's that Python has run, and Dynamo has not walked through."""
-        self.ran_of_packages: dict[types.CodeType, str] = {}
-        """Code of installed packages that Python has run, with the name of its module; empty for none."""
+        self.executed: list[types.CodeType] = []
+        """Code that Python has run, and Dynamo has not traced."""
         self.fault: Exception | None = None
         """An exception of our own, after which nothing more was seen."""
         self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
-        """By ids: code that was walked through, with its globals."""
+        """By ids: code that Dynamo has traced, with its globals."""
 
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         self.codes.setdefault((id(code), id(scope)), (code, scope))
 
-    def note_run(self, codes: Iterable[types.CodeType]) -> None:
-        """Note code that Python ran, rather than Dynamo."""
-        judged = Judged(codes)
-        self.ran |= judged.refused
-        self.ran_of_packages.update(judged.of_packages)
-        for code, module in judged.of_packages.items():
-            if module:
-                self.note_code(code, vars(sys.modules[module]))
+    def note_comparison(self, left: type | None, right: type | None) -> None:
+        """Note that code asks whether two objects of these types are one; None is an unknown type.
+
+        Python may make one of two values that are equal, or not.
+        """
+        is_value = left is None or right is None or (left is right and left in _VALUES)
+        if is_value and not {left, right} & _SINGLETONS:
+            self.doubts.add("it asks whether two numbers, texts or tuples are one object")
+
+    def note_equation(self, left: type | None, right: type | None) -> None:
+        """Note that code asks whether two objects of these types are equal."""
+        if types.CellType in (left, right):
+            self.doubts.add("it asks whether cells of closures are equal")
+
+    def note_codecs(self, arguments: Iterable[Any]) -> None:
+        """Note the arguments with which code encodes or decodes a text."""
+        if not {*_constants(arguments)} <= _CODECS:
+            self.doubts.add("it encodes or decodes a text by a codec that anybody may have registered")
 
     def sources(self, *, lazy: bool = False) -> Iterator[Any]:
         """Return by which way each value was reached, where there is one; some more than once.
@@ -172,14 +177,14 @@ def _type_of(tracker: Any) -> type | None:
 
 
 def _printed(tracker: Any) -> Iterator[str]:
-    """Return the name of the type of an object of which `str` makes a text without Dynamo."""
+    """Yield the doubt about an object of which `str` makes a text without Dynamo."""
     from torch._dynamo.variables import UserDefinedObjectVariable
 
     tracker = tracker.unwrap()
     if isinstance(tracker, UserDefinedObjectVariable):
         kind: Any = type(tracker.value)
         if kind.__str__ is object.__str__:
-            yield kind.__qualname__
+            yield f"it makes a text of a {kind.__qualname__}, with all that it holds"
 
 
 def _constants(given: Iterable[Any]) -> Iterator[Any]:
@@ -213,8 +218,8 @@ def _members() -> dict[type, int]:
 
 
 @contextmanager
-def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None]:
-    """Note into `seen` what Dynamo makes in here, on the threads where `is_here`, and what `ran` notes.
+def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed) -> Iterator[None]:
+    """Note into `seen` what Dynamo makes on the threads where `is_here`, and the code that Python executes.
 
     Dynamo traces on one thread at a time.
     """
@@ -231,20 +236,20 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
 
     def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        ran.end()
+        executed.end()
         try:
             return original(*args, **kwargs)
         finally:
-            ran.begin()
+            executed.begin()
 
     def is_forbidden(original: Any, context: Any) -> Any:
         __tracebackhide__ = True
         before = {*sys.modules}
-        ran.end()
+        executed.end()
         try:
             return original(context)  # it imports pytest, if that is installed
         finally:
-            ran.begin()
+            executed.begin()
             modules.update(sys.modules.keys() - before)
 
     def make(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -266,12 +271,12 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
             seen.sourceless.append(value)
         return original(tx, value)
 
-    def noting(kinds: set[tuple[type | None, ...]]) -> Callable[..., Any]:
+    def noting(note: Callable[[type | None, type | None], None]) -> Callable[..., Any]:
         def noted(original: Any, tx: Any, operands: Any, *more: Any) -> Any:
             __tracebackhide__ = True
             result = original(tx, operands, *more)
             if is_here():
-                kinds.add(tuple(map(_type_of, operands)))
+                note(*map(_type_of, operands))
             return result
 
         return noted
@@ -285,7 +290,7 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
     def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if name in ("decode", "encode") and is_here():
-            seen.codecs.update(_constants((*args, *kwargs.values())))
+            seen.note_codecs((*args, *kwargs.values()))
         return original(self, tx, name, *args, **kwargs)
 
     def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -294,19 +299,22 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
         try:
             result = original(self, tx, args, kwargs)
         except Exception:
-            if by_codec and is_here():  # the code may catch what is raised
-                seen.codecs.add(None)
+            if by_codec and is_here():  # the code may catch the exception
+                seen.note_codecs([None])
             raise
         if by_codec and is_here():
-            seen.codecs.update(_constants((*args[1:], *kwargs.values())))
-        if self.fn is str and is_here():  # by now, it is known what the arguments are
-            seen.printed.update(name for each in args for name in _printed(each))
+            seen.note_codecs((*args[1:], *kwargs.values()))
+        if self.fn is str and is_here():  # by now, Dynamo has looked at the arguments
+            seen.doubts.update(doubt for arg in args for doubt in _printed(arg))
         return result
 
     def note_fault(error: Exception) -> None:
         seen.fault = error
 
-    operators = {"is": seen.compared, "is not": seen.compared, "==": seen.equated, "!=": seen.equated}
+    operators = {
+        **dict.fromkeys(("is", "is not"), seen.note_comparison),
+        **dict.fromkeys(("==", "!="), seen.note_equation),
+    }
     comparing = {name: compare_op_handlers[name] for name in operators}
     hooks = (
         (BuiltinVariable, "call_function", call_builtin),
@@ -319,18 +327,18 @@ def watching(seen: Seen, is_here: Callable[[], bool], ran: Ran) -> Iterator[None
         (InstructionTranslatorBase, "__init__", walk),
     )
     patches = Patches(note_fault)
-    ran.begin()
+    executed.begin()
     try:
         for owner, name, stand_in in hooks:
             patches.hook(owner, name, stand_in)
         patches.undo(partial(compare_op_handlers.update, comparing))
-        for name, kinds in operators.items():
-            compare_op_handlers[name] = patches.wrapped(comparing[name], noting(kinds))
+        for name, note in operators.items():
+            compare_op_handlers[name] = patches.wrapped(comparing[name], noting(note))
         yield
     finally:
         patches.restore()
-        ran.end()
-        if seen.fault is None:
-            seen.note_run(ran.codes())
-        seen.made_members = _members() != members
+        executed.end()
+        seen.executed += executed.codes()
+        if _members() != members:
+            seen.doubts.add("tracing it has made members of a flag")
         seen.imported = {*sys.modules} - modules

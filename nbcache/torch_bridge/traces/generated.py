@@ -1,4 +1,7 @@
-"""Tells of the globals that Dynamo sets for the code that it has made."""
+"""Code that Dynamo generates, and the globals that it sets for that code.
+
+Generated code refers to code that is nested in the traced function's, which a trace does not hold.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,61 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import REST
+from nbcache.artifacts.traces import REST, code_to
+from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.facts import builtins_of, place_of
-from nbcache.torch_bridge.traces.frame import Frame
-from nbcache.torch_bridge.traces.own_code import code_row
 from nbcache.torch_bridge.traces.sources import Sources
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.values import Frame, Own, Untold, constant_to
 
-__all__ = ["installed_by", "set_by_attempts"]
+__all__ = ["code_row", "installed_by", "placed", "set_by_attempts", "within"]
+
+
+def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
+    """Return code that Dynamo has made of the original, as JSON with `Own` in place of nested code.
+
+    Untold where it makes a function whose code is another's: that one's docstring and lines are no facts.
+    """
+    indices = {id(each): index for index, each in enumerate(_nested(original))}
+
+    def stored(value: Any) -> Any:
+        if not isinstance(value, CodeType):
+            return value
+        if id(value) not in indices:
+            raise Untold(f"it makes {value.co_qualname}(), whose code is not its own")
+        return Own(indices[id(value)])
+
+    return code_to(code.replace(co_consts=tuple(map(stored, code.co_consts))), constant_to)
+
+
+def placed(code: CodeType, original: CodeType) -> CodeType:
+    """Return stored code with the original's nested code, in the file and at the line of the original.
+
+    CorruptEntry where it has other code.
+    """
+    own = _nested(original)
+
+    def found(value: Any) -> Any:
+        if isinstance(value, CodeType) or (isinstance(value, Own) and value.index >= len(own)):
+            raise corrupt("a trace makes a function whose code is not the traced one's own")
+        return own[value.index] if isinstance(value, Own) else value
+
+    return code.replace(
+        co_consts=tuple(map(found, code.co_consts)),
+        co_filename=original.co_filename,
+        co_firstlineno=original.co_firstlineno,
+    )
+
+
+def within(code: CodeType) -> Iterator[CodeType]:
+    """Return code, and all that is nested in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from within(constant)
+
+
+def _nested(code: CodeType) -> Sequence[CodeType]:
+    return [*within(code)][1:]
 
 
 def installed_by(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
