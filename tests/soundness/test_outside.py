@@ -1,7 +1,7 @@
 """Programs whose cells stay the same while something outside of them changes: no trace answers wrongly.
 
-Each program reads data from a file or a variable of the environment. Its trace is recorded with the first data, and
-must be adopted with the same. With all data, the answer must be eager's.
+Each program reads data from a file or a variable of the environment. The first data record its trace, and the
+same data must adopt it. With all data, the answer must be eager's.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _MAKE = frozenset(
 class Executed:
     """Notes code that runs between `begin` and `end`, as often as they are called.
 
-    Handlers of nbcache's logger run only after `end`: they are no part of the tracing.
+    nbcache's logger calls its handlers only after `end`, so that they are no part of the tracing.
     """
 
     def __init__(self, *, notes: bool = True) -> None:
@@ -116,8 +116,8 @@ def check_executed(
 ) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
     """Raise Untold of code that may have read state no fact covers; yield known methods with their globals.
 
-    The code of torch, and of packages that torch runs, is no part of it. `inspect` and imports ask modules:
-    methods of finders, and of classes of modules unless `values` hold such a module, are none either.
+    torch's own code, and that of packages that torch runs, may run. `inspect` and imports ask modules, so
+    methods of finders may run, and those of a module's class unless `values` hold such a module.
     """
     ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
     modules = {
@@ -151,7 +151,7 @@ def check_executed(
 
 
 def _owner(code: types.CodeType, module: str) -> type | None:
-    """Return the class whose method this code is; None if it is none, or cannot be found."""
+    """Return the class whose method this code is; None for a function, or if there is no such class."""
     try:
         owner = found_at(module, code.co_qualname.rpartition(".")[0])
     except Untold:
