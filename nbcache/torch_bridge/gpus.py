@@ -3,18 +3,17 @@
 Asking CUDA takes tenths of a second and memory on the GPU, fixes what CUDA_VISIBLE_DEVICES says, and keeps
 children that are forked later from using it. So the driver's own library, NVML, is asked, which does none of
 that (torch counts devices so, too), and lets go of the GPUs again. It names them as CUDA does, so as torch's
-keys do: both ask the driver for the same string, while /proc/driver/nvidia has a table of its own, and is not
-there in sandboxes (gVisor) nor on WSL.
+keys do: both ask the driver for the same string. /proc/driver/nvidia has another table, and is missing in
+sandboxes (gVisor) and on WSL. It is read where `nvidia-ml-py`, which calls NVML, is not installed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +21,12 @@ from typing import Any
 
 __all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "driver_is_found_by_triton", "found", "settle"]
 
-_LIBRARIES = (
-    "libnvidia-ml.so.1",
-    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
-    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
-)
-"""Where NVML may be: most often where the dynamic linker looks."""
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
 """What is there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
 _ROOT = Path("/")
 _NO_NAME = "NVIDIA GPU"
 """What to call one whose name nobody tells."""
-_LONGEST_NAME = 96
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
@@ -64,14 +56,17 @@ class Found:
 @functools.cache
 def found() -> Found:
     """Return what is here, found out once in a process and its children."""
-    failure = ""
-    if (library := _library()) is not None:
+    try:
+        import pynvml
+    except ImportError:
+        failure = "nvidia-ml-py is not installed: pip install 'nbcache[gpu]'"
+    else:
         try:
-            return _asked(library)
-        except _NvmlError as error:
+            return _ask(pynvml)
+        except pynvml.NVMLError as error:
             failure = str(error)
     gpus = tuple(_listed()) or tuple(_signs())
-    return Found(gpus, failure=(failure or "its library, libnvidia-ml.so.1, is not there") if gpus else "")
+    return Found(gpus, failure=failure if gpus else "")
 
 
 _settled: Mapping[str, str] | None = None
@@ -139,77 +134,45 @@ def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
 # --- the driver's library -----------------------------------------------------------------------
 
 
-class _NvmlError(Exception):
-    """NVML did not do what it was asked; the message is its own."""
-
-
-def _library() -> ctypes.CDLL | None:
-    for name in _LIBRARIES:
-        with suppress(OSError):
-            return ctypes.CDLL(name)
-    return None
-
-
-def _asked(nvml: ctypes.CDLL) -> Found:
-    """Ask NVML; its functions return 0 where they could. Forked children may use it and CUDA afterwards."""
-    _call(nvml, "nvmlInit_v2")  # initializes no GPU yet
+def _ask(nvml: Any) -> Found:
+    """Ask NVML. Forked children may use it and CUDA afterwards."""
+    nvml.nvmlInit()  # initializes no GPU yet
     try:
-        count = ctypes.c_uint()
-        _call(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count))
         gpus: list[Gpu] = []
-        for number in range(count.value):
-            handle = ctypes.c_void_p()
-            with suppress(_NvmlError):  # one that fell off the bus, or that this container may not open
-                _call(nvml, "nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(handle))
+        for number in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):  # one that fell off the bus, or that this container may not open
+                handle = nvml.nvmlDeviceGetHandleByIndex(number)
                 gpus += _slices(nvml, handle) or [_gpu(nvml, handle)]
-        version = ctypes.c_int()
-        with suppress(_NvmlError):
-            _call(nvml, "nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
-        cuda = divmod(version.value // 10, 100) if version.value else None  # 13000 is 13.0
-        return Found(tuple(gpus), _text(nvml, "nvmlSystemGetDriverVersion"), cuda)
+        version = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) or 0
+        cuda = divmod(version // 10, 100) if version else None  # 13000 is 13.0
+        return Found(tuple(gpus), _answer(nvml, nvml.nvmlSystemGetDriverVersion) or "", cuda)
     finally:
-        with suppress(_NvmlError):
-            _call(nvml, "nvmlShutdown")
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
 
 
-def _gpu(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> Gpu:
-    return Gpu(_text(nvml, "nvmlDeviceGetName", handle) or _NO_NAME, _text(nvml, "nvmlDeviceGetUUID", handle))
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    name = _answer(nvml, nvml.nvmlDeviceGetName, handle) or _NO_NAME
+    return Gpu(name, _answer(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
 
 
-def _slices(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> list[Gpu]:
+def _slices(nvml: Any, handle: Any) -> list[Gpu]:
     """Return the slices that a GPU is cut into; CUDA shows those in its place, and they have other names."""
-    current, pending, most = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
+    current, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle) or (0, 0)  # most GPUs cannot be cut
     slices = []
-    with suppress(_NvmlError):  # most GPUs cannot be cut
-        _call(nvml, "nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
-        if current.value:
-            _call(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle, ctypes.byref(most))
-    for number in range(most.value):
-        part = ctypes.c_void_p()
-        with suppress(_NvmlError):  # there are fewer than there could be
-            arguments = (handle, ctypes.c_uint(number), ctypes.byref(part))
-            _call(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", *arguments)
-            slices.append(_gpu(nvml, part))
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0):
+        with suppress(nvml.NVMLError):  # there are fewer than there could be
+            slices.append(_gpu(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
     return slices
 
 
-def _text(nvml: ctypes.CDLL, function: str, *arguments: Any) -> str:
-    buffer = ctypes.create_string_buffer(_LONGEST_NAME)
-    with suppress(_NvmlError):
-        _call(nvml, function, *arguments, buffer, ctypes.c_uint(len(buffer)))
-    return buffer.value.decode(errors="replace").strip()
-
-
-def _call(nvml: ctypes.CDLL, name: str, *arguments: Any) -> None:
-    function = getattr(nvml, name, None)
-    if function is None:  # an old driver's
-        raise _NvmlError(f"{name} is not there")
-    if (code := function(*arguments)) != 0:
-        message = getattr(nvml, "nvmlErrorString", None)
-        if message is None:
-            raise _NvmlError(f"error {code}")
-        message.restype = ctypes.c_char_p
-        raise _NvmlError(f"{message(code).decode(errors='replace')} (error {code})")
+def _answer(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of NVML returns; None where it fails."""
+    try:
+        value = function(*arguments)
+    except (nvml.NVMLError, UnicodeDecodeError):
+        return None
+    return value.strip() if isinstance(value, str) else value
 
 
 # --- without it ---------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _gpu(device: str, triton: str, cuda: str | None) -> Checks:
     elif cuda == "none":
         yield note("GPU", f"{said}, and torch is built without CUDA", "install torch's build for CUDA")
     elif found.failure:
-        remedy = "nvidia-smi says more; after an update of the driver, restart the machine"
+        remedy = "install what is missing; nvidia-smi says more; after an update of the driver, restart"
         yield note("GPU", f"{said}, and its driver cannot be asked: {found.failure}", remedy)
     elif device == "cpu":
         hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
