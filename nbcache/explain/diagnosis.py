@@ -1,29 +1,27 @@
-"""What came of running an expression eager and compiled, and what to do about it: values and the verdict."""
+"""The result of running a call eager and compiled, and the advice that follows from it."""
 
 from __future__ import annotations
 
+import bisect
 import enum
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.text import counted, duration
 from nbcache.explain.guards import dynamic_spares
 
 __all__ = [
-    "TOLERANCES",
     "Agreement",
     "Break",
     "Comparison",
+    "Compiled",
     "Diagnosis",
     "Recompile",
     "Resized",
-    "Spot",
     "Timing",
-    "Variant",
-    "best",
     "calls_to_pay",
     "counted_calls",
     "is_faster",
@@ -32,45 +30,42 @@ __all__ = [
     "times",
 ]
 
-TOLERANCES = {
-    "float16": (1e-3, 1e-5),
-    "bfloat16": (1.6e-2, 1e-5),
-    "float32": (1.3e-6, 1e-5),
-    "float64": (1e-7, 1e-7),
-    "complex32": (1e-3, 1e-5),
-    "complex64": (1.3e-6, 1e-5),
-    "complex128": (1e-7, 1e-7),
-}
-"""What `torch.testing.assert_close` allows, relative and absolute, by dtype; 0 for integers and booleans."""
-_SUSPECT = 100.0
-"""So many times the tolerance may be due to another order of sums; more is looked into first."""
 _WORTH_IT = 1.05
-"""A speed-up below this is none."""
+"""The smallest speed-up that matters."""
 _CLEARLY = 0.75
-"""The share of pairs of calls in which the faster is faster."""
+"""The share of pairs of calls in which the faster one is faster."""
 
 
 class Agreement(enum.StrEnum):
-    """How results compare, eager against compiled."""
+    """The degrees to which compiled results agree with eager ones."""
 
     EQUAL = "equal"
-    """Bit for bit."""
     USUAL = "usual"
     """Within what torch.testing allows for the dtype."""
     LARGER = "larger"
-    """Beyond that, as another order of sums can give."""
+    """Up to a hundred times of that, as another order of sums can give."""
     DIFFERENT = "different"
-    """Far beyond that, or of another shape, dtype or structure."""
+    """Beyond that, or of another shape, dtype or structure."""
     UNKNOWN = "unknown"
     """They cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """The comparison of the first call's results, at the place where they agree least."""
+
+    agreement: Agreement = Agreement.EQUAL
+    place: str = ""
+    """As Python writes it: `output['logits']`; empty where all are equal."""
+    message: str = ""
+    """The words of torch.testing.assert_close, or why results cannot be compared."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of repeated calls, after warming up."""
+    """Seconds of a call, measured repeatedly; at least once."""
 
     seconds: tuple[float, ...]
-    """In the order in which they ran; at least one."""
 
     @property
     def median(self) -> float:
@@ -78,7 +73,7 @@ class Timing:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The quartiles, between which half of the calls are."""
+        """The quartiles."""
         if len(self.seconds) == 1:
             return self.seconds[0], self.seconds[0]
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -92,80 +87,21 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """The value of the results at which they differ most, by one measure."""
-
-    place: str
-    """As Python writes it: `output['logits'][3, 17]`."""
-    eager: float
-    compiled: float
-    difference: float
-    """Absolute, or relative to the eager value."""
-
-    def to_json(self) -> dict[str, Any]:
-        values = (self.eager, self.compiled, self.difference)
-        names = ("eager", "compiled", "difference")
-        return {"place": self.place} | dict(zip(names, map(_finite, values), strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Results of the first call, eager against compiled."""
-
-    ratio: float = 0.0
-    """The largest difference in units of what torch.testing allows there; infinite at a NaN."""
-    dtype: str = ""
-    """The dtype where that is; empty where all are equal."""
-    absolute: Spot | None = None
-    """The largest absolute difference; None where all are equal."""
-    relative: Spot | None = None
-    """The largest relative difference, of values that are not near zero."""
-    mismatch: str = ""
-    """How shapes, dtypes or structures differ; empty where they do not."""
-    unknown: str = ""
-    """Why the results cannot be compared; empty where they can."""
-
-    @property
-    def agreement(self) -> Agreement:
-        if self.unknown:
-            return Agreement.UNKNOWN
-        if self.mismatch or self.ratio > _SUSPECT:
-            return Agreement.DIFFERENT
-        if self.absolute is None:
-            return Agreement.EQUAL
-        return Agreement.USUAL if self.ratio <= 1 else Agreement.LARGER
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON values, by the names that docs/json.md documents."""
-        return {
-            "agreement": self.agreement.value,
-            "ratio": _finite(self.ratio),
-            "dtype": self.dtype or None,
-            "absolute": self.absolute and self.absolute.to_json(),
-            "relative": self.relative and self.relative.to_json(),
-            "mismatch": self.mismatch or None,
-            "unknown": self.unknown or None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """The expression, compiled in one mode."""
+class Compiled:
+    """The compiled call."""
 
     mode: str
     timing: Timing | None = None
     """None where it failed."""
-    eager: Timing | None = None
-    """The eager calls that took turns with it; None where those of the diagnosis are meant."""
     compile_seconds: float = 0.0
-    """What the first calls took beyond running, now."""
+    """Seconds that the first calls took beyond running, now."""
     saved_seconds: float = 0.0
-    """What compiling would have taken more, had no cache had it."""
-    comparison: Comparison = field(default_factory=Comparison)
+    """Seconds of compiling that caches saved."""
+    comparison: Comparison = Comparison()
     peak_bytes: int | None = None
-    """Bytes on the GPU that a call needs beyond what was held before it; None without one."""
+    """Bytes on the GPU that a call needs beyond those allocated before it; None without a GPU."""
     failure: str = ""
-    """Why it could not be compiled or run, in one line."""
+    """The error, in one line."""
 
     @property
     def cold_seconds(self) -> float:
@@ -180,21 +116,21 @@ class Break:
     reason: str
     """With the line at its end: `... (In[3]:4)`."""
     action: str
-    """How to fix it; a clause that begins with a verb."""
+    """The fix; a clause that begins with a verb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recompile:
-    """A function that was compiled again in later calls with the very same arguments."""
+    """A function that was compiled again in later calls with the same arguments."""
 
     function: str
     times: int
     settled: bool
-    """Whether that came to an end: while warming up, or before the third time."""
+    """True if that ended: while warming up, or before the third time."""
     guard: str
-    """What failed the last time."""
+    """The last guard that failed."""
     action: str
-    """What to do about it; a clause that begins with a verb."""
+    """The fix; a clause that begins with a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,122 +141,91 @@ class Resized:
     seconds: float = 0.0
     """Wall seconds of the call."""
     guards: tuple[str, ...] = ()
-    """Why it was compiled again; empty where what was there could run it."""
+    """The guards that failed; empty where the call was not compiled again."""
     action: str = ""
-    """What to do about that."""
+    """The fix for that."""
     refused: str = ""
-    """The error of the eager call, which takes no such size, in one line."""
+    """The error of the eager call, in one line."""
     failure: str = ""
     """The error of the compiled call alone, in one line."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the call as JSON values, by the names that docs/json.md documents."""
-        return {
-            "size": self.size,
-            "seconds": self.seconds,
-            "recompiled": bool(self.guards),
-            "guards": list(self.guards),
-            "action": self.action or None,
-            "refused": self.refused or None,
-            "failure": self.failure or None,
-        }
+        row = {name: value or None for name, value in asdict(self).items()}
+        guards = {"recompiled": bool(self.guards), "guards": list(self.guards)}
+        return {**row, "seconds": self.seconds, **guards}
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that was found out about one expression."""
+    """The measurements of one call."""
 
     expression: str
     device: str
     eager: Timing
-    variants: tuple[Variant, ...]
-    """By mode, in the order in which they were asked for; at least one."""
+    compiled: Compiled
     graphs: int = 0
-    """How many graphs the first variant fell into, backward graphs not counted."""
+    """Graphs that the call was split into, backward graphs not counted."""
     breaks: tuple[Break, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
-    """Of the first variant, with the same arguments."""
     size: int | None = None
-    """The size in the first dimension that the tensors share; None where they have none."""
+    """The size in the first dimension that most tensors share; None without such tensors."""
     resized: tuple[Resized, ...] = ()
     eager_peak_bytes: int | None = None
     notes: tuple[str, ...] = ()
-    """What the reader is to know of how this was measured, one sentence each."""
+    """Remarks on how this was measured, one sentence each."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON values, by the names that docs/json.md documents."""
+        compiled, timing = self.compiled, self.compiled.timing
+        mode = {
+            "mode": compiled.mode,
+            "timing": timing and timing.to_json(),
+            "speed_up": timing and speed_up(self.eager, timing),
+            "compile_seconds": compiled.compile_seconds if timing else None,
+            "saved_seconds": compiled.saved_seconds if timing else None,
+            "pays_after": calls_to_pay(self),
+            "results": asdict(compiled.comparison) if timing else None,
+            "peak_bytes": compiled.peak_bytes,
+            "failure": compiled.failure or None,
+        }
         return {
             "expression": self.expression,
             "device": self.device,
             "eager": {**self.eager.to_json(), "peak_bytes": self.eager_peak_bytes},
-            "modes": [self._variant_to_json(each) for each in self.variants],
+            "modes": [mode],
             "graphs": self.graphs,
-            "graph_breaks": [{"reason": each.reason, "action": each.action} for each in self.breaks],
-            "recompiles": [asdict(each) for each in self.recompiles],
+            "graph_breaks": [asdict(graph_break) for graph_break in self.breaks],
+            "recompiles": [asdict(recompile) for recompile in self.recompiles],
             "size": self.size,
-            "other_sizes": [each.to_json() for each in self.resized],
+            "other_sizes": [call.to_json() for call in self.resized],
             "notes": list(self.notes),
             "recommendation": recommendation(self),
         }
 
-    def _variant_to_json(self, variant: Variant) -> dict[str, Any]:
-        ran = variant.timing is not None
-        return {
-            "mode": variant.mode,
-            "timing": variant.timing and variant.timing.to_json(),
-            "speed_up": variant.timing and speed_up(variant.eager or self.eager, variant.timing),
-            "compile_seconds": variant.compile_seconds if ran else None,
-            "saved_seconds": variant.saved_seconds if ran else None,
-            "pays_after": calls_to_pay(self.eager, variant),
-            "results": variant.comparison.to_json() if ran else None,
-            "peak_bytes": variant.peak_bytes,
-            "failure": variant.failure or None,
-        }
 
-
-def speed_up(before: Timing, after: Timing) -> float:
-    """Return how many times faster `after` is."""
-    return before.median / after.median if after.median else math.inf
+def speed_up(slow: Timing, fast: Timing) -> float:
+    """Return how many times faster `fast` is."""
+    return slow.median / fast.median if fast.median else math.inf
 
 
 def is_faster(one: Timing, other: Timing) -> bool:
-    """Tell whether `one` is clearly faster: by a twentieth at least, and in three of four pairs of calls.
+    """Return whether `one` is clearly faster: by a twentieth at least, and in three of four pairs of calls.
 
     Pairs of any two, so that a moment in which the machine was busy counts for little.
     """
-    if speed_up(other, one) < _WORTH_IT:
-        return False
-    pairs = [(mine, theirs) for mine in one.seconds for theirs in other.seconds]
-    wins = sum(1.0 if mine < theirs else 0.5 if mine == theirs else 0.0 for mine, theirs in pairs)
-    return wins >= _CLEARLY * len(pairs)
+    slower, pairs = sorted(other.seconds), len(one.seconds) * len(other.seconds)
+    losses = [bisect.bisect_left(slower, s) + bisect.bisect_right(slower, s) for s in one.seconds]
+    wins = pairs - sum(losses) / 2  # a tie is half of each
+    return speed_up(other, one) >= _WORTH_IT and wins >= _CLEARLY * pairs
 
 
-def calls_to_pay(eager: Timing, variant: Variant) -> int | None:
+def calls_to_pay(diagnosis: Diagnosis) -> int | None:
     """Return after how many calls compiling has paid for itself; None where it never does."""
-    eager = variant.eager or eager
-    if variant.timing is None or not is_faster(variant.timing, eager):
+    eager, timing = diagnosis.eager, diagnosis.compiled.timing
+    if timing is None or not is_faster(timing, eager):
         return None
-    return math.ceil(variant.cold_seconds / (eager.median - variant.timing.median))
-
-
-def best(variants: Sequence[Variant]) -> Variant | None:
-    """Return the first that runs, or a later one that is clearly faster and whose results are no worse."""
-    found: Variant | None = None
-    for each in variants:
-        if each.timing is None:
-            continue
-        if found is None:
-            found = each
-        elif is_faster(_in_eager_calls(each), _in_eager_calls(found)):
-            worse = each.comparison.agreement is Agreement.DIFFERENT
-            found = found if worse and found.comparison.agreement is not Agreement.DIFFERENT else each
-    return found
-
-
-def _in_eager_calls(variant: Variant) -> Timing:
-    """Return the timing in units of the eager calls that took turns with it."""
-    calls, unit = variant.timing or Timing((math.inf,)), variant.eager.median if variant.eager else 1.0
-    return Timing(tuple(seconds / unit for seconds in calls.seconds))
+    return math.ceil(diagnosis.compiled.cold_seconds / (eager.median - timing.median))
 
 
 def times(ratio: float) -> str:
@@ -332,41 +237,6 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f} x" if ratio >= 0.995 else f"{ratio:.2f} x"
 
 
-def recommendation(found: Diagnosis) -> str:
-    """Return the one thing to do; a clause that begins with a verb."""
-    chosen = best(found.variants)
-    if chosen is None or chosen.timing is None:
-        return f"do not compile it as it is: torch.compile fails: {found.variants[0].failure}"
-    if chosen.comparison.agreement is Agreement.DIFFERENT:
-        return f"find out why results differ before you use it compiled: {_where(chosen.comparison)}"
-    eager = chosen.eager or found.eager
-    ratio = speed_up(eager, chosen.timing)
-    if restless := [each for each in found.recompiles if not each.settled]:
-        first = restless[0]
-        return f"keep {first.function} from being compiled again at each call: {first.guard}: {first.action}"
-    if not found.graphs and not found.breaks:
-        return "look at what it does: there is no graph in it that torch.compile could compile"
-    if is_faster(chosen.timing, eager):
-        cost = _cost(eager, chosen)
-        told = [f"compile it with mode={chosen.mode!r}: {times(ratio)} faster, {cost}"]
-        return "; ".join([*told, *_sizes(found), *_more_to_gain(found.breaks)])
-    if found.breaks:
-        action = found.breaks[0].action
-        return f"fix {_breaks(found.breaks)} and measure again: {action}; compiled now it is {times(ratio)}"
-    if is_faster(eager, chosen.timing):
-        return f"do not compile it as it is: {times(ratio)}, so it gets slower"
-    if ratio < _WORTH_IT:
-        return f"do not compile it as it is: {times(ratio)}, so there is nothing to gain"
-    return f"measure it with more --runs: {times(ratio)}, but single calls vary more than that"
-
-
-def _cost(eager: Timing, chosen: Variant) -> str:
-    """Return what compiling costs, and when that has paid."""
-    calls = calls_to_pay(eager, chosen)
-    told = f"{duration(chosen.cold_seconds)} to compile"
-    return told if calls is None else f"{told}, pays after {counted_calls(calls)}"
-
-
 def counted_calls(calls: int) -> str:
     """Return a number of calls, to two digits: `1,300 calls`."""
     digits = len(str(calls)) - 2
@@ -374,32 +244,46 @@ def counted_calls(calls: int) -> str:
     return "1 call" if rounded == 1 else f"{rounded:,} calls"
 
 
-def _where(comparison: Comparison) -> str:
-    if comparison.mismatch:
-        return comparison.mismatch
-    if comparison.absolute is None:
-        return "they are far from each other"
-    spot = comparison.absolute
-    return f"{spot.eager:.4g} eager, {spot.compiled:.4g} compiled at {spot.place}"
+def recommendation(diagnosis: Diagnosis) -> str:
+    """Return the one thing to do; a clause that begins with a verb."""
+    compiled, eager = diagnosis.compiled, diagnosis.eager
+    if compiled.timing is None:
+        return f"do not compile it as it is: torch.compile fails: {compiled.failure}"
+    if compiled.comparison.agreement is Agreement.DIFFERENT:
+        difference = f"{compiled.comparison.place}: {compiled.comparison.message}"
+        return f"find out why results differ before you use it compiled: {difference}"
+    ratio, breaks = speed_up(eager, compiled.timing), diagnosis.breaks
+    if restless := [recompile for recompile in diagnosis.recompiles if not recompile.settled]:
+        first = restless[0]
+        return f"keep {first.function} from being compiled again at each call: {first.guard}: {first.action}"
+    if not diagnosis.graphs and not breaks:
+        return "look at what it does: there is no graph in it that torch.compile could compile"
+    if is_faster(compiled.timing, eager):
+        cost = f"{duration(compiled.cold_seconds)} to compile"
+        cost += f", pays after {counted_calls(calls_to_pay(diagnosis) or 1)}"
+        clauses = [f"compile it with mode={compiled.mode!r}: {times(ratio)} faster, {cost}"]
+        if breaks:
+            clauses.append(f"{_breaks(breaks)} may cost more than that: {breaks[0].action}")
+        return "; ".join([*clauses, *_sizes(diagnosis)])
+    if breaks:
+        return (
+            f"fix {_breaks(breaks)} and measure again: {breaks[0].action}; compiled now it is {times(ratio)}"
+        )
+    if is_faster(eager, compiled.timing):
+        return f"do not compile it as it is: {times(ratio)}, so it gets slower"
+    if ratio < _WORTH_IT:
+        return f"do not compile it as it is: {times(ratio)}, so there is nothing to gain"
+    return f"measure it with more --runs: {times(ratio)}, but single calls vary more than that"
 
 
-def _sizes(found: Diagnosis) -> list[str]:
-    """Return what to do where sizes change, if it was compiled again for them and need not be."""
-    again = [each for each in found.resized if any(map(dynamic_spares, each.guards))]
-    if not again:
+def _sizes(diagnosis: Diagnosis) -> list[str]:
+    """Return the advice on sizes, if dynamic=True would have spared recompiles."""
+    spared = [call for call in diagnosis.resized if any(map(dynamic_spares, call.guards))]
+    if not spared:
         return []
-    spared = duration(sum(each.seconds for each in again))
-    return [f"where sizes change, dynamic=True spares {counted(len(again), 'recompile')} ({spared})"]
+    seconds = duration(sum(call.seconds for call in spared))
+    return [f"where sizes change, dynamic=True spares {counted(len(spared), 'recompile')} ({seconds})"]
 
 
 def _breaks(breaks: Sequence[Break]) -> str:
     return "the graph break" if len(breaks) == 1 else f"the first of {len(breaks)} graph breaks"
-
-
-def _more_to_gain(breaks: Sequence[Break]) -> list[str]:
-    return [f"{_breaks(breaks)} may cost more than that: {breaks[0].action}"] if breaks else []
-
-
-def _finite(value: float) -> float | None:
-    """Return a number as JSON can hold it: None for an infinite one, and for NaN."""
-    return value if math.isfinite(value) else None

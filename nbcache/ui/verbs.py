@@ -64,9 +64,9 @@ plan [--json]
 timeline [--json]
     show [where the seconds of each cell went](stats.md#nbcache-timeline), cold beside restored, and
     how many graphs each kernel hit; where there are widgets, as a [panel](panels.md#the-timeline)
-diagnose CALL [--modes M,…] [--runs N] [--json]
-    run a call [eager and compiled](diagnose.md), on copies: seconds, results, graph breaks,
-    recompiles for other sizes, memory on a GPU, and what to do
+diagnose CALL [--mode M] [--runs N] [--json]
+    run a call [eager and compiled](diagnose.md), and put back what it changes: seconds, results, graph
+    breaks, recompiles for other sizes, memory on a GPU, and what to do
 config [--json]
     show each setting, nbcache's and those of [torch's caches](settings.md), its value, and where the
     value comes from

@@ -13,13 +13,11 @@ from nbcache.explain.diagnosis import (
     Agreement,
     Break,
     Comparison,
+    Compiled,
     Diagnosis,
     Recompile,
     Resized,
-    Spot,
     Timing,
-    Variant,
-    best,
     calls_to_pay,
     counted_calls,
     is_faster,
@@ -34,12 +32,14 @@ def timing(milliseconds: float, spread: float = 0.02) -> Timing:
     return Timing(tuple(milliseconds * 1e-3 * (1 + spread * step) for step in (-2, -1, 0, 1, 2)))
 
 
-def variant(milliseconds: float, mode: str = "default", **more: Any) -> Variant:
-    return Variant(mode, timing(milliseconds), **{"compile_seconds": 20.0, **more})
+def compiled(milliseconds: float, **more: Any) -> Compiled:
+    return Compiled("default", timing(milliseconds), **{"compile_seconds": 20.0, **more})
 
 
-SPOT = Spot("output['logits'][3, 17]", 1.5, 1.25, 0.25)
-FOUND = Diagnosis("model(x)", "cpu", timing(10), (variant(5),), graphs=1, size=64)
+FOUND = Diagnosis("model(x)", "cpu", timing(10), compiled(5), graphs=1, size=64)
+APART = Comparison(
+    Agreement.DIFFERENT, "output['logits']", "Greatest absolute difference: 0.25 at index (3, 17)"
+)
 PRINTS = Break("Failed to trace builtin operator: print (In[3]:4)", "print after the compiled function")
 RECOMPILED = Resized(
     128, 2.5, ("tensor 'x' size mismatch at index 0. expected 64, actual 128",), "dynamic=True"
@@ -48,8 +48,8 @@ RECOMPILED = Resized(
 RESTLESS = Recompile("step", 7, False, "G['calls'] == 7", "pass it as a tensor")
 
 
-def with_variants(*variants: Variant, **more: Any) -> Diagnosis:
-    return replace(FOUND, variants=variants, **more)
+def with_compiled(compiled: Compiled, **more: Any) -> Diagnosis:
+    return replace(FOUND, compiled=compiled, **more)
 
 
 def test_what_is_clearly_faster_is_worth_its_compiling_and_says_when_it_has_paid() -> None:
@@ -60,93 +60,60 @@ def test_what_is_clearly_faster_is_worth_its_compiling_and_says_when_it_has_paid
 
 def test_dynamic_sizes_are_recommended_only_where_they_spare_a_recompile() -> None:
     for guard in ("2 <= x.size()[0]", "tensor 'x' size mismatch at index 0. expected 2, actual 1", "k == 2"):
-        found = with_variants(variant(5), resized=(RECOMPILED, Resized(1, 2.5, (guard,))))
+        found = with_compiled(compiled(5), resized=(RECOMPILED, Resized(1, 2.5, (guard,))))
         assert "dynamic=True spares 1 recompile (2.5 s)" in recommendation(found)
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (with_variants(variant(20)), "do not compile it as it is: 0.50 x, so it gets slower"),
-        (with_variants(variant(10)), "do not compile it as it is: 1.0 x, so there is nothing to gain"),
+        (with_compiled(compiled(20)), "do not compile it as it is: 0.50 x, so it gets slower"),
+        (with_compiled(compiled(10)), "do not compile it as it is: 1.0 x, so there is nothing to gain"),
         (
-            replace(with_variants(variant(7)), eager=timing(10, spread=0.4)),
+            replace(with_compiled(compiled(7)), eager=timing(10, spread=0.4)),
             "measure it with more --runs: 1.4 x, but single calls vary more than that",
         ),
         (
-            with_variants(variant(20), breaks=(PRINTS,), graphs=2),
+            with_compiled(compiled(20), breaks=(PRINTS,), graphs=2),
             "fix the graph break and measure again: print after the compiled function; compiled now it is",
         ),
         (
-            with_variants(variant(5), breaks=(PRINTS, PRINTS), graphs=3),
+            with_compiled(compiled(5), breaks=(PRINTS, PRINTS), graphs=3),
             "the first of 2 graph breaks may cost more than that: print after the compiled function",
         ),
         (
-            with_variants(variant(5), resized=(RECOMPILED, Resized(65))),
+            with_compiled(compiled(5), resized=(RECOMPILED, Resized(65))),
             "pays after 4,000 calls; where sizes change, dynamic=True spares 1 recompile (2.5 s)",
         ),
         (
-            with_variants(variant(5, comparison=Comparison(1e6, "float32", SPOT))),
-            "find out why results differ before you use it compiled: 1.5 eager, 1.25 compiled at output[",
+            with_compiled(compiled(5, comparison=APART)),
+            "find out why results differ before you use it compiled: output['logits']: Greatest",
         ),
         (
-            with_variants(variant(5, comparison=Comparison(mismatch="output is float32[3] eager, int64[3]"))),
-            "find out why results differ before you use it compiled: output is float32[3] eager",
-        ),
-        (
-            with_variants(Variant("default", failure="BackendCompilerFailed: no")),
+            with_compiled(Compiled("default", failure="BackendCompilerFailed: no")),
             "do not compile it as it is: torch.compile fails: BackendCompilerFailed: no",
         ),
         (
-            with_variants(variant(5), recompiles=(RESTLESS, replace(RESTLESS, settled=True))),
+            with_compiled(compiled(5), recompiles=(RESTLESS, replace(RESTLESS, settled=True))),
             "keep step from being compiled again at each call: G['calls'] == 7: pass it as a tensor",
         ),
         (
-            with_variants(variant(5), recompiles=(replace(RESTLESS, settled=True),)),
+            with_compiled(compiled(5), recompiles=(replace(RESTLESS, settled=True),)),
             "compile it with mode='default'",
         ),
-        (with_variants(variant(5), graphs=0), "there is no graph in it that torch.compile could compile"),
+        (with_compiled(compiled(5), graphs=0), "there is no graph in it that torch.compile could compile"),
     ],
 )
 def test_there_is_one_recommendation_for_what_was_found(found: Diagnosis, said: str) -> None:
     assert said in recommendation(found)
 
 
-def test_another_mode_is_recommended_only_where_it_is_clearly_faster() -> None:
-    little, much = variant(4.9, "reduce-overhead"), variant(2, "max-autotune", compile_seconds=80.0)
-    failed = Variant("max-autotune", failure="RuntimeError: no")
-    wrong = replace(much, comparison=Comparison(1e6, "float32", SPOT))
-
-    assert best((variant(5), little, failed)) == variant(5)
-    assert best((variant(5), little, much)) == much
-    assert best((failed, little)) == little
-    assert best((variant(5), wrong)) == variant(5)
-    assert best((failed,)) is None
-    busy = replace(much, timing=timing(6), eager=timing(50))  # while it ran, all took five times as long
-    assert best((replace(variant(5), eager=timing(10)), busy)) == busy
-    assert "8.3 x faster" in recommendation(with_variants(busy))
-    assert "mode='max-autotune': 5.0 x faster" in recommendation(with_variants(variant(5), much))
-
-
 def test_what_a_cache_had_counts_as_if_it_were_compiled() -> None:
-    restored = variant(5, compile_seconds=1.0, saved_seconds=19.0)
+    restored = with_compiled(compiled(5, compile_seconds=1.0, saved_seconds=19.0))
 
-    assert calls_to_pay(FOUND.eager, restored) == 4000
-    assert "20.0 s to compile, pays after 4,000 calls" in recommendation(with_variants(restored))
-    assert calls_to_pay(FOUND.eager, variant(20)) is None
-
-
-def test_results_agree_as_usual_or_not_by_the_tolerance_of_the_dtype() -> None:
-    cases = {
-        Agreement.EQUAL: Comparison(),
-        Agreement.USUAL: Comparison(0.7, "float32", SPOT),
-        Agreement.LARGER: Comparison(12.0, "float32", SPOT),
-        Agreement.DIFFERENT: Comparison(float("inf"), "float32", SPOT),
-        Agreement.UNKNOWN: Comparison(unknown="it draws random numbers"),
-    }
-    for agreement, comparison in cases.items():
-        assert comparison.agreement is agreement
-        json.dumps(comparison.to_json(), allow_nan=False)
+    assert calls_to_pay(restored) == 4000
+    assert "20.0 s to compile, pays after 4,000 calls" in recommendation(restored)
+    assert calls_to_pay(with_compiled(compiled(20))) is None
 
 
 def test_numbers_read_as_people_write_them() -> None:
@@ -171,10 +138,9 @@ def test_numbers_read_as_people_write_them() -> None:
     assert Timing((0.5,)).spread == (0.5, 0.5)
 
 
-def test_the_report_has_a_row_for_each_mode_and_says_what_was_found() -> None:
-    found = with_variants(
-        variant(5, comparison=Comparison(0.3, "float32", SPOT, SPOT)),
-        Variant("max-autotune", failure="RuntimeError: no"),
+def test_the_report_has_a_row_for_eager_and_compiled_and_says_what_was_found() -> None:
+    found = with_compiled(
+        compiled(5, comparison=Comparison(Agreement.USUAL, "output", "Greatest absolute difference: 1e-07")),
         breaks=(PRINTS,),
         graphs=2,
         resized=(RECOMPILED, Resized(65), Resized(32, refused="RuntimeError: shape '[64]' is invalid")),
@@ -183,27 +149,31 @@ def test_the_report_has_a_row_for_each_mode_and_says_what_was_found() -> None:
     rendered = render_diagnosis(found)
     text = rendered.text
 
-    assert text.splitlines()[0] == "nbcache diagnose · model(x) · cpu · 5 timed calls"
+    assert text.splitlines()[0] == "nbcache diagnose · model(x) · cpu · 5 measurements"
     assert re.search(r"^  eager +10\.0 ms +9\.80 ms to 10\.2 ms +–", text, re.MULTILINE)
     assert re.search(r"^  default +5\.00 ms .* 2\.0 x +20\.0 s +4,000 calls$", text, re.MULTILINE)
-    assert re.search(r"^  max-autotune +failed +–", text, re.MULTILINE)
-    assert "max-autotune failed: RuntimeError: no" in text
     assert "graph breaks: 1 (2 graphs)" in text and "fix: print after the compiled function" in text
     assert "sizes other than 64: 1 of 2 recompiled" in text
     assert "128: recompiled in 2.5 s: tensor 'x' size mismatch" in text and "65: runs as it is" in text
-    assert "32: not taken, also eager: RuntimeError: shape" in text
-    assert "results: as usual for float32: within what torch.testing allows" in text
-    assert "largest absolute difference 0.25 at output['logits'][3, 17]: 1.5 eager, 1.25 compiled" in text
+    assert "32: refused, also eager: RuntimeError: shape" in text
+    assert "results: as usual: within what torch.testing allows; output: Greatest absolute diff" in text
     assert "\n      fix: print" in text and "\n  next: compile it with mode='default': 2.0 x faster" in text
     assert all(len(line) <= 110 for line in text.splitlines())
     assert not {letter for letter in text if not letter.isascii()} - {"–", "·"}
-    assert "<script" not in rendered.html and "max-autotune" in rendered.html
+    assert "<script" not in rendered.html and "default" in rendered.html
     assert rendered.data is not None
     assert json.loads(json.dumps(rendered.data))["recommendation"] in " ".join(text.split())
 
 
+def test_a_failure_has_a_row_and_its_error() -> None:
+    text = render_diagnosis(with_compiled(Compiled("max-autotune", failure="RuntimeError: no"))).text
+
+    assert re.search(r"^  max-autotune +failed +–", text, re.MULTILINE)
+    assert "max-autotune failed: RuntimeError: no" in text
+
+
 def test_gpu_memory_has_a_column_where_there_is_a_gpu() -> None:
-    found = with_variants(variant(5, peak_bytes=3_000_000), eager_peak_bytes=12_000_000)
+    found = with_compiled(compiled(5, peak_bytes=3_000_000), eager_peak_bytes=12_000_000)
     rows = render_diagnosis(found).text.splitlines()
 
     assert rows[1].endswith("GPU memory") and rows[2].endswith("12 MB") and rows[3].endswith("3.0 MB")

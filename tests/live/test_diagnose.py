@@ -80,7 +80,7 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
     notebook = run_cells(cells, with_headers)
 
     text = shown(notebook, 4)
-    assert "nbcache diagnose · breaks(x) · cpu · 3 timed calls" in text
+    assert "nbcache diagnose · breaks(x) · cpu · " in text
     assert "graph breaks: 1 (2 graphs)" in text
     line = DEFINE.splitlines().index('    print("between two graphs")') + 1
     assert "print" in text and f"(In[3]:{line})" in text
@@ -93,7 +93,7 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
     assert train["expression"] == "train(x)" and train["size"] == 3
     (mode,) = train["modes"]
     assert mode["failure"] is None and mode["results"]["agreement"] in ("equal", "usual", "larger")
-    assert mode["timing"]["runs"] == 3 and mode["compile_seconds"] > 0
+    assert mode["timing"]["runs"] >= 3 and mode["compile_seconds"] > 0
 
     score = told(notebook, 6)
     assert (score["graphs"], score["graph_breaks"]) == (1, [])
@@ -103,11 +103,9 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
     assert "size" in score["other_sizes"][0]["guards"][0]
 
     text = " ".join(shown(notebook, 7).split())
-    assert (
-        "recompiles with the same arguments: 7 grows: 7 times, and it goes on: len(G['history']) ==" in text
-    )
-    assert "grows has 8 versions, as many as torch makes" in text and "other sizes are not tried" in text
-    assert "! grows" not in text  # which would be of the user's own
+    assert "grows: " in text and "and it goes on: len(G['history']) ==" in text
+    assert "sizes other than" not in text
+    assert "! grows" not in text  # which would be about the user's own calls
     assert "next: keep grows from being compiled again at each call" in text
 
     assert printed(notebook, 8) == "True True True\n0 []\n"
@@ -130,7 +128,7 @@ def test_failures_and_other_results_are_found_and_random_ones_compared_by_eager_
     unlike, dropped, noisy, broken = (told(notebook, index) for index in (5, 6, 7, 8))
     results = unlike["modes"][0]["results"]
     assert results["agreement"] == "different"
-    assert results["absolute"]["place"].startswith("output[")
+    assert results["place"] == "output" and "difference" in results["message"]
     assert unlike["recommendation"].startswith("find out why results differ before you use it compiled")
     assert dropped["modes"][0]["results"]["agreement"] in ("equal", "usual")
     assert "it draws random numbers: results were compared with fallback_random=True" in dropped["notes"]
@@ -155,7 +153,7 @@ def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(
         "x(x)": "`x` cannot be called: it is a Tensor",
         "torch.nn.Linear(4, 4)": "`torch.nn.Linear` is a class: name a function",
         "model(x).sum()": "`model(x).sum` computes what it calls",
-        "model(x) --modes max-autotun": "unknown mode `max-autotun` (torch has default",
+        "model(x) --mode max-autotun": "unknown mode `max-autotun` (torch has default",
     }
     lines = [f"%nbcache diagnose {line}" for line in (*shown_as_theirs, *refused)]
     cells = [LOAD, SET_UP, DEFINE, stop, "before = state()", *lines, "print(state() == before)"]
@@ -168,7 +166,9 @@ def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(
     assert printed(notebook, -1) == "True\n"
 
 
-def test_what_no_copy_covers_is_put_back_and_a_function_without_a_graph_says_why(run_cells: RunCells) -> None:
+def test_globals_that_inner_functions_change_are_put_back_and_a_function_without_a_graph_says_why(
+    run_cells: RunCells,
+) -> None:
     define = """\
 import torch
 from torch import nn
@@ -197,12 +197,11 @@ before = (model.weight.detach().clone(), generator.get_state(), other.weight.gra
     same += "print(torch.equal(generator.get_state(), before[1]), torch.is_grad_enabled())"
     wrapped = "c = torch.compile(nn.Sequential(nn.Linear(8, 8)), mode='lite')\nc(x);"
     off = "import torch._dynamo.config; torch._dynamo.config.disable = True"
-    cells = [LOAD, define, "%nbcache diagnose fit(x) --modes lite --runs 1", same]
-    cells += ["%nbcache diagnose loop(x) --modes lite --runs 1", wrapped, off, "%nbcache diagnose loop(x)"]
+    cells = [LOAD, define, "%nbcache diagnose fit(x) --mode lite --runs 1", same]
+    cells += ["%nbcache diagnose loop(x) --mode lite --runs 1", wrapped, off, "%nbcache diagnose loop(x)"]
 
     done = run_cells(cells, allow_errors=True)
 
-    assert "4 tensors of yours that no copy covers changed, and were put back" in shown(done, 2)
     assert printed(done, 3).split() == ["True"] * 5
     said = shown(done, 4)
     assert "graph breaks: 1 (0 graphs)" in said and "Data-dependent branching" in said

@@ -1,4 +1,4 @@
-"""Copies that a call runs on, how results compare, and what is put back: all eager."""
+"""The state that a diagnosed call changes is restored, and results are compared: all eager."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ import torch
 from torch import nn
 
 from nbcache.explain.diagnosis import Agreement, Comparison
-from nbcache.torch_bridge.diagnosing.copies import Call, copied, of_tensor, original
-from nbcache.torch_bridge.diagnosing.kept import kept, seeded
-from nbcache.torch_bridge.diagnosing.results import compared, parts_of
+from nbcache.torch_bridge.diagnosing.measure import Call, _prepare, _with_own_code, original
+from nbcache.torch_bridge.diagnosing.results import compare, parts_of
+from nbcache.torch_bridge.diagnosing.state import State, process_state, seed_all
 
 pytestmark = pytest.mark.compile
 
 model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+generator = torch.Generator()
+unrelated = torch.zeros(2)
 batches = (torch.ones(2) for _ in range(9))
 history: list[float] = []
 calls = 0
@@ -50,7 +52,7 @@ def train(x: torch.Tensor) -> torch.Tensor:
     global calls
     calls += 1
     optimizer.zero_grad()
-    loss = predict(x).square().mean()
+    loss = predict(x).square().mean() + torch.rand((), generator=generator)
     loss.backward()
     optimizer.step()
     scheduler.step()
@@ -65,24 +67,21 @@ def decorated(x: torch.Tensor) -> torch.Tensor:
 
 
 def enclosing() -> Any:
-    inner = nn.BatchNorm1d(4)
+    inner, count = nn.BatchNorm1d(4), 0
 
     def enclosed(x: torch.Tensor) -> torch.Tensor:
-        return inner(x)  # type: ignore[no-any-return]
+        nonlocal count
+        count += 1
+        return inner(x) + count  # type: ignore[no-any-return]
 
-    return enclosed, inner
+    return enclosed
 
 
 def changeable() -> list[object]:
-    held: list[object] = [(each.tolist(), each.grad) for each in model.parameters()]
-    return [
-        *held,
-        [each.tolist() for each in model.buffers()],
-        history,
-        calls,
-        trainer.steps,
-        optimizer.state,
-    ]
+    parameters: list[object] = [(each.tolist(), each.grad) for each in model.parameters()]
+    buffers = [each.tolist() for each in model.buffers()]
+    state = [history, calls, trainer.steps, optimizer.state, scheduler.last_epoch]
+    return [*parameters, buffers, *state, generator.get_state().tolist()]
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -90,75 +89,95 @@ FUNCTIONS: dict[str, Any] = {
     "a decorated function": lambda: decorated,
     "a method": lambda: trainer.step,
     "a partial function": lambda: functools.partial(train),
-    "a compiled function": lambda: torch.compile(train, backend="eager"),
+    "a compiled function": lambda: original(torch.compile(train, backend="eager")),
+    "a list of functions": lambda: lambda x: [function(x) for function in [train, decorated]],
     "a module": lambda: model,
-    "a compiled module": lambda: torch.compile(model, backend="eager"),
-    "a function with a closure": lambda: enclosing()[0],
+    "a function with a closure": enclosing,
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler")
 @pytest.mark.filterwarnings("ignore:.*optimizer.step")
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_nothing_changes_that_a_call_works_on_and_copies_run_alike(name: str) -> None:
-    x = torch.arange(32.0).reshape(8, 4).requires_grad_()
+def test_what_a_call_changes_is_restored_and_it_runs_alike_again(name: str) -> None:
+    x, function = torch.arange(32.0).reshape(8, 4).requires_grad_(), FUNCTIONS[name]()
     before, results = repr(changeable()), []
+    state = State({"f": function, "arguments": (x,)})
     for _ in range(2):
-        copy = copied(Call("f(x)", "f", FUNCTIONS[name](), (x,)))
-        with torch.compiler.set_stance("force_eager"):
-            results.append(parts_of(copy.run(), copy.modules))
-        assert copy.uncopied == {}
-        assert copy.args[0] is not x
+        seed_all(0)
+        results.append(parts_of(function(x), state.tensors))
+        assert state.restore() == 0
 
     assert repr(changeable()) == before
     assert x.grad is None
-    assert compared(*results).agreement is Agreement.EQUAL
+    assert state.unsaved == {}
+    assert compare(*results).agreement is Agreement.EQUAL
     if name == "a function":
         assert {"output", "model.0.weight.grad", "model.1.running_mean"} <= results[0].keys()
+    if name == "a module":
+        assert {"f.0.weight", "f.1.running_mean", "arguments[0]"} <= state.tensors.keys()
 
 
-def test_code_is_ones_own_and_what_was_compiled_is_measured_by_what_it_was_compiled_from() -> None:
-    copy = copied(Call("f(x)", "f", torch.compile(train, backend="eager")))
-    assert copy.function.__code__ == train.__code__ and copy.function.__code__ is not train.__code__
-    assert copy.function.__globals__["predict"].__globals__ is copy.function.__globals__
-    assert (
-        copy.function.__globals__["optimizer"].param_groups[0]["params"][0] is copy.modules["model"][0].weight
-    )
+def test_tensors_that_the_call_does_not_reach_are_not_copied() -> None:
+    state = State({"train": train, "arguments": ()})
+
+    assert not any(tensor is unrelated for tensor in state.tensors.values())
+
+
+def test_gradients_and_values_are_restored_in_place_and_graphs_stay_valid() -> None:
+    x = torch.ones(2, requires_grad=True)
+    x.grad = gradient = torch.ones(2)
+    y = torch.ones(2)
+    graph = (x * y).sum()
+    state = State({"x": x, "y": y})
+    (x * 3).sum().backward()
+    y.mul_(2)
+    state.restore()
+
+    assert x.grad is gradient and x.grad.tolist() == [1, 1] and y.tolist() == [1, 1]
+    graph_of_clone = (x * y.clone()).sum()
+    graph_of_clone.backward()
+    assert graph.item() == 2
+
+
+def test_what_cannot_be_restored_is_named() -> None:
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x + next(batches)
+
+    assert State({"f": reads, "arguments": ()}).unsaved == {"batches": "generator"}
+
+
+def test_code_is_the_diagnosis_own_and_compiled_functions_are_measured_by_their_originals() -> None:
+    twin = _with_own_code(train)
+    assert twin.__code__ == train.__code__ and twin.__code__ is not train.__code__
+    assert twin.__globals__ == train.__globals__ and twin.__globals__ is not train.__globals__
+    bound = _with_own_code(trainer.step)
+    assert bound.__self__ is trainer and bound.__func__.__code__ is not Trainer.step.__code__
 
     assert original(torch.compile(model, backend="eager")) is model
     assert original(torch.compile(train, backend="eager")) is train
     disabled = torch.compiler.disable(train)
     assert original(disabled) is disabled
-    one, other = (copied(Call("f(x)", "f", nn.functional.softmax)).function for _ in range(2))
+    one, other = (_with_own_code(nn.functional.softmax) for _ in range(2))
     assert one.__code__ is not other.__code__ and one.__code__.co_name == "softmax"
-    within = nn.Sequential(nn.Identity(), torch.compile(model, backend="eager"))
-    assert type(copied(Call("f(x)", "f", within)).modules["f"][1]) is nn.Sequential
 
 
 @pytest.mark.parametrize("name", ["sin", "norm", "add_"])
 def test_the_method_of_a_tensor_is_traced_with_the_tensor_as_an_argument(name: str) -> None:
     x = torch.ones(3)
     arguments = (1,) if name == "add_" else ()
-    call = of_tensor(Call(f"x.{name}()", f"x.{name}", getattr(x, name), arguments))
+    call = _prepare(Call(f"x.{name}()", f"x.{name}", getattr(x, name), arguments))
     assert call.args == (x, *arguments) and call.function.__code__.co_qualname == name
 
-    copy = copied(call)
-    compiled = torch.compile(copy.function, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(*copy.args), getattr(torch.ones(3), name)(*arguments))
-    assert x.tolist() == [1, 1, 1]
-    other = Call("f()", "f", predict)
-    assert of_tensor(other) is other
+    compiled = torch.compile(call.function, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(*call.args), getattr(torch.ones(3), name)(*arguments))
 
 
-def test_what_cannot_be_copied_is_named_and_shared() -> None:
-    def reads(x: torch.Tensor) -> torch.Tensor:
-        return x + next(batches)
-
+def test_arguments_keep_their_values_and_leave_their_graphs() -> None:
     within = torch.ones(2, requires_grad=True) * 2
-    copy = copied(Call("f(x, y)", "f", reads, (within, (each for each in "ab"))))
+    (argument,) = _prepare(Call("f(x)", "f", predict, (within,))).args
 
-    assert copy.uncopied == {"batches": "generator", "argument 1": "generator"}
-    assert copy.args[0] is not within and copy.args[0].requires_grad  # though deepcopy takes no such tensor
+    assert argument.is_leaf and argument.requires_grad and argument.data_ptr() == within.data_ptr()
 
 
 Pair = namedtuple("Pair", "first second")
@@ -170,51 +189,52 @@ class Answer:
     rest: Any = None
 
 
+def compared(eager: Any, compiled: Any) -> Comparison:
+    return compare(parts_of(eager, {}), parts_of(compiled, {}))
+
+
 def test_results_are_compared_wherever_they_are() -> None:
     one, two = torch.ones(3, 4), torch.ones(3, 4)
     two[1, 2] += 0.5
 
-    def places(eager: Any, compiled: Any) -> Comparison:
-        return compared(parts_of(eager, {}), parts_of(compiled, {}))
-
     for wrap, place in (
-        (lambda each: each, "output[1, 2]"),
-        (lambda each: {"a": [0, each]}, "output['a'][1][1, 2]"),
-        (lambda each: Pair(1, each), "output.second[1, 2]"),
-        (lambda each: Answer(each), "output.logits[1, 2]"),
+        (lambda value: value, "output"),
+        (lambda value: {"a": [0, value]}, "output['a'][1]"),
+        (lambda value: Pair(1, value), "output.second"),
+        (lambda value: Answer(value), "output.logits"),
     ):
-        found = places(wrap(one), wrap(two))
-        assert found.absolute is not None and found.absolute.place == place
-        assert (found.absolute.eager, found.absolute.compiled, found.absolute.difference) == (1.0, 1.5, 0.5)
-        assert found.agreement is Agreement.DIFFERENT
+        comparison = compared(wrap(one), wrap(two))
+        assert comparison.place == place and comparison.agreement is Agreement.DIFFERENT
+        assert "Greatest absolute difference: 0.5 at index (1, 2)" in comparison.message
 
 
 def test_the_measure_is_what_torch_testing_allows() -> None:
-    def compare(eager: Any, compiled: Any) -> Comparison:
-        return compared(parts_of(eager, {}), parts_of(compiled, {}))
-
     nan, inf = float("nan"), float("inf")
     ones = torch.ones(4)
     for dtype, off in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float64, 1e-7)):
         near = torch.full((4,), 1 + off, dtype=dtype)
-        assert compare(ones.to(dtype), near).agreement is Agreement.USUAL
+        assert compared(ones.to(dtype), near).agreement is Agreement.USUAL
         torch.testing.assert_close(near, ones.to(dtype))
-    assert compare(ones, ones + 1e-4).agreement is Agreement.LARGER
-    assert compare(1.0, 1.0 + 1e-6).agreement is Agreement.USUAL
-    assert compare(torch.tensor([nan, inf]), torch.tensor([nan, inf])).agreement is Agreement.EQUAL
-    assert compare(torch.tensor([nan, 1]), torch.tensor([0.0, 1])).agreement is Agreement.DIFFERENT
-    assert compare(torch.tensor([inf, 1]), torch.tensor([9.0, 1])).agreement is Agreement.DIFFERENT
-    assert compare(torch.arange(3), torch.arange(3) + 1).agreement is Agreement.DIFFERENT
-    assert compare(ones > 0, ones < 0).agreement is Agreement.DIFFERENT
-    tiny = compare(torch.tensor([1e-9, 1.0]), torch.tensor([2e-9, 1.0]))
-    assert tiny.agreement is Agreement.USUAL and tiny.relative is None  # near zero
-    for eager, compiled, said in (
-        (ones, torch.ones(3), "output is float32[4] eager, float32[3] compiled"),
-        (ones, ones.double(), "output is float32[4] eager, float64[4] compiled"),
-        ({"a": 1}, {"b": 1}, "output['a'] is there eager only"),
-        (1, ones, "output is int eager, float32[4] compiled"),
+    assert compared(ones, ones + 1e-4).agreement is Agreement.LARGER
+    assert compared(1.0, 1.0 + 1e-6).agreement is Agreement.USUAL
+    assert compared(torch.tensor([nan, inf]), torch.tensor([nan, inf])).agreement is Agreement.EQUAL
+    for eager, compiled in (
+        (torch.tensor([nan, 1]), torch.tensor([0.0, 1])),
+        (torch.tensor([inf, 1]), torch.tensor([9.0, 1])),
+        (torch.arange(3), torch.arange(3) + 1),
+        (ones > 0, ones < 0),
+        (True, False),
     ):
-        assert compare(eager, compiled).mismatch == said
+        assert compared(eager, compiled).agreement is Agreement.DIFFERENT
+    for eager, compiled, place, message in (
+        (ones, torch.ones(3), "output", "attribute 'shape' do not match: torch.Size([3]) != torch.Size([4])"),
+        (ones, ones.double(), "output", "torch.float32 eager, torch.float64 compiled"),
+        ({"a": 1}, {"b": 1}, "output['a']", "only the eager call has it"),
+        (1, ones, "output", "int eager, torch.float32 compiled"),
+    ):
+        comparison = compared(eager, compiled)
+        assert comparison.agreement is Agreement.DIFFERENT
+        assert comparison.place == place and message in comparison.message
 
 
 def test_random_streams_the_gradient_mode_and_the_profile_are_put_back() -> None:
@@ -229,9 +249,9 @@ def test_random_streams_the_gradient_mode_and_the_profile_are_put_back() -> None
         yield id(pgo._CODE_STATE), id(pgo._INIT_CODE_STATE)
 
     before, drawn = [*now()], []
-    with contextlib.suppress(KeyboardInterrupt), kept():
+    with contextlib.suppress(KeyboardInterrupt), process_state():
         for _ in range(2):
-            seeded(0)
+            seed_all(0)
             drawn.append((torch.rand(1).item(), random.random(), numpy.random.rand()))
         torch.set_grad_enabled(False)
         raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.core.error import UsageError
 
-from nbcache.ui.ipython.diagnose_magic import Line, _call_in, parsed
+from nbcache.ui.ipython.diagnose_magic import Line, _call_in, parse_line
 
 
 @pytest.mark.parametrize(
@@ -14,19 +14,19 @@ from nbcache.ui.ipython.diagnose_magic import Line, _call_in, parsed
         ("model(x)", Line("model(x)")),
         ("  model(x)  --json", Line("model(x)", as_json=True)),
         (
-            "--runs 5 model( x, mask = None ) --modes default,max-autotune",
-            Line("model( x, mask = None )", ("default", "max-autotune"), 5),
+            "--runs 5 model( x, mask = None ) --mode max-autotune",
+            Line("model( x, mask = None )", "max-autotune", 5),
         ),
         ('f({"a b": x}, "it\'s --json")', Line('f({"a b": x}, "it\'s --json")')),
         ("f(x, 'a --runs 3')", Line("f(x, 'a --runs 3')")),
         ("f(x, 'a --runs 3') --runs 5", Line("f(x, 'a --runs 3')", runs=5)),
         ("model(x);", Line("model(x)")),
         ("f(x, - --y)--runs=3", Line("f(x, - --y)--runs=3")),
-        ("f(x) --runs=3 --modes=lite", Line("f(x)", ("lite",), 3)),
+        ("f(x) --runs=3 --mode=lite", Line("f(x)", "lite", 3)),
     ],
 )
 def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line: str, expected: Line) -> None:
-    assert parsed(line) == expected
+    assert parse_line(line) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line: s
         ("await model(x)", "`await model(x)` is awaited: call the function"),
         ("model(x).sum()", "`model(x).sum` computes what it calls: put all of it into a function"),
         ("make()(x)", "`make()` computes what it calls"),
-        ("model(x) --mode lite", "unknown option `--mode`; did you mean `--modes`"),
+        ("model(x) --modes lite", "unknown option `--modes`; did you mean `--mode`"),
         ("model(x) --runs", "`--runs` needs a value"),
-        ("model(x) --runs many", "`--runs` takes a number of calls, from 1 on, and no `many`"),
-        ("model(x) --runs 0", "`--runs` takes a number of calls"),
+        ("model(x) --runs many", "`--runs` takes a number, from 1 on, and no `many`"),
+        ("model(x) --runs 0", "`--runs` takes a number"),
         ("model(x) --json --json", "`--json` is given twice"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_a_next_step(line: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        _call_in(parsed(line).expression)
+        _call_in(parse_line(line).expression)
 
     assert said in str(caught.value)
     assert "such as %nbcache diagnose model(x)" in str(caught.value)

@@ -1,6 +1,5 @@
-"""Runs an expression eager and compiled, and leaves what it works on as it was."""
+"""Runs a call eager and compiled, and leaves what it works on as it was."""
 
-from nbcache.torch_bridge.diagnosing.copies import Call
-from nbcache.torch_bridge.diagnosing.measure import diagnose
+from nbcache.torch_bridge.diagnosing.measure import Call, diagnose
 
 __all__ = ["Call", "diagnose"]

@@ -6,444 +6,473 @@ import contextlib
 import gc
 import inspect
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nbcache.core.errors import NbcacheError
-from nbcache.core.model import Outcome
+from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import counted, one_line
+from nbcache.explain.actions import break_action
 from nbcache.explain.diagnosis import (
     Agreement,
     Break,
     Comparison,
+    Compiled,
     Diagnosis,
     Recompile,
     Resized,
     Timing,
-    Variant,
 )
-from nbcache.explain.guards import recompile_action
-from nbcache.torch_bridge.diagnosing.copies import Call, Copied, copied, of_tensor
-from nbcache.torch_bridge.diagnosing.kept import forget_sizes, kept, seeded
-from nbcache.torch_bridge.diagnosing.noted import Noted, break_of, guard_of, recompiled
-from nbcache.torch_bridge.diagnosing.results import compared, parts_of
-from nbcache.torch_bridge.diagnosing.sizes import other_sizes, shared_size, tensors_in, with_size
-from nbcache.torch_bridge.diagnosing.users import put_back_later
+from nbcache.explain.guards import readable, recompile_action
+from nbcache.torch_bridge.diagnosing.results import compare, parts_of
+from nbcache.torch_bridge.diagnosing.state import State, process_state, seed_all
+from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["diagnose"]
-
-T = TypeVar("T")
+__all__ = ["Call", "diagnose", "original"]
 
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
+_TURN_SECONDS = 0.1
+"""The least time of a turn, in which either eager or compiled calls are timed."""
 _MOST_SECONDS = 10.0
-"""No more calls are timed after so many seconds, if there are `_FEWEST`."""
-_FEWEST = 3
-_LONGEST = 320
-"""Characters of an error."""
+"""No turn begins after so many seconds of timing."""
+_OFTEN = 3
+"""The number of recompiles that is no coincidence."""
+_LONGEST_ERROR, _LONGEST_GUARD = 320, 160
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
+_RESTLESS = "run eager twice by the same seed, it does not return the same"
+_COMPILE_ID = re.compile(r"^\d+/\d+: ")
+_COMMENT = re.compile(r"\s+# ")
+_PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
 
 
-def diagnose(session: Session, call: Call, modes: Sequence[str], runs: int) -> Diagnosis:
-    """Return what running a call eager and compiled in each mode comes to; `runs` calls are timed of each.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, with its function and arguments evaluated."""
 
-    The user's objects are left alone as far as they can be copied. What the call prints is not shown. Raises
-    what the call itself raises.
+    text: str
+    """The expression, on one line."""
+    name: str
+    """The function, as the expression has it."""
+    function: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _CompiledCallFailed(Exception):
+    """The compiled call raised the error that this one is from."""
+
+
+def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
+    """Run a call eager and compiled; eager and compiled calls are timed in `turns`.
+
+    The state that the call can change is restored. What the call prints is not shown. Raises what the call
+    itself raises.
     """
     __tracebackhide__ = True
-    if _is_off():
+    import torch._dynamo.config
+
+    if torch._dynamo.config.disable:
         raise NbcacheError(
             "torch.compile is switched off, so nothing can be compared",
             where="%nbcache diagnose",
             next_step="set torch._dynamo.config.disable = False, and leave TORCHDYNAMO_DISABLE unset",
         )
-    begun = len(session.graphs)
+    call = _prepare(call)
+    first_graph = len(session.graphs)
     with (
         session.report_log.holding() as notices,
-        kept(),
-        open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
+        process_state(),
+        torch.compiler.set_stance("default"),
+        open(os.devnull, "w", encoding="utf-8", errors="replace") as devnull,
+        contextlib.redirect_stdout(devnull),
+        contextlib.redirect_stderr(devnull),
     ):
-        diagnosing, put_back = _Diagnosing(session, of_tensor(call), runs), put_back_later()
+        state = State({call.name: call.function, "arguments": call.args, **call.kwargs})
         try:
-            found = diagnosing.all(modes)
+            diagnosis = _Run(session, call, state).diagnosis(mode, turns)
         finally:
-            changed, left = put_back()
-    compiled = {graph.function for graph in session.graphs[begun:]} | {call.name.rpartition(".")[2]}
+            failures = state.restore()
+    names = {graph.function for graph in session.graphs[first_graph:]} | {call.name.rpartition(".")[2]}
     for text in notices:
-        if not any(text.startswith(f"{name} ") for name in compiled):  # else it is about a copy
+        if not any(text.startswith(f"{name} ") for name in names):  # else it is about this diagnosis
             session.notice(text)
-    return replace(found, notes=(*found.notes, *_of_users(changed, left)))
+    if failures:
+        failure = f"{counted(failures, 'value')} that the calls changed could not be put back"
+        diagnosis = replace(diagnosis, notes=(*diagnosis.notes, failure))
+    return diagnosis
 
 
-def _of_users(changed: int, left: int) -> Iterator[str]:
-    """Yield what became of tensors of the user's: how many changed, and how many of these stay so."""
-    if changed:
-        was = "was" if changed == 1 else "were"
-        but = f", but for {left}, which stay changed" if left else ""
-        yield f"{counted(changed, 'tensor')} of yours that no copy covers changed, and {was} put back{but}"
+class _Run:
+    """One diagnosis while it is made."""
 
-
-def _is_off() -> bool:
-    """Tell whether torch.compile runs everything eager."""
-    import torch._dynamo.config
-
-    return bool(torch._dynamo.config.disable)
-
-
-class _Diagnosing:
-    def __init__(self, session: Session, call: Call, runs: int) -> None:
+    def __init__(self, session: Session, call: Call, state: State) -> None:
         self._session = session
         self._call = call
-        self._runs = runs
+        self._state = state
         self._notes: dict[str, None] = {}
-        self._is_users = False
-        """Whether what runs is the user's own, eager."""
-        self._runner: Copied
-        """What runs eager."""
-        self._eager_seconds: list[float] = []
-        """Seconds of the calls of it that were timed."""
-        self._kernel_seconds: float | None = None
-        """Seconds of building a kernel, in the first mode; None before it."""
-        self._graphs: int | None = None
-        """Into how many graphs the call fell; None before it is compiled."""
-        self._breaks: tuple[Break, ...] = ()
-        self._recompiles: tuple[Recompile, ...] = ()
-        self._incomparable: str | None = None
-        """Why results cannot be compared, empty where they can; None where that is not known yet."""
+        for place, kind in state.unsaved.items():
+            note = f"{place} ({kind}) cannot be copied: what the calls change of it stays changed"
+            self._notes[note] = None
 
-    def all(self, modes: Sequence[str]) -> Diagnosis:
+    def diagnosis(self, mode: str, turns: int) -> Diagnosis:
         """Measure everything."""
         __tracebackhide__ = True
-        runner, parts = self._eager(0)
-        for name, kind in runner.uncopied.items():
-            self._notes[f"{name} ({kind}) cannot be copied: what the calls change of it stays changed"] = None
-        self._runner = runner
-        with _eagerly():
-            eager_peak = _peak(runner.run)
-        size = shared_size(self._call)
-        variants: list[Variant] = []
-        resized: tuple[Resized, ...] | None = None
-        for mode in dict.fromkeys(modes):
-            begun = len(self._session.graphs)
-            variant, compiled = self._variant(mode, parts)
-            if compiled is not None and self._is_at_limit(begun):
-                resized = resized or ()
-            if resized is None and compiled is not None and size is not None:
-                resized = tuple(self._resized(runner, compiled, size))
-            variants.append(variant)
-            del compiled
-        if not self._eager_seconds:
-            self._timed(None)
-        gc.collect()  # what was compiled goes now, not amid the user's next cell
-        return Diagnosis(
+        size = _shared_size(self._call)
+        parts = self._eager_parts(seed=0)
+        diagnosis = Diagnosis(
             expression=self._call.text,
-            device=_device(self._call, runner),
-            eager=Timing(tuple(self._eager_seconds)),
-            variants=tuple(variants),
-            graphs=self._graphs or 0,
-            breaks=self._breaks,
-            recompiles=self._recompiles,
+            device=_device([*_tensors_in(self._call), *self._state.tensors.values()]),
+            eager=Timing((0.0,)),
+            compiled=Compiled(mode),
             size=size,
-            resized=resized or (),
-            eager_peak_bytes=eager_peak,
-            notes=tuple(self._notes),
+            eager_peak_bytes=_peak(partial(_run_eager, self._call)),
         )
-
-    def _is_at_limit(self, begun: int) -> bool:
-        """Tell whether a function has as many versions as torch makes, and note it: others run eagerly."""
-        full = [each for each in self._session.graphs[begun:] if 0 < each.recompile_limit <= each.versions]
-        for each in full[:1]:
-            what = f"{each.function} has {each.versions} versions, as many as torch makes"
-            note = "calls that fit none ran eagerly, and are among the seconds; other sizes are not tried"
-            self._notes[f"{what}: {note}"] = None
-        return bool(full)
-
-    # --- runs -----------------------------------------------------------------------------------
-
-    def _eager(self, seed: int) -> tuple[Copied, dict[str, Any]]:
-        """Return what was copied and run once, and what came of it then, which later calls do not change."""
-        __tracebackhide__ = True
-        copy = copied(self._call)
-        seeded(seed)
-        output = self._of_user(copy.run)
-        return copy, {place: _own(each) for place, each in parts_of(output, copy.modules).items()}
-
-    def _of_user(self, run: Callable[[], T]) -> T:
-        """Run something eager; an error in there is the user's."""
-        __tracebackhide__ = True
-        self._is_users = True
-        with _eagerly():
-            result = run()
-        self._is_users = False
-        return result
-
-    def _variant(self, mode: str, eager: dict[str, Any]) -> tuple[Variant, Copied | None]:
-        """Return the call in one mode, and what was compiled; None where that fails."""
-        before, noted = len(self._session.graphs), Noted(self._session)
         try:
-            compiled, seconds, comparison = self._compiled(mode, eager)
-            first = self._graphs is None
-            if first:
-                self._graphs, self._breaks = noted.graphs(), tuple(noted.breaks())
-                if not self._graphs and not self._breaks:
-                    self._breaks = tuple(self._whole())
-            called = len(self._session.graphs)
-            seconds += self._warmed(compiled.run)
-            warm = len(self._session.graphs)
-            begun = len(self._eager_seconds)
-            timing = self._timed(compiled.run)
-            eager_timing = Timing(tuple(self._eager_seconds[begun:]))
-            seconds -= (1 + _WARM_UP) * timing.median
-            if first:
-                self._recompiles = tuple(recompiled(self._session.graphs[called:], warm - called))
-            saved = self._saved(self._session.graphs[before:])
-            if comparison.agreement in _SUSPECT:
-                comparison = self._looked_into(comparison, mode, eager)
-            with _compiling():
-                _begin_step()
-                peak = _peak(compiled.run)
-        except Exception as error:
-            if self._is_users:
-                raise
-            return Variant(mode, failure=_short(error)), None
-        found = Variant(
+            diagnosis = self._measure(diagnosis, parts, turns)
+        except _CompiledCallFailed as error:
+            compiled = Compiled(mode, failure=_short(error.__cause__ or error))
+            (eager,) = self._timings(turns)
+            diagnosis = replace(diagnosis, eager=eager, compiled=compiled)
+        gc.collect()  # compiled code goes now, not while the user's next cell runs
+        return replace(diagnosis, notes=tuple(self._notes))
+
+    def _measure(self, diagnosis: Diagnosis, parts: dict[str, Any], turns: int) -> Diagnosis:
+        """Return the diagnosis with the measurements of compiled calls; `parts` are those of an eager one."""
+        from torch._dynamo import utils
+
+        mode = diagnosis.compiled.mode
+        first, first_break = len(self._session.graphs), len(utils.graph_break_reasons)
+        run = self._compiled_call(mode=mode)
+        seconds, output = _time_call(run)
+        comparison = compare(parts, parts_of(output, self._state.tensors))
+        del output
+        graphs = [
+            graph for graph in self._session.graphs[first:] if graph.direction is not Direction.BACKWARD
+        ]
+        breaks = self._breaks(graphs, utils.graph_break_reasons[first_break:])
+        first_again = len(self._session.graphs)
+        seconds += sum(_time_call(run)[0] for _ in range(_WARM_UP))
+        warm = len(self._session.graphs) - first_again
+        eager, timing = self._timings(turns, run)
+        recompiles = tuple(_recompiles(self._session.graphs[first_again:], warm))
+        saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[first:])
+        peak = _peak(run)
+        resized: Iterable[Resized] = ()
+        if diagnosis.size is not None and all(recompile.settled for recompile in recompiles):
+            resized = self._try_sizes(run, diagnosis.size)
+        diagnosis = replace(
+            diagnosis,
+            eager=eager,
+            graphs=len(graphs),
+            breaks=breaks,
+            recompiles=recompiles,
+            resized=tuple(resized),
+        )
+        if comparison.agreement in _SUSPECT:
+            comparison = self._confirm(comparison, mode, parts)
+        compiled = Compiled(
             mode,
             timing,
-            eager_timing,
-            compile_seconds=max(seconds, 0.0),
+            compile_seconds=max(seconds - (1 + _WARM_UP) * timing.median, 0.0),
             saved_seconds=max(saved, 0.0),
             comparison=comparison,
             peak_bytes=peak,
         )
-        return found, compiled
+        return replace(diagnosis, compiled=compiled)
 
-    def _saved(self, made: Sequence[GraphRecord]) -> float:
-        """Return the seconds that compiling graphs would have taken more, had nothing been there.
+    # --- runs -----------------------------------------------------------------------------------
 
-        A later mode finds kernels that an earlier one has just built: each counts as one of those did.
-        """
-        saved = sum(graph.saved_seconds or 0.0 for graph in made)
-        missed = [graph for graph in made if graph.outcome is Outcome.MISS]
-        if self._kernel_seconds is not None:
-            return saved + self._kernel_seconds * sum(each.kernels - each.kernels_compiled for each in missed)
-        built = sum(graph.kernels_compiled for graph in missed)
-        self._kernel_seconds = sum(graph.seconds.get("build", 0.0) for graph in missed) / max(built, 1)
-        return saved
-
-    def _whole(self) -> Iterator[Break]:
-        """Yield why there is no graph at all: torch leaves a function whole to Python without saying so."""
-        import torch
-
-        copy = copied(self._call)
-        copy.function = torch.compile(copy.function, backend="eager", fullgraph=True, **_isolated())
-        try:
-            with _compiling():
-                copy.run()
-        except Exception as error:
-            yield break_of(self._session, error)
-
-    def _compiled(self, mode: str, eager: dict[str, Any]) -> tuple[Copied, float, Comparison]:
-        """Compile a copy and run it once; return it, the wall seconds, and how its results compare."""
-        import torch
-
-        copy = copied(self._call)
-        copy.function = torch.compile(copy.function, mode=mode, **_isolated())
-        forget_sizes()
-        seeded(0)
-        with _compiling():
-            _settle()
-            began = time.perf_counter()
-            output = copy.run()
-            _settle()
-            seconds = time.perf_counter() - began
-        return copy, seconds, compared(eager, parts_of(output, copy.modules))
-
-    def _warmed(self, run: Callable[[], Any]) -> float:
-        """Return the seconds of the calls that warm up."""
-        began = time.perf_counter()
-        with _compiling():
-            for _ in range(_WARM_UP):
-                _begin_step()
-                run()
-            _settle()
-        seconds = time.perf_counter() - began
-        self._of_user(self._runner.run)
-        return seconds
-
-    def _timed(self, run: Callable[[], Any] | None) -> Timing:
-        """Time calls, eager and compiled by turns, so that both meet what else the machine does.
-
-        Each comes after one of its own that is not timed: after one of the other its data is not in the
-        processor's caches, which made a small model a fifth slower. Returns the seconds of the compiled
-        ones; those of the eager ones are kept with those of before. Without `run`, times eager ones alone.
-        """
+    def _eager_parts(self, seed: int) -> dict[str, Any]:
+        """Run the call eager, from the state at the beginning; return the parts of its result."""
         __tracebackhide__ = True
-        seconds: list[float] = []
+        self._state.restore()
+        seed_all(seed)
+        return parts_of(_run_eager(self._call), self._state.tensors)
+
+    def _compiled_call(self, **options: Any) -> Callable[..., Any]:
+        """Restore the state; return the call, compiled once it runs.
+
+        Since torch 2.13 its versions are separate. An older torch shares those of functions that are called
+        at a graph break with the user's.
+        """
+        import torch
+
+        if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+            options["isolate_recompiles"] = True
+        function = torch.compile(_with_own_code(self._call.function), **options)
+
+        def run(call: Call = self._call) -> Any:
+            if torch.cuda.is_initialized():
+                torch.compiler.cudagraph_mark_step_begin()
+            try:
+                return function(*call.args, **call.kwargs)
+            except Exception as error:
+                raise _CompiledCallFailed from error
+
+        self._state.restore()
+        seed_all(0)
+        return run
+
+    def _timings(self, turns: int, *compiled: Callable[[], Any]) -> list[Timing]:
+        """Time eager and compiled calls by turns, so that both meet what else the machine does."""
+        import torch
+        from torch.utils.benchmark import Timer
+
+        __tracebackhide__ = True
+        self._state.restore()
+        stances = ("force_eager", "default")
+        runs = (partial(self._call.function, *self._call.args, **self._call.kwargs), *compiled)
+        threads, seconds = torch.get_num_threads(), [list[float]() for _ in runs]
         began = time.perf_counter()
-        for done in range(self._runs):
-            self._of_user(self._runner.run)
-            self._eager_seconds.append(self._of_user(partial(_seconds, self._runner.run)))
-            if run is not None:
-                with _compiling():
-                    _begin_step()
-                    run()
-                    _begin_step()
-                    seconds.append(_seconds(run))
-            if time.perf_counter() - began > _MOST_SECONDS and done + 1 >= _FEWEST:
+        for _ in range(turns):
+            for run, stance, row in zip(runs, stances, seconds, strict=False):
+                timer = Timer("run()", timer=_clock, globals={"run": run}, num_threads=threads)
+                with torch.compiler.set_stance(stance):
+                    row += timer.blocked_autorange(min_run_time=_TURN_SECONDS).times
+            if time.perf_counter() - began > _MOST_SECONDS:
                 break
-        return Timing(tuple(seconds))
+        return [Timing(tuple(row)) for row in seconds]
 
-    # --- results --------------------------------------------------------------------------------
+    # --- results, graph breaks, sizes -----------------------------------------------------------------
 
-    def _looked_into(self, found: Comparison, mode: str, eager: dict[str, Any]) -> Comparison:
-        """Return how results compare once it is known whether they are the same whenever it runs."""
-        if self._incomparable is None:
-            if compared(eager, self._eager(0)[1]).agreement in _SUSPECT:
-                self._incomparable = "run eager twice by the same seed, it does not return the same"
-            else:
-                other = compared(eager, self._eager(1)[1])
-                self._incomparable = _RANDOM if other.agreement in _SUSPECT else ""
-        if self._incomparable == _RANDOM:
-            return self._with_eager_numbers(mode, eager)
-        return Comparison(unknown=self._incomparable) if self._incomparable else found
-
-    def _with_eager_numbers(self, mode: str, eager: dict[str, Any]) -> Comparison:
-        """Return how results compare where compiled code draws the random numbers that eager code does."""
+    def _confirm(self, comparison: Comparison, mode: str, parts: dict[str, Any]) -> Comparison:
+        """Return the comparison if the eager call is reproducible, else one that allows for that."""
         import torch._inductor.config
 
-        with torch._inductor.config.patch(fallback_random=True):
-            found = self._compiled(mode, eager)[2]
-        if found.agreement is Agreement.DIFFERENT:
-            return Comparison(unknown=_RANDOM)
+        if compare(parts, self._eager_parts(seed=0)).agreement in _SUSPECT:
+            return Comparison(Agreement.UNKNOWN, message=_RESTLESS)
+        if compare(parts, self._eager_parts(seed=1)).agreement not in _SUSPECT:
+            return comparison
+        with torch._inductor.config.patch(fallback_random=True):  # compiled code draws as eager code does
+            output = self._compiled_call(mode=mode)()
+        comparison = compare(parts, parts_of(output, self._state.tensors))
+        if comparison.agreement is Agreement.DIFFERENT:
+            return Comparison(Agreement.UNKNOWN, message=_RANDOM)
         self._notes["it draws random numbers: results were compared with fallback_random=True"] = None
-        return found
+        return comparison
 
-    # --- sizes ----------------------------------------------------------------------------------
+    def _breaks(self, graphs: Sequence[GraphRecord], reasons: Sequence[Any]) -> tuple[Break, ...]:
+        """Return the graph breaks of the first call.
 
-    def _resized(self, runner: Copied, compiled: Copied, size: int) -> Iterator[Resized]:
-        """Yield what happens with other sizes; `runner` is what runs eager."""
-        for other in other_sizes(size):
+        Not by `torch._dynamo.explain`, which resets all that the user has compiled.
+        """
+        texts = {graph.graph_break_reason: None for graph in graphs if graph.graph_break_reason}
+        for reason in reasons:
+            if getattr(reason, "graph_break", True):
+                words, stack = words_of_break(reason.reason), getattr(reason, "user_stack", None)
+                place = (stack[-1].filename, stack[-1].lineno) if stack else None
+                texts[break_text(self._session, words, *place) if place else words] = None
+        if not graphs and not texts:  # torch leaves a function to Python, and gives a reason only here
             try:
-                with _eagerly():
-                    runner.with_arguments(*with_size((runner.args, runner.kwargs), size, other)).run()
+                self._compiled_call(backend="eager", fullgraph=True)()
+            except _CompiledCallFailed as error:
+                text = str(error.__cause__).strip()
+                texts[f"{words_of_break(text)} ({user_line(self._session, text)})"] = None
+        lines = [_PACKAGES.sub("(", one_line(with_cells(self._session, text) or "")) for text in texts]
+        return tuple(Break(line, break_action(line)) for line in lines)
+
+    def _try_sizes(self, run: Callable[..., Any], size: int) -> Iterator[Resized]:
+        """Call it with other sizes, eager and compiled; yield what happens."""
+        # Twice as much comes first, as torch then compiles for any size. Torch treats 1 apart.
+        for other in dict.fromkeys(n for n in (2 * size, size + 1, size // 2) if n > 1 and n != size):
+            call = _with_size(self._call, size, other)
+            try:
+                _run_eager(call)
             except Exception as error:
                 yield Resized(other, refused=_short(error))
                 continue
-            before = len(self._session.graphs)
-            call = compiled.with_arguments(*with_size((compiled.args, compiled.kwargs), size, other))
-            began = time.perf_counter()
+            first_graph = len(self._session.graphs)
             try:
-                with _compiling():
-                    _begin_step()
-                    call.run()
-                    _settle()
-            except Exception as error:
-                yield Resized(other, failure=_short(error))
+                seconds, _ = _time_call(partial(run, call))
+            except _CompiledCallFailed as error:
+                yield Resized(other, failure=_short(error.__cause__ or error))
                 continue
-            seconds = time.perf_counter() - began
-            made = [graph for graph in self._session.graphs[before:] if graph.recompile_reason]
-            yield Resized(
-                other,
-                seconds,
-                tuple(dict.fromkeys(map(guard_of, made))),
-                recompile_action(made[0].recompile_reason or "") if made else "",
-            )
+            recompiled = [graph for graph in self._session.graphs[first_graph:] if graph.recompile_reason]
+            guards = tuple(dict.fromkeys(map(_guard, recompiled)))
+            action = recompile_action(recompiled[0].recompile_reason or "") if recompiled else ""
+            yield Resized(other, seconds, guards, action)
 
 
-# --- torch ----------------------------------------------------------------------------------------
+# --- the call ---------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
-    """Run eager even what is compiled within."""
+def original(value: Any) -> Any:
+    """Return the module or function that `value` was compiled from, else `value` itself."""
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    while True:
+        if isinstance(value, OptimizedModule):
+            value = value._orig_mod
+        elif _is_compiled_function(value):
+            value = value._torchdynamo_orig_callable
+        else:
+            return value
+
+
+def _is_compiled_function(value: Any) -> bool:
+    """Return whether torch.compile made a function; a function that wraps such a one has its attributes."""
+    return (
+        isinstance(value, types.FunctionType)
+        and value.__code__.co_filename.replace("\\", "/").endswith("torch/_dynamo/eval_frame.py")
+        and hasattr(value, "_torchdynamo_orig_callable")
+        and not getattr(value, "_torchdynamo_disable", False)
+    )
+
+
+def _run_eager(call: Call) -> Any:
     import torch
 
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """Compile, whatever the user has set."""
-    import torch
-
-    with torch.compiler.set_stance("default"):
-        yield
-
-
-def _begin_step() -> None:
-    """Say that what CUDA graphs have returned is not needed any more."""
-    import torch
-
-    if torch.cuda.is_initialized():
-        torch.compiler.cudagraph_mark_step_begin()
-
-
-def _isolated() -> dict[str, bool]:
-    """Return what keeps recompiles apart from the user's: since torch 2.13 (PyTorch's `isolate_recompiles`).
-
-    Older ones share what they compile of functions that are called at a graph break.
-    """
-    import torch
-
-    known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
-    return {"isolate_recompiles": True} if known else {}
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    """Return the wall seconds of one call, until all that it asked of a GPU is done."""
     __tracebackhide__ = True
-    _settle()
-    began = time.perf_counter()
-    run()
-    _settle()
-    return time.perf_counter() - began
+    with torch.compiler.set_stance("force_eager"):  # also what is compiled within
+        return call.function(*call.args, **call.kwargs)
 
 
-def _settle() -> None:
-    """Wait until the GPU has done what it was asked for."""
+def _prepare(call: Call) -> Call:
+    """Return the call of the original function, with tensors among its arguments that no graph holds."""
+    import torch
+    from torch.utils import _pytree
+
+    def outside_graphs(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.is_leaf:
+            return value
+        return value.detach().requires_grad_(value.requires_grad)
+
+    args, kwargs = _pytree.tree_map(outside_graphs, (call.args, dict(call.kwargs)))
+    function = original(call.function)
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if isinstance(owner, torch.Tensor) and hasattr(type(owner), name):
+        # torch traces the method of an argument, but none that is bound to a tensor outside.
+        def of_argument(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            return getattr(tensor, name)(*args, **kwargs)
+
+        function, args = _with_name(of_argument, name), (outside_graphs(owner), *args)
+    return replace(call, function=function, args=args, kwargs=kwargs)
+
+
+def _with_own_code(function: Any) -> Any:
+    """Return a function with separate code: Dynamo keeps what it compiles with the code."""
+    if isinstance(function, types.MethodType):
+        twin = _with_own_code(function.__func__)
+        return types.MethodType(twin, function.__self__)
+    if isinstance(function, types.FunctionType) and not function.__module__.startswith("torch."):
+        # A copy of the namespace takes the names that Dynamo adds to it.
+        code, scope, name = function.__code__.replace(), dict(function.__globals__), function.__name__
+        twin = types.FunctionType(code, scope, name, function.__defaults__, function.__closure__)
+        twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, function.__qualname__
+        twin.__dict__.update(function.__dict__)
+        return twin
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return _with_name(forward, getattr(function, "__name__", type(function).__name__))
+
+
+def _with_name(function: Any, name: str) -> Any:
+    """Give a function separate code that has this name in reports."""
+    function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)
+    return function
+
+
+def _tensors_in(call: Call) -> list[Any]:
+    import torch
+    from torch.utils import _pytree
+
+    leaves = _pytree.tree_leaves((call.args, dict(call.kwargs)))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _shared_size(call: Call) -> int | None:
+    """Return the size in the first dimension that most tensors among the arguments have."""
+    sizes = [tensor.shape[0] for tensor in _tensors_in(call) if tensor.ndim and tensor.shape[0]]
+    return Counter(sizes).most_common(1)[0][0] if sizes else None
+
+
+def _with_size(call: Call, size: int, other: int) -> Call:
+    """Return the call with `other` rows in the tensors that have `size`: repeated, or cut off."""
+    import torch
+    from torch.utils import _pytree
+
+    def resize(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.ndim or value.shape[0] != size:
+            return value
+        rows = torch.cat([value.detach()] * -(-other // size))
+        return rows[:other].clone().requires_grad_(value.requires_grad)
+
+    args, kwargs = _pytree.tree_map(resize, (call.args, dict(call.kwargs)))
+    return replace(call, args=args, kwargs=kwargs)
+
+
+# --- measurements -------------------------------------------------------------------------------------
+
+
+def _recompiles(graphs: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
+    """Yield the functions that were compiled again; the first `warm` graphs were made while warming up."""
+    functions: dict[str, list[int]] = {}
+    for index, graph in enumerate(graphs):
+        if graph.recompile_reason and graph.direction is not Direction.BACKWARD:
+            functions.setdefault(graph.function, []).append(index)
+    for function, indices in functions.items():
+        last, settled = graphs[indices[-1]], indices[-1] < warm or len(indices) < _OFTEN
+        action = recompile_action(last.recompile_reason or "")
+        yield Recompile(function, len(indices), settled, _guard(last), action)
+
+
+def _guard(graph: GraphRecord) -> str:
+    """Return the guard that failed and the line that it is of, without the compile that it belongs to."""
+    lines = (graph.recompile_reason or "").strip().splitlines() or [""]
+    guard, *comments = _COMMENT.split(_COMPILE_ID.sub("", readable(lines[0])))
+    return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST_GUARD)
+
+
+def _time_call(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the wall seconds of a call, and its result."""
+    began = _clock()
+    result = run()
+    return _clock() - began, result
+
+
+def _clock() -> float:
+    """Return the time, once the GPU has done what it was asked for."""
     import torch
 
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _peak(run: Callable[[], Any]) -> int | None:
-    """Return the bytes of GPU memory that a call needs beyond what is held before it; None without a GPU."""
+    """Return the bytes of GPU memory that a call allocates; None without a GPU."""
     import torch
 
+    __tracebackhide__ = True
     if not torch.cuda.is_initialized():
         return None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    allocated = torch.cuda.memory_allocated()
     run()
     torch.cuda.synchronize()
-    return int(torch.cuda.max_memory_allocated() - before)
+    return int(torch.cuda.max_memory_allocated() - allocated)
 
 
-def _own(value: Any) -> Any:
-    """Return a copy of a tensor; a number as it is."""
-    return value.detach().clone() if hasattr(value, "detach") else value
-
-
-def _device(call: Call, world: Copied) -> str:
+def _device(tensors: Sequence[Any]) -> str:
     """Return where it runs: `cuda:0`, `cpu`."""
-    modules = [next(module.parameters(), None) for module in world.modules.values()]
-    found = [*tensors_in((call.args, dict(call.kwargs))), *(each for each in modules if each is not None)]
-    return next((str(each.device) for each in found if each.device.type != "cpu"), "cpu")
+    return next((str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"), "cpu")
 
 
 def _short(error: BaseException) -> str:
-    """Return an error in one line; what it is about stands deep in torch's."""
-    return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST)
+    """Return an error in one line."""
+    return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST_ERROR)

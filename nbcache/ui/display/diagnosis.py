@@ -1,4 +1,4 @@
-"""Shows what came of running an expression eager and compiled."""
+"""Shows the result of running a call eager and compiled."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from nbcache.explain.diagnosis import (
     Comparison,
     Diagnosis,
     Resized,
-    Spot,
     Timing,
-    Variant,
     calls_to_pay,
     counted_calls,
     recommendation,
@@ -28,35 +26,35 @@ __all__ = ["per_call", "render_diagnosis"]
 _MIME = "application/vnd.nbcache.diagnosis+json"
 _TITLE = "nbcache diagnose"
 _FIX = "fix: "
-_NUMBERS = ("per call", "middle half", "speed-up", "compiling", "pays after")
+_NUMBERS = ["per call", "middle half", "speed-up", "compiling", "pays after"]
 
 
-def render_diagnosis(found: Diagnosis) -> Rendered:
-    """Return the table of modes, what was found, and the recommendation."""
-    ran = [each.timing for each in found.variants if each.timing is not None] or [found.eager]
-    timed = max(len(each.seconds) for each in ran)
-    parts = [one_line(found.expression, 60), found.device, counted(timed, "timed call")]
-    headers, rows = _table(found)
-    right = range(1, len(headers))
+def render_diagnosis(diagnosis: Diagnosis) -> Rendered:
+    """Return the table of eager and compiled calls, the findings, and the recommendation."""
+    timing = diagnosis.compiled.timing or diagnosis.eager
+    parts = [
+        one_line(diagnosis.expression, 60),
+        diagnosis.device,
+        counted(len(timing.seconds), "measurement"),
+    ]
+    headers, rows = _table(diagnosis)
     lines = [DOT.join([_TITLE, *parts])]
-    lines += [f"  {line}" for line in aligned([headers, *rows], right)]
-    boxes = [_tag("div", "", _head(_TITLE, parts))]
+    lines += [f"  {line}" for line in aligned([headers, *rows], range(1, len(headers)))]
     columns = [(headers[0], CELL), *((header, NUMBER) for header in headers[1:-1]), (headers[-1], LAST)]
-    boxes.append(_rows(columns, [[_text(row[0], style=CODE), *map(_text, row[1:])] for row in rows]))
-    for label, text, details in _findings(found):
-        lines += _wrapped(f"{label}: {text}" if text else f"{label}:", 2)
-        depths = [2 if each.startswith(_FIX) else 1 for each in details]
-        for each, depth in zip(details, depths, strict=True):
-            lines += _wrapped(each, 2 + 2 * depth)
-        inner = [
-            _tag("div", f"padding-left:{14 * depth}px", _text(each))
-            for each, depth in zip(details, depths, strict=True)
-        ]
+    table = _rows(columns, [[_text(row[0], style=CODE), *map(_text, row[1:])] for row in rows])
+    boxes = [_tag("div", "", _head(_TITLE, parts)), table]
+    for label, text, details in _findings(diagnosis):
+        lines += _wrapped(f"{label}: {text}", 2)
+        inner = []
+        for detail in details:
+            depth = 2 if detail.startswith(_FIX) else 1
+            lines += _wrapped(detail, 2 + 2 * depth)
+            inner.append(_tag("div", f"padding-left:{14 * depth}px", _text(detail)))
         boxes.append(_tag("div", "", _text(f"{label}:", style=FAINT), " ", _text(text), *inner))
-    last = recommendation(found)
-    lines += _wrapped(f"next: {last}", 2)
-    boxes.append(_tag("div", "margin:4px 0", "<b>next:</b> ", _text(last)))
-    return Rendered("\n".join(lines), _tag("div", BOX, *boxes), found.to_json(), _MIME)
+    advice = recommendation(diagnosis)
+    lines += _wrapped(f"next: {advice}", 2)
+    boxes.append(_tag("div", "margin:4px 0", "<b>next:</b> ", _text(advice)))
+    return Rendered("\n".join(lines), _tag("div", BOX, *boxes), diagnosis.to_json(), _MIME)
 
 
 def per_call(seconds: float) -> str:
@@ -68,30 +66,21 @@ def per_call(seconds: float) -> str:
     return f"{amount:.{digits}f} {unit}" if unit == "ms" else f"{amount:.0f} {unit}"
 
 
-def _table(found: Diagnosis) -> tuple[list[str], list[list[str]]]:
-    """Return the headers and a row for eager and each mode."""
-    on_gpu = found.eager_peak_bytes is not None
-    headers = ["", *_NUMBERS, *(["GPU memory"] if on_gpu else [])]
-    rows = [["eager", *_seconds(found.eager), NOTHING, NOTHING, NOTHING]]
-    rows += [[each.mode, *_figures(found.eager, each)] for each in found.variants]
-    if on_gpu:
-        peaks = [found.eager_peak_bytes, *(each.peak_bytes for each in found.variants)]
-        rows = [
-            [*row, NOTHING if peak is None else size(peak)] for row, peak in zip(rows, peaks, strict=True)
-        ]
-    return headers, rows
-
-
-def _figures(eager: Timing, variant: Variant) -> list[str]:
-    if variant.timing is None:
-        return ["failed", *[NOTHING] * (len(_NUMBERS) - 1)]
-    calls = calls_to_pay(eager, variant)
-    return [
-        *_seconds(variant.timing),
-        times(speed_up(variant.eager or eager, variant.timing)),
-        duration(variant.cold_seconds),
-        NOTHING if calls is None else counted_calls(calls),
-    ]
+def _table(diagnosis: Diagnosis) -> tuple[list[str], list[list[str]]]:
+    """Return the headers and the rows."""
+    eager, compiled, calls = diagnosis.eager, diagnosis.compiled, calls_to_pay(diagnosis)
+    rows = [["eager", *_seconds(eager), NOTHING, NOTHING, NOTHING]]
+    if compiled.timing is None:
+        rows.append([compiled.mode, "failed", *[NOTHING] * (len(_NUMBERS) - 1)])
+    else:
+        ratio = times(speed_up(eager, compiled.timing))
+        pays = NOTHING if calls is None else counted_calls(calls)
+        rows.append([compiled.mode, *_seconds(compiled.timing), ratio, duration(compiled.cold_seconds), pays])
+    if diagnosis.eager_peak_bytes is None:
+        return ["", *_NUMBERS], rows
+    for row, peak in zip(rows, (diagnosis.eager_peak_bytes, compiled.peak_bytes), strict=True):
+        row.append(NOTHING if peak is None else size(peak))
+    return ["", *_NUMBERS, "GPU memory"], rows
 
 
 def _seconds(timing: Timing) -> list[str]:
@@ -99,100 +88,67 @@ def _seconds(timing: Timing) -> list[str]:
     return [per_call(timing.median), f"{per_call(low)} to {per_call(high)}"]
 
 
-def _findings(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what was found, as (label, text, details)."""
-    for each in found.variants:
-        if each.failure:
-            yield f"{each.mode} failed", each.failure, []
-    if any(each.timing is not None for each in found.variants):
-        details = [text for each in found.breaks for text in (each.reason, _FIX + each.action)]
-        into = f"{len(found.breaks) or 'none'} ({counted(found.graphs, 'graph')})"
-        yield "graph breaks", into, details
-        yield from _recompiles(found)
-        yield from _sizes(found)
-        yield from _results(found)
-        yield from _stored(found)
-    for note in found.notes:
-        yield "note", note, []
-
-
-def _recompiles(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
-    if not found.recompiles:
-        return
-    details = []
-    for each in found.recompiles:
-        until = "then no more" if each.settled else "and it goes on"
-        details.append(f"{each.function}: {counted(each.times, 'time')}, {until}: {each.guard}")
-        if not each.settled:
-            details.append(_FIX + each.action)
-    yield "recompiles with the same arguments", str(sum(each.times for each in found.recompiles)), details
-
-
-def _sizes(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
-    if found.size is None:
-        yield "other sizes", "not tried: no argument is a tensor with a first dimension", []
-        return
-    if not found.resized:
-        return
-    details = []
-    for each in found.resized:
-        details.append(f"{each.size}: {_resized(each)}")
-        if each.action:
-            details.append(_FIX + each.action)
-    again = sum(bool(each.guards) for each in found.resized)
-    refused = sum(bool(each.refused) for each in found.resized)
-    if refused == len(found.resized):
-        told = "none is taken, also eager"
+def _findings(diagnosis: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the findings, as (label, text, details)."""
+    compiled, breaks = diagnosis.compiled, diagnosis.breaks
+    if compiled.timing is None:
+        yield f"{compiled.mode} failed", compiled.failure, []
     else:
-        told = f"{again or 'none'} of {len(found.resized) - refused} recompiled"
-    yield f"sizes other than {found.size}", told, details
+        details = [text for graph_break in breaks for text in (graph_break.reason, _FIX + graph_break.action)]
+        yield "graph breaks", f"{len(breaks) or 'none'} ({counted(diagnosis.graphs, 'graph')})", details
+        yield from _recompiles(diagnosis)
+        yield from _sizes(diagnosis)
+        yield "results", _results(compiled.comparison), []
+        if compiled.saved_seconds >= 0.1:
+            spent = f"it took {duration(compiled.compile_seconds)} now"
+            yield "from caches", f"{spent}; the table has the time that it takes where nothing is stored", []
+    yield from (("note", note, []) for note in diagnosis.notes)
 
 
-def _resized(each: Resized) -> str:
-    if each.refused:
-        return f"not taken, also eager: {each.refused}"
-    if each.failure:
-        return f"fails compiled: {each.failure}"
-    if each.guards:
-        return f"recompiled in {duration(each.seconds)}: {'; '.join(each.guards)}"
+def _recompiles(diagnosis: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
+    details = []
+    for recompile in diagnosis.recompiles:
+        end = "then no more" if recompile.settled else "and it goes on"
+        details.append(f"{recompile.function}: {counted(recompile.times, 'time')}, {end}: {recompile.guard}")
+        if not recompile.settled:
+            details.append(_FIX + recompile.action)
+    if details:
+        total = sum(recompile.times for recompile in diagnosis.recompiles)
+        yield "recompiles with the same arguments", str(total), details
+
+
+def _sizes(diagnosis: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
+    if diagnosis.size is None:
+        yield "other sizes", "not tried: no argument is a tensor with a first dimension", []
+    elif calls := diagnosis.resized:
+        details = []
+        for call in calls:
+            details.append(f"{call.size}: {_size_words(call)}")
+            if call.action:
+                details.append(_FIX + call.action)
+        accepted = len([call for call in calls if not call.refused])
+        recompiled = len([call for call in calls if call.guards])
+        text = f"{recompiled or 'none'} of {accepted} recompiled" if accepted else "refused, also eager"
+        yield f"sizes other than {diagnosis.size}", text, details
+
+
+def _size_words(call: Resized) -> str:
+    if call.refused:
+        return f"refused, also eager: {call.refused}"
+    if call.failure:
+        return f"fails compiled: {call.failure}"
+    if call.guards:
+        return f"recompiled in {duration(call.seconds)}: {'; '.join(call.guards)}"
     return "runs as it is"
 
 
-def _results(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield how results compare; once, where that is alike in all modes."""
-    told: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for each in found.variants:
-        if each.timing is not None:
-            text, details = _compared(each.comparison)
-            told.setdefault((text, tuple(details)), []).append(each.mode)
-    for (text, spots), modes in told.items():
-        which = "" if len(told) == 1 else f" of {', '.join(modes)}"
-        yield f"results{which}", text, list(spots)
-
-
-def _compared(comparison: Comparison) -> tuple[str, list[str]]:
-    dtype, allowed = comparison.dtype, f"{comparison.ratio:.2g} times what torch.testing allows"
+def _results(comparison: Comparison) -> str:
     text = {
-        Agreement.EQUAL: "equal, bit for bit",
-        Agreement.USUAL: f"as usual for {dtype}: within what torch.testing allows",
-        Agreement.LARGER: f"{allowed} for {dtype}, as another order of sums may give",
-        Agreement.DIFFERENT: comparison.mismatch or f"different: {allowed} for {dtype}",
-        Agreement.UNKNOWN: f"not compared: {comparison.unknown}",
+        Agreement.EQUAL: "equal",
+        Agreement.USUAL: "as usual: within what torch.testing allows",
+        Agreement.LARGER: "beyond what torch.testing allows, as another order of sums may give",
+        Agreement.DIFFERENT: "different",
+        Agreement.UNKNOWN: "not compared",
     }[comparison.agreement]
-    if comparison.unknown or comparison.mismatch:
-        return text, []
-    spots = (("absolute", comparison.absolute), ("relative", comparison.relative))
-    return text, [_spot(kind, spot) for kind, spot in spots if spot is not None]
-
-
-def _spot(kind: str, spot: Spot) -> str:
-    values = f"{spot.eager:.7g} eager, {spot.compiled:.7g} compiled"
-    return f"largest {kind} difference {spot.difference:.2g} at {spot.place}: {values}"
-
-
-def _stored(found: Diagnosis) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield what of the compiling was there already."""
-    restored = [each for each in found.variants if each.saved_seconds >= 0.1]
-    if restored:
-        spent = DOT.join(f"{each.mode} took {duration(each.compile_seconds)}" for each in restored)
-        yield "from caches", f"{spent} now; the table has what it takes where nothing is stored", []
+    detail = ": ".join(filter(None, (comparison.place, comparison.message)))
+    return f"{text}; {detail}" if detail else text

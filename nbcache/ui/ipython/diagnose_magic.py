@@ -1,4 +1,4 @@
-"""`%nbcache diagnose EXPR`: reads the line, evaluates the call up to itself, and shows what came of it."""
+"""`%nbcache diagnose CALL`: reads the line, evaluates the call up to itself, and shows the result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nbcache.ui.display.diagnosis import render_diagnosis
 from nbcache.ui.ipython.compile_cell import nearest
 from nbcache.ui.ipython.session_magics import show
 
-__all__ = ["DiagnoseMagic", "Line", "parsed"]
+__all__ = ["DiagnoseMagic", "Line", "parse_line"]
 
-_USAGE = "%nbcache diagnose EXPR [--modes M,…] [--runs N] [--json], such as %nbcache diagnose model(x)"
-_RUNS = 20
+_USAGE = "%nbcache diagnose CALL [--mode M] [--runs N] [--json], such as %nbcache diagnose model(x)"
+_TURNS = 5
+_NAMES = ["--mode", "--runs", "--json"]
 _COLLECT = "__nbcache_arguments__"
-_VALUED = r"--(?P<name>modes|runs)(?:\s+|=)(?P<value>[^\s=]+)"
-_OPTION = rf"(?:{_VALUED}|--(?P<flag>json))"
+_OPTION = r"--(?:(?P<name>mode|runs)(?:\s+|=)(?P<value>[^\s=]+)|(?P<flag>json))"
 _AT_END = re.compile(rf"\s+{_OPTION}$")
 _AT_BEGIN = re.compile(rf"{_OPTION}(?:\s+|$)")
 _LOOKS_LIKE_ONE = re.compile(r"(?:^|\s)(--[a-z][\w-]*)")
@@ -31,11 +31,11 @@ _LOOKS_LIKE_ONE = re.compile(r"(?:^|\s)(--[a-z][\w-]*)")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What follows `%nbcache diagnose`."""
+    """The line after `%nbcache diagnose`."""
 
     expression: str
-    modes: tuple[str, ...] = ("default",)
-    runs: int = _RUNS
+    mode: str = "default"
+    runs: int = _TURNS
     as_json: bool = False
 
 
@@ -46,81 +46,67 @@ class DiagnoseMagic:
         self._shell = shell
         self._session = session
 
-    def diagnose(self, line: str) -> None:
-        """Run an expression eager and compiled, and say what to do."""
+    def diagnose(self, text: str) -> None:
+        """Run a call eager and compiled, and say what to do."""
         __tracebackhide__ = True
-        asked = parsed(line)
-        tree = _call_in(asked.expression)
-        _check_modes(asked.modes)
-        call = _evaluated(tree, self._shell.user_ns)
-        found = diagnose(self._session, call, asked.modes, asked.runs)
-        show(render_diagnosis(found), asked.as_json)
+        line = parse_line(text)
+        tree = _call_in(line.expression)
+        modes = compile_options.known_modes()
+        if line.mode not in modes:
+            listed = f"unknown mode `{line.mode}` (torch has {', '.join(modes)})"
+            raise _wrong(listed + nearest(line.mode, modes))
+        call = _evaluate(tree, self._shell.user_ns)
+        show(render_diagnosis(diagnose(self._session, call, line.mode, line.runs)), line.as_json)
 
 
-def parsed(line: str) -> Line:
+def parse_line(line: str) -> Line:
     """Return the options, which stand before or after the expression, and the expression as it is written."""
-    rest = line.strip().rstrip("; \t")
-    given: dict[str, str] = {}
-    while not _is_call(rest) and (match := _AT_END.search(rest) or _AT_BEGIN.match(rest)):
+    text = line.strip().rstrip("; \t")
+    options: dict[str, str] = {}
+    while not isinstance(_tree(text), ast.Call) and (match := _AT_END.search(text) or _AT_BEGIN.match(text)):
         name = match["name"] or match["flag"]
-        if name in given:
+        if name in options:
             raise _wrong(f"`--{name}` is given twice")
-        given[name] = match["value"] or ""
-        rest = (rest[: match.start()] + rest[match.end() :]).strip()
-    modes = tuple(dict.fromkeys(each for each in given.get("modes", "default").split(",") if each))
-    runs = given.get("runs", str(_RUNS))
+        options[name] = match["value"] or ""
+        text = (text[: match.start()] + text[match.end() :]).strip()
+    runs = options.get("runs", str(_TURNS))
     if not runs.isdecimal() or int(runs) < 1:
-        raise _wrong(f"`--runs` takes a number of calls, from 1 on, and no `{runs}`")
-    if not rest:
+        raise _wrong(f"`--runs` takes a number, from 1 on, and no `{runs}`")
+    if not text:
         raise _wrong("there is no expression")
-    return Line(rest, modes or ("default",), int(runs), "json" in given)
+    return Line(text, options.get("mode", "default"), int(runs), "json" in options)
 
 
-def _is_call(text: str) -> bool:
-    """Tell whether it is one call of Python, whatever stands in its strings."""
+def _tree(expression: str) -> ast.expr | None:
+    """Return the syntax tree of an expression, or None where it is something else."""
     try:
-        return isinstance(ast.parse(text, mode="eval").body, ast.Call)
+        return ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError):
-        return False
+        return None
 
 
 def _call_in(expression: str) -> ast.Call:
     """Return the syntax tree of an expression that is one call."""
-    try:
-        tree = ast.parse(expression, mode="eval").body
-    except SyntaxError as error:
-        _check_options(expression)
-        raise _wrong(f"`{one_line(expression, 60)}` is no expression of Python: {error.msg}") from None
+    tree, short = _tree(expression), one_line(expression, 60)
     if isinstance(tree, ast.Await):
-        raise _wrong(f"`{one_line(expression, 60)}` is awaited: call the function that the coroutine calls")
+        raise _wrong(f"`{short}` is awaited: call the function that the coroutine calls")
     if not isinstance(tree, ast.Call):
-        _check_options(expression)
-        raise _wrong(f"`{one_line(expression, 60)}` is no call: write one, such as model(x)")
-    if any(isinstance(each, ast.Call | ast.Await) for each in ast.walk(tree.func)):
-        called = one_line(ast.unparse(tree.func), 60)
-        raise _wrong(f"`{called}` computes what it calls: put all of it into a function, and call that here")
+        if option := _LOOKS_LIKE_ONE.search(expression):
+            if option[1] in _NAMES:
+                raise _wrong(f"`{option[1]}` needs a value")
+            raise _wrong(f"unknown option `{option[1]}`{nearest(option[1], _NAMES)}")
+        if tree is None:
+            raise _wrong(f"`{short}` is no expression of Python")
+        raise _wrong(f"`{short}` is no call: write one, such as model(x)")
+    if any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
+        function = one_line(ast.unparse(tree.func), 60)
+        advice = "put all of it into a function, and call that here"
+        raise _wrong(f"`{function}` computes what it calls: {advice}")
     return tree
 
 
-def _check_options(expression: str) -> None:
-    """Say what is wrong with what looks like an option and is none."""
-    if match := _LOOKS_LIKE_ONE.search(expression):
-        known = ["--modes", "--runs", "--json"]
-        if match[1] in known:
-            raise _wrong(f"`{match[1]}` needs a value" if match[1] != "--json" else "`--json` is given twice")
-        raise _wrong(f"unknown option `{match[1]}`{nearest(match[1], known)}")
-
-
-def _check_modes(modes: tuple[str, ...]) -> None:
-    known = compile_options.known_modes()
-    for mode in modes:
-        if mode not in known:
-            told = f"unknown mode `{mode}` (torch has {', '.join(known)})"
-            raise _wrong(told + nearest(mode, known))
-
-
-def _evaluated(tree: ast.Call, names: dict[str, Any]) -> Call:
-    """Return the call with its function and arguments evaluated; errors of theirs pass."""
+def _evaluate(tree: ast.Call, names: dict[str, Any]) -> Call:
+    """Return the call with its function and arguments evaluated; errors in them pass."""
     __tracebackhide__ = True
     text, name = one_line(ast.unparse(tree)), one_line(ast.unparse(tree.func))
     function = _value(tree.func, names, {})
@@ -135,8 +121,8 @@ def _evaluated(tree: ast.Call, names: dict[str, Any]) -> Call:
 
 def _value(tree: ast.expr, names: dict[str, Any], more: dict[str, Any]) -> Any:
     __tracebackhide__ = True
-    whole = ast.fix_missing_locations(ast.copy_location(ast.Expression(tree), tree))
-    return eval(compile(whole, "<nbcache diagnose>", "eval"), names, more)
+    expression = ast.fix_missing_locations(ast.copy_location(ast.Expression(tree), tree))
+    return eval(compile(expression, "<nbcache diagnose>", "eval"), names, more)
 
 
 def _wrong(problem: str) -> UsageError:
