@@ -84,12 +84,12 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 
-def unfit_line(manifests: Sequence[Manifest], here: Environment, cells: Collection[str]) -> str:
+def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: Collection[str]) -> str:
     """Return a line on the graphs that do not fit here, although their cells are unchanged; empty if all fit.
 
     `cells` are the digests of the notebook's cells. Without them, the graphs of every cell count.
     """
-    best = fitting(manifests, here)
+    best = fitting(manifests, environment)
     fits = {_identity(graph) for graph in best.graphs} if best else set()
     labels: dict[str, None] = {}
     unfit = set()
@@ -97,7 +97,9 @@ def unfit_line(manifests: Sequence[Manifest], here: Environment, cells: Collecti
         graphs = {_identity(graph) for graph in manifest.graphs if not cells or graph.cell in cells}
         if graphs - fits:
             unfit |= graphs - fits
-            labels |= dict.fromkeys(one_line(each.label, _LONGEST) for each in differences(manifest, here))
+            labels |= dict.fromkeys(
+                one_line(difference.label, _LONGEST) for difference in differences(manifest, environment)
+            )
     if not unfit:
         return ""
     named = ", ".join([*labels][:_MOST_LABELS])

@@ -90,7 +90,7 @@ class Run:
     function_cell: str = ""
     """Digest of the source of the cell that defines the function; empty where it comes from a module."""
     unfinished: bool = False
-    """Whether the cell raised: the rest of its graphs may be missing from this kernel's runs."""
+    """True where the cell raised: the rest of its graphs may be missing from this kernel's runs."""
 
     def summary(self) -> dict[str, Any]:
         """Return what lists of runs show, as JSON values."""

@@ -215,8 +215,8 @@ class Sharing:
 
         It is empty where all of them fit, and before torch is imported.
         """
-        here = self._session.environment
-        return "" if here is None else unfit_line(received.snapshot.manifests, here, self.cells)
+        environment = self._session.environment
+        return "" if environment is None else unfit_line(received.snapshot.manifests, environment, self.cells)
 
     def follow(self, taken_in: Sequence[Received]) -> None:
         """Have the kernel compile for a baseline, where these can be used only so.
@@ -408,9 +408,11 @@ class Sharing:
 
     def _foresaw(self, received: Received) -> bool:
         """Return whether the line at load named what differs here: torch was not imported then."""
-        here = self._foreseen()
+        foreseen = self._foreseen()
         manifests = received.snapshot.manifests
-        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
+        return foreseen is not None and all(
+            foreseen_differences(manifest, foreseen) for manifest in manifests
+        )
 
     def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)

@@ -90,7 +90,7 @@ def identity(known: Known, value: Any) -> str:
     return " ".join(names)
 
 
-def _is_whole(known: Known, code: Any, file: str) -> bool:
+def _is_whole(packages: Known, code: Any, file: str) -> bool:
     """Return whether a function or class of the package that `file` belongs to reaches no code of the user.
 
     A decorator of a package returns a function of the package that holds one of the user's. A package's
@@ -100,23 +100,23 @@ def _is_whole(known: Known, code: Any, file: str) -> bool:
         home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
         if package_of(home) not in (package_of(file), "torch"):
             return False
-    return not _reaches_users(known, code, package_of(file))
+    return not _reaches_users(packages, code, package_of(file))
 
 
-def _reaches_users(known: Known, value: Any, package: str) -> bool:
+def _reaches_users(packages: Known, value: Any, package: str) -> bool:
     """Return whether a package's function or class reaches code of the user.
 
     Functions, classes and objects of the package are followed, and collections; the first ones alone, where
     there are very many.
     """
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     queue = deque([value])
-    while queue and len(seen) < _MOST_VISITED:
+    while queue and len(visited) < _MOST_VISITED:
         value = queue.popleft()
-        if id(value) in seen or isinstance(value, _PLAIN):
+        if id(value) in visited or isinstance(value, _PLAIN):
             continue
-        seen[id(value)] = value
-        if _is_users(known, value) or _is_users(known, type(value)):
+        visited[id(value)] = value
+        if _is_users(packages, value) or _is_users(packages, type(value)):
             return True
         queue += _parts(value, package)
     return False
@@ -130,7 +130,7 @@ def _parts(value: Any, package: str) -> Iterator[Any]:
             with suppress(ValueError):  # an empty cell
                 yield cell.cell_contents
         if package_of(value.__code__.co_filename) == package:
-            yield from _named(value, package)
+            yield from _globals_of(value, package)
     elif isinstance(value, dict):
         yield from value.keys()
         yield from value.values()
@@ -163,7 +163,7 @@ def _attributes(value: Any) -> Iterator[Any]:
                     yield slot.__get__(value)
 
 
-def _named(function: FunctionType, package: str) -> Iterator[Any]:
+def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
     """Return the globals that a function names, and what it may name of the package's modules."""
     names = {*_names(function.__code__)}
     for name in names & function.__globals__.keys():
@@ -185,21 +185,21 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_users(known: Known, value: Any) -> bool:
+def _is_users(packages: Known, value: Any) -> bool:
     """Return whether this is a function, method or class that is not installed."""
     value = getattr(value, "__func__", value)
     if isinstance(value, FunctionType):
         file = value.__code__.co_filename
-        return not (is_installed(file) or known.has_file(file) or _is_generated(value))
+        return not (is_installed(file) or packages.has_file(file) or _is_from_string(value))
     if not isinstance(value, type):
         return False
     home = getattr(sys.modules.get(value.__module__), "__file__", None)
     if value.__module__ == "__main__":
         return True
-    return not (home is None or is_installed(home) or known.has_file(home))
+    return not (home is None or is_installed(home) or packages.has_file(home))
 
 
-def _is_generated(function: FunctionType) -> bool:
+def _is_from_string(function: FunctionType) -> bool:
     """Return whether an installed package, or a named tuple, generated a function from a string."""
     if not function.__code__.co_filename.startswith("<"):
         return False
