@@ -403,7 +403,7 @@ def test_two_thousand_graphs_open_and_are_paged(open_page: OpenPage) -> None:
     panel_of(page, 3).get_by_title("older graphs").click()
     says(page, "11 to 20 of 2000", index=3)
     chosen = panel_of(page, 3).get_by_role("combobox")
-    chosen.nth(0).select_option("miss (2000)")
+    chosen.nth(0).select_option("miss")
     says(page, "1 to 10 of 2000", index=3)
     chosen.nth(1).select_option("by function")
     says(page, "f1000", index=3)
@@ -411,6 +411,4 @@ def test_two_thousand_graphs_open_and_are_paged(open_page: OpenPage) -> None:
     says(page, "11 to 20 of 2000", index=3)
     page.run(4)
     says(page, "11 to 20 of 2001", index=3)
-    assert chosen.nth(0).evaluate("(each) => each.selectedOptions[0].text") == "miss (2001)".replace(
-        " ", "\N{NO-BREAK SPACE}"
-    )
+    assert chosen.nth(0).evaluate("(each) => each.selectedOptions[0].text") == "miss"
