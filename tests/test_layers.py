@@ -13,7 +13,7 @@ from support.front_door import RunPython
 LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"}
 """Packages below the bridge."""
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
-TOP = {"__main__"}
+TOP = {"__main__", "parts"}
 MOST_LINES = 480
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
 

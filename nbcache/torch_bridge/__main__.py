@@ -15,8 +15,8 @@ from dataclasses import replace
 from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Slice
 from nbcache.kernel.session import Session
+from nbcache.parts import make_bridge
 from nbcache.stores.directory import DirectoryStore
-from nbcache.torch_bridge import TorchBridge
 
 _POLITE = 19
 """How much this process gives way (`nice`)."""
@@ -47,7 +47,7 @@ def main(device: str) -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_POLITE)
     settings = replace(Settings.from_env(os.environ), trace="off")  # kernels are to trace the sample
-    bridge = TorchBridge()
+    bridge = make_bridge()
     session = Session(settings, bridge, DirectoryStore(settings.dir))
     session.start()
     try:

@@ -161,7 +161,7 @@ class CacheFolder:
             if os.environ.get(_TRITON_FOLDER, "").startswith(value + os.sep):
                 self._removed[_TRITON_FOLDER] = os.environ.pop(_TRITON_FOLDER)
         if self.session is not None:
-            self.default.check(self.session)
+            self.default.check()
 
     def give_again(self) -> None:
         """Set the folder that we gave once more, where `fresh_cache()` has put back another environment's."""

@@ -17,8 +17,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
-from nbcache.core.errors import ConfigError
+from nbcache.core.errors import ConfigError, UnsupportedTorch
 
 __all__ = ["FOLDER", "NAMES", "ORIGIN", "CacheSetting", "CacheSettings", "SwitchedOff", "switched_off"]
 
@@ -205,6 +206,8 @@ class CacheSettings:
 
     def __init__(self) -> None:
         self._switched: dict[str, _Switched] = {}
+        self._forced: list[tuple[Any, Any]] = []
+        """Entries of torch's that have a value forced on them, each with the one before."""
 
     @property
     def switched(self) -> list[str]:
@@ -256,6 +259,16 @@ class CacheSettings:
             _set_variable(name, _as_variable(chosen))
         self._switched[name] = replace(done, value=chosen)
 
+    def forbid_autograd_cache(self) -> None:
+        """Turn AOTAutograd's caches off on all threads until `restore`, whatever was set."""
+        config: Any = importlib.import_module("torch._functorch.config")
+        for name in ("enable_autograd_cache", "enable_remote_autograd_cache"):
+            entry = config._config[name]
+            self._forced.append((entry, entry.env_value_force))
+            entry.env_value_force = False
+            if getattr(config, name):
+                raise UnsupportedTorch(f"torch ignores {name}=False")
+
     def restore(self) -> None:
         """Switch back what was switched, unless somebody else has switched it since."""
         still = self.switched
@@ -269,6 +282,9 @@ class CacheSettings:
                     _take_assignments(module, setting.attribute)
                 setattr(module, setting.attribute, done.before)
         self._switched.clear()
+        while self._forced:
+            entry, value = self._forced.pop()
+            entry.env_value_force = value
 
     def _row(self, setting: _Setting, shares: bool) -> CacheSetting:
         notes = "; ".join(self._notes(setting, shares))

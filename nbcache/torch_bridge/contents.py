@@ -23,6 +23,7 @@ from nbcache.torch_bridge.events import stamp, with_cells
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["contents_of", "follow_code"]
@@ -36,8 +37,9 @@ _ELSEWHERE = "torch has told of none: another backend made it, or it was made be
 _LOST = "its file is not in torch's folder any more, which is scratch"
 
 
-def follow_code(codecache: ModuleType, session: Session, patches: Patches) -> None:
+def follow_code(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Note where the code of each graph is, as torch loads it: `PyCodeCache.load_by_key_path`."""
+    session = context.session
 
     def loaded(path: str) -> None:
         session.emit(CodeLoaded(**stamp(), path=path))
@@ -47,7 +49,7 @@ def follow_code(codecache: ModuleType, session: Session, patches: Patches) -> No
         session.attempt(_FOLLOWING, partial(loaded, str(path)))
         return module
 
-    patches.hook(codecache.PyCodeCache, "load_by_key_path", load, takes="cls key path")
+    patches.hook(codecache.PyCodeCache, "load_by_key_path", load)
 
 
 def contents_of(graph: GraphRecord, session: Session) -> GraphContents:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.torch_bridge.folders import is_safe, is_safe_below
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["DefaultFolder"]
@@ -40,31 +40,24 @@ class DefaultFolder:
         self._originals: dict[Any, Any] = {}
         """What our functions stand for: what torch has imported from another module may be ours already."""
 
-    def replace_in_utils(self, module: Any, session: Session, patches: Patches) -> None:
-        """Hook the module that defines `default_cache_dir`."""
-        self._replace_name(module, patches)
+    def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
+        """Hook a module that defines `default_cache_dir`, or has imported it."""
 
-    def replace_in_runtime(self, module: Any, session: Session, patches: Patches) -> None:
-        """Hook one that has imported it."""
-        self._replace_name(module, patches)
-
-    def _replace_name(self, module: Any, patches: Patches) -> None:
         def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
             return self._safe(original(*args, **kwargs))
 
         original = module.default_cache_dir = self._original(module)
-        patches.hook(module, "default_cache_dir", default_cache_dir, takes="", only=True)
+        patches.hook(module, "default_cache_dir", default_cache_dir)
         self._originals[module.default_cache_dir] = original
 
     def _original(self, module: Any) -> Any:
         return self._originals.get(module.default_cache_dir, module.default_cache_dir)
 
-    def replace_in_codecache(self, codecache: Any, session: Session, patches: Patches) -> None:
-        """Hook another one, which compiles headers."""
-        self._replace_name(codecache, patches)
-
-    def replace_headers(self, codecache: Any, session: Session, patches: Patches) -> None:
+    def replace_headers(self, codecache: Any, context: Context, patches: Patches) -> None:
         """Hook the module that compiles headers once more: it has remembered where they go."""
+        self._replace_headers(codecache, patches)
+
+    def _replace_headers(self, codecache: Any, patches: Patches) -> None:
         self._patches = patches
         usual = next(iter(self._originals.values()))()
         safe = self._safe(usual)
@@ -75,13 +68,13 @@ class DefaultFolder:
                 setattr(codecache, name, os.path.join(usual, *parts))  # it may be ours already
                 patches.set(codecache, name, os.path.join(safe, *parts))
 
-    def check(self, session: Session) -> None:
+    def check(self) -> None:
         """Look again where headers are: where others have cleaned the temp folder, anybody can make them."""
         codecache: Any = sys.modules.get(_CODECACHE)
         if self._patches is None or not hasattr(codecache, "_HEADER_DIR"):
             return
         if os.path.dirname(codecache._HEADER_DIR) != codecache.default_cache_dir():
-            self.replace_headers(codecache, session, self._patches)
+            self._replace_headers(codecache, self._patches)
 
     def _safe(self, usual: str) -> str:
         with contextlib.suppress(OSError):  # it belongs to who makes it first

@@ -15,18 +15,14 @@ from nbcache.core.model import Environment
 from nbcache.torch_bridge import gpus
 
 __all__ = [
-    "MINIMUM_TORCH",
     "current",
     "foreseen",
     "lacking",
     "release",
     "requested",
-    "torch_release",
     "torch_version",
     "without_torch",
 ]
-
-MINIMUM_TORCH = (2, 11)
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
@@ -45,13 +41,6 @@ of the virtual machine. It changes with a reboot or a move to another host, and 
 """
 _NEVER = frozenset({"cpuid", "evtstrm"})
 """Words in the lists of other CPUs that name no instruction."""
-
-
-def torch_release() -> tuple[int, int]:
-    """Return torch's major and minor version."""
-    import torch
-
-    return release(torch.__version__)
 
 
 def release(version: str) -> tuple[int, int]:

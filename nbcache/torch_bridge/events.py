@@ -8,9 +8,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
@@ -24,17 +24,17 @@ from nbcache.kernel.events import (
     SpanEnded,
     SpanStarted,
 )
-from nbcache.torch_bridge import gc_pause, import_order
+from nbcache.torch_bridge import frames, gc_pause, import_order
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
     "NotStored",
     "follow_spans",
-    "given_to_compile",
     "is_restoring_only",
     "must_be_stored",
     "restoring_only",
@@ -120,20 +120,11 @@ def stamp() -> dict[str, Any]:
     }
 
 
-def follow_spans(
-    utils: ModuleType,
-    session: Session,
-    patches: Patches,
-    why_disabled: Callable[[], str | None],
-    settle: Callable[[], None],
-) -> None:
-    """Stand in for the logger that torch tells all its phases to, `utils.CHROMIUM_EVENT_LOG`.
-
-    `why_disabled` returns why torch asks no cache for a graph, where a setting is the reason; `settle` is
-    called before each compile, on the thread that compiles.
-    """
+def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
+    """Stand in for the logger that gets all of torch's phases, `utils.CHROMIUM_EVENT_LOG`."""
     import torch
 
+    session = context.session
     heap = gc_pause.HeapAside()
     session.cell_ended.append(heap.reset)  # an interrupt may have torn a span
     patches.undo(lambda: session.cell_ended.remove(heap.reset))
@@ -153,13 +144,13 @@ def follow_spans(
         **kwargs: Any,
     ) -> Any:
         if phase == "B" and event_name in (_FRAME, _BACKWARD):
-            session.attempt("settling torch's settings", settle)
+            session.attempt("settling torch's settings", context.settle)
         if event_name == _FRAME:
             (heap.begin if phase == "B" else heap.end)()
             if phase == "B":
                 session.attempt("settling the order of modules", partial(import_order.settle, torch))
         if not event_name.startswith(_PASSES):
-            noted = partial(_span, utils, session, why_disabled, event_name, phase, metadata or {})
+            noted = partial(_span, utils, context, event_name, phase, metadata or {})
             session.attempt(_FOLLOWING, noted)
         return original(self, event_name, time_ns, phase, metadata, *args, **kwargs)
 
@@ -177,24 +168,17 @@ def follow_spans(
             session.attempt(_FOLLOWING, noted)
         return original(self, event_name, time_ns, metadata, *args, **kwargs)
 
-    patches.hook(EventLog, "_log_timed_event", timed, takes="self event_name time_ns phase metadata")
-    patches.hook(EventLog, "log_instant_event", instant, takes="self event_name time_ns metadata")
+    patches.hook(EventLog, "_log_timed_event", timed)
+    patches.hook(EventLog, "log_instant_event", instant)
     patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
 
 
-def _span(
-    utils: ModuleType,
-    session: Session,
-    why_disabled: Callable[[], str | None],
-    name: str,
-    phase: str,
-    metadata: Mapping[str, Any],
-) -> None:
-    at = stamp()
+def _span(utils: ModuleType, context: Context, name: str, phase: str, metadata: Mapping[str, Any]) -> None:
+    at, session = stamp(), context.session
     if phase == "B":
         function = ""
         if name == _FRAME:
-            function = _name_being_compiled(sys._getframe())
+            function = _name_being_compiled()
             _breaks.before = len(utils.graph_break_reasons)
         if name in _TUNING:
             session.emit(_tuned(at, metadata))
@@ -202,7 +186,7 @@ def _span(
         return
     if name == _FRAME:
         session.emit(_frame(utils, session, at, metadata))
-    if metadata.get("cache_state") == "disabled" and (why := why_disabled()) is not None:
+    if metadata.get("cache_state") == "disabled" and (why := context.why_disabled()) is not None:
         metadata = {**metadata, "cache_bypass_reason": why}
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
 
@@ -238,33 +222,16 @@ def _was_outvoted(utils: ModuleType) -> bool:
     return bool(_outvoted > before)
 
 
-def _code_being_compiled(frame: FrameType | None) -> CodeType | None:
-    """Return the code that Dynamo has begun to compile: an argument of its `_compile`, up the stack."""
-    code = given_to_compile(frame, "code", within=12)
-    return code if isinstance(code, CodeType) else None
-
-
-def given_to_compile(frame: FrameType | None, name: str, *, within: int) -> Any:
-    """Return an argument of Dynamo's `_compile`, so many frames up the stack at most; else None."""
-    for _ in range(within):
-        if frame is None:
-            return None
-        if frame.f_code.co_name == "_compile" and name in frame.f_locals:
-            return frame.f_locals[name]
-        frame = frame.f_back
-    return None
-
-
-def _name_being_compiled(frame: FrameType | None) -> str:
+def _name_being_compiled() -> str:
     """Return what people call the function that Dynamo has begun to compile.
 
     What torch has written, as `nn.Sequential`, and what its decorators return, it calls by a function of its
     own, which all of them share: `inner(*args)`, which calls `fn`.
     """
-    code = _code_being_compiled(frame)
+    code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
         return _function_name(code)
-    given = given_to_compile(frame, "locals", within=12)
+    given = frames.read(frames.FRAME_LOCALS)
     called = given.get("fn") if isinstance(given, dict) else None
     called = called.func if type(called) is partial else called
     name = getattr(called, "__qualname__", None) if isinstance(called, _FUNCTIONS) else type(called).__name__
@@ -295,7 +262,7 @@ def _frame(
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
-    function = _name_being_compiled(sys._getframe()) or str(metadata.get("co_name") or "?")
+    function = _name_being_compiled() or str(metadata.get("co_name") or "?")
     recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
     versions = int(metadata.get("cache_size") or 0) + 1  # torch forgets those whose objects are gone
@@ -358,7 +325,7 @@ def _tell_what_is_left(session: Session, function: str, file: str) -> None:
     error = sys.exc_info()[1]
     if type(error).__name__ != "Unsupported" or getattr(error, "skip_frame", None) is not True:
         return
-    if given_to_compile(sys._getframe(), "one_graph", within=12) or _is_torchs(file):
+    if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
         return
     words = words_of_break(getattr(error, "msg", error))
     if stack := getattr(error, "real_stack", None):

@@ -12,7 +12,7 @@ from nbcache.kernel.events import CandidateTimed, KernelUsed
 from nbcache.torch_bridge.events import stamp
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["CANDIDATE", "follow_candidates", "follow_kernels"]
@@ -24,9 +24,11 @@ CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
 """What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 
 
-def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches) -> None:
+def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches) -> None:
     """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
     from torch._guards import CompileContext
+
+    session = context.session
 
     def loaded(kernel_name: str, source_code: str) -> None:
         match = _KERNEL_NAME.search(source_code)
@@ -45,12 +47,12 @@ def follow_kernels(async_compile: ModuleType, session: Session, patches: Patches
         session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.hook(async_compile.AsyncCompile, "triton", counted, takes="self kernel_name source_code")
+    patches.hook(async_compile.AsyncCompile, "triton", counted)
 
 
-def follow_candidates(select_algorithm: ModuleType, session: Session, patches: Patches) -> None:
+def follow_candidates(select_algorithm: ModuleType, context: Context, patches: Patches) -> None:
     """Count the candidates that this process times: `AlgorithmSelectorCache.benchmark_choice`."""
-    selector = select_algorithm.AlgorithmSelectorCache
+    selector, session = select_algorithm.AlgorithmSelectorCache, context.session
 
     def tell(done: int, choices: int) -> None:
         session.emit(CandidateTimed(**stamp(), done=done, all=choices))
@@ -79,5 +81,5 @@ def follow_candidates(select_algorithm: ModuleType, session: Session, patches: P
                 counted[0] += 1
                 session.attempt(_FOLLOWING, partial(tell, *counted))
 
-    patches.hook(selector, "benchmark_choices", choices_timed, takes="cls choices")
-    patches.hook(selector, "benchmark_choice", choice_timed, takes="cls")
+    patches.hook(selector, "benchmark_choices", choices_timed)
+    patches.hook(selector, "benchmark_choice", choice_timed)

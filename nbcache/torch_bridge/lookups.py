@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from functools import partial
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.explain.components import Components, from_lines, to_text
 from nbcache.kernel.events import GraphLookup, LookupStarted
 from nbcache.kernel.reasons import Reason
+from nbcache.torch_bridge import frames
 from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
 from nbcache.torch_bridge.sources import constants_read, inputs_read
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["being_looked_up", "follow_lookups"]
+__all__ = ["follow_lookups"]
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))
 """What torch calls the state of autocast."""
-_DEEP = 30
-"""Frames from where torch asks its cache up to what compiles the graph."""
-_COMPILES = "_compile_fx_inner"
-"""torch's function that looks a graph up, and compiles it where it is not there."""
-being_looked_up = threading.local()
-"""`key`: that of the FX graph which the cache is being asked for on this thread, or None."""
 
 
-def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) -> None:
+def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Report each question to the FX graph cache: `FxGraphCache.load_with_key`.
 
     torch's own instant events leave out the hits under an AOTAutograd hit.
     """
+    session = context.session
 
     def load_with_key(
         original: Any,
@@ -54,13 +50,11 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
             _FOLLOWING, lambda: session.emit(LookupStarted(**stamp(), key=key, backward=is_backward))
         )
         graph, info = None, {}
-        being_looked_up.key = key
         try:
             graph, info = original(
                 key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
             )
         finally:
-            being_looked_up.key = None
             session.attempt(
                 _FOLLOWING, partial(_looked_up, session, key, is_backward, graph, info, debug_lines)
             )
@@ -68,8 +62,7 @@ def follow_lookups(codecache: ModuleType, session: Session, patches: Patches) ->
             must_be_stored(key)
         return graph, info
 
-    takes = "key debug_lines example_inputs local remote_cache is_backward"
-    patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key, takes=takes)
+    patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key)
 
 
 def _looked_up(
@@ -121,23 +114,17 @@ def _components(session: Session, debug_lines: list[str], backward: bool) -> Com
     """Return what a key is made of, what the function reads, and where its nodes stand."""
     config = sys.modules["torch._inductor.config"]
     defaults = {name: str(entry.default) for name, entry in config._config.items()}
-    frame = sys._getframe()
     lines = [*debug_lines, f"[] autocast: {_autocast()}", f"[] grad mode: {_grad_mode()}"]
-    names = () if backward else inputs_read(frame)
-    return from_lines(lines, defaults, constants_read(frame), _places(session, frame), names)
+    names = () if backward else inputs_read()
+    return from_lines(lines, defaults, constants_read(), _places(session), names)
 
 
-def _places(session: Session, frame: FrameType | None) -> dict[str, str]:
+def _places(session: Session) -> dict[str, str]:
     """Return the user's line of each node of the graph that is being looked up, by the node's name."""
-    for _ in range(_DEEP):
-        if frame is None:
-            break
-        if frame.f_code.co_name == _COMPILES and (graph := getattr(frame.f_locals.get("gm"), "graph", None)):
-            found = {node.name: node.meta.get("stack_trace") for node in graph.nodes}
-            lines: dict[str, str] = {trace: user_line(session, trace) for trace in {*found.values()} if trace}
-            return {name: lines[trace] for name, trace in found.items() if trace}
-        frame = frame.f_back
-    return {}
+    nodes = getattr(getattr(frames.read(frames.FX_GRAPH), "graph", None), "nodes", ())
+    traces = {node.name: node.meta.get("stack_trace") for node in nodes}
+    lines: dict[str, str] = {trace: user_line(session, trace) for trace in {*traces.values()} if trace}
+    return {name: lines[trace] for name, trace in traces.items() if trace}
 
 
 def _global_state() -> Mapping[str, Any]:

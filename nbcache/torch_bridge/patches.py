@@ -14,7 +14,7 @@ from typing import Any
 
 from nbcache.core.log import logger
 
-__all__ = ["ImportHook", "Intended", "Patches"]
+__all__ = ["ImportHook", "Intended", "Patches", "check_parameters"]
 
 _ABSENT = object()
 _OF_FUNCTIONS = (classmethod, staticmethod)
@@ -32,9 +32,15 @@ class Patches:
     `on_fault` is told of the first exception of a hook's own, once; then all hooks here do nothing any more.
     """
 
-    def __init__(self, on_fault: Callable[[Exception], object] | None = None) -> None:
+    def __init__(
+        self,
+        on_fault: Callable[[Exception], object] | None = None,
+        places: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """`places` are the attributes that may be replaced, with their parameters; None allows all."""
         self._undo: list[Callable[[], None]] = []
         self._on_fault = on_fault
+        self._places = places
         self.replaced: list[tuple[Any, str]] = []
         """What stands in for something, in order: its owner, and the name there."""
         self.hooks: list[tuple[Any, str]] = []
@@ -44,6 +50,7 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set `owner.name` of a class or module until `restore`; AttributeError where it has none."""
+        self._parameters(owner, name)
         getattr(owner, name)
         before = vars(owner).get(name, _ABSENT)
 
@@ -59,15 +66,7 @@ class Patches:
         setattr(owner, name, value)
         self.replaced.append((owner, name))
 
-    def hook(
-        self,
-        owner: Any,
-        name: str,
-        stand_in: Callable[..., Any],
-        *,
-        takes: str | None = None,
-        only: bool = False,
-    ) -> None:
+    def hook(self, owner: Any, name: str, stand_in: Callable[..., Any], *, takes: str | None = None) -> None:
         """Have `stand_in(original, …)` called with what `owner.name` is called with, until `restore`.
 
         Whatever `stand_in` gets, and whatever goes wrong in it, the caller sees what the original does: what
@@ -75,16 +74,13 @@ class Patches:
         itself raises, and `Intended`, pass. `stand_in` may be a generator function if the original returns an
         iterator.
 
-        `takes` are the names of the original's parameters that `stand_in` counts on, from the first on, with
-        `only` all that it has; TypeError where this torch has others.
+        TypeError where the original `takes` other parameters: see `check_parameters`.
         """
+        takes = self._parameters(owner, name) if takes is None else takes
         descriptor = inspect.getattr_static(owner, name)
         kind = type(descriptor) if isinstance(descriptor, _OF_FUNCTIONS) else None
         original = descriptor if kind is None else descriptor.__func__
-        if not callable(original):
-            raise TypeError(f"{name} is no function")
-        if takes is not None:
-            _check(original, name, takes.split(), only)
+        check_parameters(original, name, takes)
         make = self._generator if inspect.isgeneratorfunction(stand_in) else self.wrapped
         hooked = make(original, stand_in)
         functools.update_wrapper(hooked, original)
@@ -93,6 +89,20 @@ class Patches:
                 setattr(hooked, each, getattr(original, each))
         self.set(owner, name, hooked if kind is None else kind(hooked))
         self.hooks.append((owner, name))
+
+    def _parameters(self, owner: Any, name: str) -> str | None:
+        """Return the parameters that a place in torch must have; TypeError where it is not in the table."""
+        if self._places is None:
+            return None
+        for cls in owner.__mro__ if isinstance(owner, type) else (None,):
+            place = name if cls is None else f"{cls.__qualname__}.{name}"
+            if place in self._places:
+                return self._places[place]
+        raise TypeError(f"{name} of {owner!r} is not in the table of hooks")
+
+    def within(self, on_fault: Callable[[Exception], object] | None = None) -> Patches:
+        """Return patches for a while, which may replace what these may."""
+        return Patches(on_fault, self._places)
 
     def wrapped(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that calls `stand_in(original, …)`, and cannot fail its caller: see `hook`."""
@@ -109,7 +119,7 @@ class Patches:
             except Exception as error:
                 if error is call.raised:
                     raise
-                self._fault(error)
+                self.fail(error)
             return call.result(*args, **kwargs)
 
         return hooked
@@ -130,13 +140,13 @@ class Patches:
                 except Exception as error:
                     if error is call.raised:
                         raise
-                    self._fault(error)
+                    self.fail(error)
             yield from call.rest(*args, **kwargs)
 
         return hooked
 
-    def _fault(self, error: Exception) -> None:
-        """Switch all hooks here off, and tell of the first fault."""
+    def fail(self, error: Exception) -> None:
+        """Switch all hooks here off, and report the first fault."""
         if self.off:
             return
         self.off = True
@@ -219,15 +229,25 @@ class _Iteration:
         yield from self(*args, **kwargs)
 
 
-def _check(original: Any, name: str, takes: Sequence[str], only: bool) -> None:
-    """Raise TypeError where `original` does not take the parameters of these names, from the first on."""
+def check_parameters(original: Any, name: str, takes: str | None) -> None:
+    """Raise TypeError where `original` is no function, or takes other parameters.
+
+    `takes` are their names, in order; with `…` at the end, more may follow. None allows any.
+    """
+    if not callable(original):
+        raise TypeError(f"{name} is no function")
+    if takes is None:
+        return
+    known, only = takes.split(), True
+    if known[-1:] == ["…"]:
+        known, only = known[:-1], False
     try:
         parameters = inspect.signature(original).parameters.values()
     except ValueError:  # it is written in C, and does not tell
         return
     names = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    more = any(each.kind is each.VAR_POSITIONAL for each in parameters)  # perhaps somebody has wrapped it
-    known = [*takes[: len(names)]] if more else [*takes]
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):  # perhaps somebody has wrapped it
+        known = known[: len(names)]
     if (names if only else names[: len(known)]) != known:
         raise TypeError(f"{name} takes ({', '.join(map(str, parameters))})")
 

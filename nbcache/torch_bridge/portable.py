@@ -22,12 +22,12 @@ from nbcache.torch_bridge import environment
 from nbcache.torch_bridge.toolchain import compiler
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["KeyTag", "choose_again", "chosen", "restrict_features", "restrict_flags"]
 
-_QUESTIONS: Mapping[str, frozenset[str]] = {
+QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),
     "_is_avx512_supported": frozenset({"avx512bw", "avx512dq", "avx512f", "avx512vl"}),
     "_is_avx512_bf16_supported": frozenset({"avx512_bf16"}),
@@ -77,19 +77,17 @@ def _refusing(name: str) -> str | None:
     return called if done.returncode else None
 
 
-def restrict_features(
-    cpu_vec_isa: ModuleType, session: Session, patches: Patches, baseline: Callable[[], Baseline | None]
-) -> None:
-    """Have inductor find those instruction sets only that the `baseline` has, while there is one."""
-    cpu = cpu_vec_isa.torch.cpu
+def restrict_features(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
+    """Have inductor find only the instruction sets of the baseline, while there is one."""
+    cpu, baseline = cpu_vec_isa.torch.cpu, context.baseline
 
     def forget() -> None:
         if baseline() is not None:
             choose_again(cpu_vec_isa)
 
     patches.undo(forget)  # after the functions below are the original ones again
-    for name, needed in _QUESTIONS.items():
-        patches.hook(cpu, name, partial(_supported, needed, baseline), takes="", only=True)
+    for name, needed in QUESTIONS.items():
+        patches.hook(cpu, name, partial(_supported, needed, baseline))
     forget()
 
 
@@ -100,14 +98,12 @@ def _supported(
     return (current is None or needed <= current.features) and original()
 
 
-def restrict_flags(
-    cpp_builder: ModuleType, session: Session, patches: Patches, baseline: Callable[[], Baseline | None]
-) -> None:
-    """Have the compiler told the `baseline`, while there is one, in place of the CPU that is here."""
+def restrict_flags(cpp_builder: ModuleType, context: Context, patches: Patches) -> None:
+    """Name the baseline to the compiler, while there is one, in place of the CPU that is here."""
 
     def _get_optimization_cflags(original: Any, *args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = original(*args, **kwargs)
-        if (current := baseline()) is not None:
+        if (current := context.baseline()) is not None:
             cflags = [f"march={current.name}" if flag.startswith("march=") else flag for flag in cflags]
         return cflags, ldflags
 

@@ -28,7 +28,8 @@ from nbcache.torch_bridge.sample import compile_sample, run_sample, sample_key, 
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.traces.lane import Traces
+    from nbcache.torch_bridge.context import Context, Traces
+    from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["MODULES", "before_fork", "compile_steps", "prefetch_keys", "steps"]
 
@@ -157,15 +158,13 @@ def before_fork() -> list[str]:
     ]
 
 
-def prefetch_keys(codecache: Any, session: Session) -> None:
+def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
     """Begin to hash the sources of torch and Triton, which every key of torch holds, in a thread of torch's.
 
-    torch 2.11 has none for that: there `steps` does it.
+    Where torch has none for that, `steps` does it.
     """
     for name in ("torch_key", "triton_key"):
-        prefetch = getattr(getattr(codecache, name, None), "prefetch", None)
-        if prefetch is not None:
-            session.attempt("hashing sources ahead", prefetch)
+        context.session.attempt("hashing sources ahead", getattr(codecache, name).prefetch)
 
 
 def _hash_sources() -> Steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from nbcache.torch_bridge.events import stamp
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
@@ -49,20 +50,13 @@ one; `tuning`: the key of a best configuration. `unverified`: what it read last 
 """
 
 
-def record(
-    cache: ModuleType,
-    session: Session,
-    patches: Patches,
-    owned: Callable[[], bool],
-    disown: Callable[[], None],
-    lost: Collection[str],
-) -> None:
+def record(cache: ModuleType, context: Context, patches: Patches) -> None:
     """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`.
 
-    `owned` tells whether torch's folder holds only what was made in this environment. It does not once
-    a bundle has been loaded (`populate_caches`), which does not say for which CPU it was made. While a
-    part of `_TOLD_BY` is `lost`, torch is taken to have found the artifacts of that type.
+    A bundle that is loaded (`populate_caches`) does not say for which CPU it was made. While a part of
+    `_TOLD_BY` is lost, torch is taken to have found the artifacts of that type.
     """
+    session = context.session
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
 
     def was_hit(artifact_type: str, key: str, content: Any) -> bool:
@@ -72,12 +66,12 @@ def record(
         return content is getattr(loaded, "content", None) or getattr(loaded, "profile", False)
 
     def was_made(artifact_type: str, key: str, content: Any) -> bool:
-        if any(part in lost for part in _TOLD_BY.get(artifact_type, ())):
+        if any(map(context.is_lost, _TOLD_BY.get(artifact_type, ()))):
             return False
         if artifact_type == "inductor" and kernels_are_replaced():
             return False
         if was_hit(artifact_type, key, content):
-            return getattr(loaded, "local", True) and owned()
+            return getattr(loaded, "local", True) and context.owned()
         return not _is_unverified(artifact_type, content)
 
     def note(artifact_type: str, key: str, content: Any) -> None:
@@ -93,10 +87,10 @@ def record(
         return done
 
     def populate_caches(original: Any, *args: Any, **kwargs: Any) -> Any:
-        disown()
+        context.disown()
         return original(*args, **kwargs)
 
-    patches.hook(manager, "record_artifact", record_artifact, takes="cls artifact_type key content")
+    patches.hook(manager, "record_artifact", record_artifact)
     patches.hook(manager, "populate_caches", populate_caches)
 
 

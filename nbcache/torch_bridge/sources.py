@@ -10,11 +10,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from nbcache.explain.components import MOST_CONSTANTS, Named
-from nbcache.torch_bridge.events import given_to_compile
+from nbcache.torch_bridge import frames
 
 __all__ = ["constants_read", "inputs_read"]
 
@@ -24,24 +24,20 @@ _LONGEST = 60
 """Characters of a constant that are kept."""
 _LONGEST_NAME = 120
 """Characters of a name; what has a longer one is told by its number."""
-_DEEP = 80
-"""Frames from where torch asks its cache up to where Dynamo begins."""
 _GUARDS = frozenset({"BOOL_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH", "NONE_MATCH"})
 """Kinds of guards on constants."""
 _MEMBERS = frozenset({"_modules", "_parameters", "_buffers"})
 """Dictionaries of a module whose keys are its attributes."""
-_BACKEND = "compile_fx"
-"""torch's function that Dynamo hands its graph to."""
 _ABSENT = object()
 
 
-def constants_read(frame: FrameType | None) -> dict[str, str] | None:
+def constants_read() -> dict[str, str] | None:
     """Return them, with their values as Python writes them; None where they are not known.
 
-    `frame` is where torch asks its cache. They are not known of a backward that is compiled when it first
-    runs, and of a function that was not traced.
+    They are not known of a backward that is compiled when it first runs, and of a function that was not
+    traced.
     """
-    given = _scopes(frame)
+    given = _scopes()
     context = sys.modules["torch._guards"].TracingContext.try_get()
     guards = None if context is None else context.guards_context.dynamo_guards
     if not guards or given is None:
@@ -64,19 +60,13 @@ def constants_read(frame: FrameType | None) -> dict[str, str] | None:
     return {name: found[name] for name in kept if name.isprintable()}
 
 
-def inputs_read(frame: FrameType | None) -> tuple[Named, ...]:
+def inputs_read() -> tuple[Named, ...]:
     """Return what people call each input of Dynamo's graph, in order; nothing where that is not known.
 
-    `frame` is where torch asks its cache. They are not known of a backward that is compiled when it first
-    runs. Whether a tensor requires gradients is told, which torch's keys of graphs leave out.
+    They are not known of a backward that is compiled when it first runs. Whether a tensor requires gradients
+    is told, which torch's keys of graphs leave out.
     """
-    given, graph = _scopes(frame), None
-    for _ in range(_DEEP):
-        if frame is None or graph is not None:
-            break
-        if frame.f_code.co_name == _BACKEND:
-            graph = getattr(frame.f_locals.get("model_"), "graph", None)
-        frame = frame.f_back
+    given, graph = _scopes(), getattr(frames.read(frames.GRAPH), "graph", None)
     if given is None or graph is None:
         return ()
     reached: dict[Any, tuple[str, Any]] = {}
@@ -99,9 +89,9 @@ def _named(source: Any, scopes: Mapping[str, Any], known: dict[Any, tuple[str, A
     return Named("buffer" if is_buffer else "input", name, "requires grad" if trains else "")
 
 
-def _scopes(frame: FrameType | None) -> dict[str, Any] | None:
+def _scopes() -> dict[str, Any] | None:
     """Return the local and the global variables that Dynamo traces with; None where it does not."""
-    given = {name: given_to_compile(frame, name, within=_DEEP) for name in ("locals", "globals")}
+    given = {local.name: frames.read(local) for local in (frames.FRAME_LOCALS, frames.FRAME_GLOBALS)}
     return given if all(isinstance(scope, Mapping) for scope in given.values()) else None
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["compile_when_rendered"]
@@ -37,7 +37,7 @@ class _Template:
         return getattr(self._compiled, name)
 
 
-def compile_when_rendered(common: ModuleType, session: Session, patches: Patches) -> None:
+def compile_when_rendered(common: ModuleType, context: Context, patches: Patches) -> None:
     """Hook `KernelTemplate._template_from_string`, for the modules of torch that make templates on import."""
 
     def template_from_string(original: Any, source: str) -> Any:
@@ -45,9 +45,7 @@ def compile_when_rendered(common: ModuleType, session: Session, patches: Patches
             return original(source)
         return _Template(partial(common.KernelTemplate._template_from_string, source))
 
-    patches.hook(
-        common.KernelTemplate, "_template_from_string", template_from_string, takes="source", only=True
-    )
+    patches.hook(common.KernelTemplate, "_template_from_string", template_from_string)
 
 
 def _is_importing() -> bool:

@@ -6,23 +6,19 @@ import os
 import shlex
 import shutil
 
-from nbcache.torch_bridge.environment import release, torch_version
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 __all__ = ["compiler", "compiler_identity"]
-
-
-_ARGUMENTS_IN_CXX = (2, 15)
-"""Since when torch takes `CXX` for a command."""
 
 
 def compiler() -> tuple[str, list[str] | None]:
     """Return the C++ compiler, as `CXX` names it, and the command that runs it; None where it is not there.
 
-    Since torch 2.15 arguments may stand there, as in `ccache g++`; before, all of it names a program.
+    All of `CXX` names a program where torch takes no arguments there, as it does in `ccache g++`.
     """
     name = os.environ.get("CXX", "g++")
     words = [name]
-    if release(torch_version() or "0.0") >= _ARGUMENTS_IN_CXX:
+    if TORCHBEHAVIOR.arguments_in_cxx:
         try:
             words = shlex.split(name) or [name]
         except ValueError:  # a quotation mark without its other

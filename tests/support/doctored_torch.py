@@ -22,34 +22,23 @@ from typing import Any
 from nbcache.core.model import Artifact
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
+from nbcache.parts import PARTS, make_bridge
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge
-from nbcache.torch_bridge.patches import Intended, Patches
+from nbcache.torch_bridge.hooks import Hook, Part
+from nbcache.torch_bridge.patches import Intended
 
 DRIVER = "triton.backends.nvidia.driver"
 OF_FUNCTIONS = (classmethod, staticmethod)
-UNGUARDED = {
-    "CHROMIUM_EVENT_LOG",
-    "_HEADER_DIR",
-    "_HEADER_LOCK_DIR",
-    "_worker_compile_triton",
-    "backend_override_cls",
-}
-"""What is replaced by something else than a hooked function.
-
-`all_sent` and `all_logged` do with it what torch does; of folders there are only names.
-"""
-NEEDED = {"backend_override_cls": {"keep_workers_apart"}}
-"""By name, parts that need something which another part replaces."""
 OPTIONAL = {"put_winner", "_HEADER_DIR", "_HEADER_LOCK_DIR"}
-"""What torch 2.11 lacks as well, or what nobody misses where torch's default folder is safe."""
+"""Places that some releases lack, or that nobody misses where torch's default folder is safe."""
 
 
 class Installed:
     """A session whose bridge is installed, and everything it has hooked."""
 
     def __init__(self) -> None:
-        self.bridge = TorchBridge()
+        self.bridge = make_bridge()
         self.session = Session(Settings(prewarm=False), self.bridge, MemoryStore("local store"))
         self.session.start()
 
@@ -103,19 +92,26 @@ def make_up_triton() -> None:
 
     def compile_module_from_file(src_path: str, name: str, **options: Any) -> None: ...
 
+    FileCacheManager.__qualname__ = "FileCacheManager"
     sys.modules["triton.runtime.cache"].FileCacheManager = FileCacheManager  # type: ignore[attr-defined]
     driver: Any = sys.modules[DRIVER]
     driver.compile_module_from_file = compile_module_from_file
 
 
 class Place:
-    """Where something of torch's is that nbcache replaces."""
+    """An attribute of torch's that parts of the table replace."""
 
-    def __init__(self, owner: Any, name: str, parts: set[str], *, guarded: bool) -> None:
-        self.owner, self.name, self.parts, self.guarded = owner, name, parts, guarded
-        self.hooked: set[str] = set()
-        """What the hooks of this place are set on: this owner, or classes that inherit from it."""
-        self.found = vars(owner)[name]
+    def __init__(self, hook: Hook) -> None:
+        self.owner, self.name = owner_of(hook.owner(), hook.path.rpartition(".")[2])
+        self.guarded = hook.is_function
+        self.found = vars(self.owner)[self.name]
+        self.parts: set[str] = set()
+        """Those parts, and those that need them."""
+        self.is_temporary = True
+
+    def add(self, part: Part) -> None:
+        self.parts |= {part.name, *(other.name for other in PARTS if part.name in other.needs)}
+        self.is_temporary &= part.is_temporary
 
     def __str__(self) -> str:
         return f"{getattr(self.owner, '__name__', self.owner)}.{self.name}"
@@ -142,70 +138,71 @@ class Place:
             setattr(self.owner, self.name, self.found)
 
 
-def owner_of(owner: Any, name: str) -> Any:
-    """Return the class or module of torch's, or of Triton's, whose name it is: perhaps others inherit it."""
-    if not isinstance(owner, type):
-        return owner
-    return next(cls for cls in owner.__mro__ if name in vars(cls) and is_of_torch(cls))
-
-
-def is_of_torch(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in ("torch", "triton") or cls.__name__ == "FileCacheManager"
+def owner_of(owner: Any, name: str) -> tuple[Any, str]:
+    """Return the class or module that has the attribute itself: perhaps others inherit it."""
+    if isinstance(owner, type):
+        owner = next(cls for cls in owner.__mro__ if name in vars(cls))
+    return owner, name
 
 
 def places() -> list[Place]:
-    """Return everything that nbcache replaces in this torch, by itself: a new hook is among them at once."""
-    with installed() as here:
-        assert here.notices == [] and {*here.bridge.awaited} <= {DRIVER}, (here.notices, here.bridge.awaited)
-        assert here.bridge._patches.replaced == [], "what is replaced belongs to a part"
-        replaced = [
-            (part, owner, name, (owner, name) in patches.hooks)
-            for part, patches in here.bridge.parts.items()
-            for owner, name in patches.replaced
-        ]
+    """Return the places of the table in this torch; all that is replaced must be among them."""
     found: dict[tuple[int, str], Place] = {}
-    for part, hooked, name, guarded in replaced:
-        owner = owner_of(hooked, name)
-        place = found.setdefault((id(owner), name), Place(owner, name, set(), guarded=guarded))
-        place.parts |= {part} | NEEDED.get(name, set())
-        place.hooked.add(hooked.__qualname__ if isinstance(hooked, type) else hooked.__name__)
+    for part in PARTS:
+        for hook in part.places() if part.applies() else ():
+            if hook.is_optional and not hook.is_there():
+                continue
+            place = Place(hook)
+            if place.owner is type:  # what torch inherits from Python is there
+                continue
+            found.setdefault((id(place.owner), place.name), place).add(part)
     return list(found.values())
 
 
-def names_of(parts: dict[str, Patches]) -> set[str]:
-    return {name for name, part in parts.items() if not part.off}
+def is_of(owner: Any, of: Any) -> bool:
+    """Return whether it is the owner of a place, or a class that inherits from it."""
+    return owner is of or (isinstance(owner, type) and isinstance(of, type) and issubclass(owner, of))
+
+
+def names_of(bridge: TorchBridge) -> set[str]:
+    """Return the parts that are on."""
+    return {*bridge.hooks.on} - {*bridge.hooks.lost}
 
 
 def problems_of_losing(place: Place, everything: set[str]) -> list[str]:
     """Return what is wrong where parts have lost their place: they alone are off, each with one notice."""
     with installed() as here:
-        lost = everything - names_of(here.bridge.parts)
+        lost = everything - names_of(here.bridge)
         notices = here.notices
     if not lost and not notices:
         return []
-    said = all(any(f"({part.partition(' ')[0]})" in each for each in notices) for part in lost)
-    right = lost <= place.parts and said and len(notices) == len(lost)
+    needy = {part.name for part in PARTS if lost & {*part.needs}}
+    said = all(any(f"({part})" in each for each in notices) for part in lost - needy)
+    right = lost <= place.parts and said and len(lost - needy) <= len(notices) <= len(lost)
     return [] if right else [f"{place}: {sorted(lost)} off, {notices}"]
 
 
 def all_guarded() -> dict[str, Any]:
+    """Return how many places there are, and functions among them that are replaced by no guarded hook."""
+    with installed() as here:
+        assert here.notices == [] and {*here.bridge.awaited} <= {DRIVER}, (here.notices, here.bridge.awaited)
+        listed = [patches for each in here.bridge.hooks.on.values() for patches in each]
+        hooks = [name for patches in listed for _, name in patches.hooks]
     found = places()
-    return {
-        "hooks": len(found),
-        "unguarded": sorted({each.name for each in found if not each.guarded} - UNGUARDED),
-    }
+    functions = {place.name for place in found if place.guarded and not place.is_temporary}
+    return {"hooks": len(found), "unguarded": sorted(functions - {*hooks})}
 
 
 def all_missing() -> list[str]:
     """Return what is wrong where one after another is missing."""
     problems: list[str] = []
     with installed() as here:
-        everything = names_of(here.bridge.parts)
+        everything = names_of(here.bridge)
     for place in places():
         with place.missing():
             inherited = hasattr(place.owner, place.name)
             with installed() as here:
-                lost = everything - names_of(here.bridge.parts)
+                lost = everything - names_of(here.bridge)
             if lost != place.parts and not inherited and place.name not in OPTIONAL:
                 problems.append(f"{place}: nobody misses it")
             problems += problems_of_losing(place, everything)
@@ -228,7 +225,7 @@ def all_moved() -> list[str]:
     """Return what is wrong where one after another takes other arguments."""
     problems: list[str] = []
     with installed() as here:
-        everything = names_of(here.bridge.parts)
+        everything = names_of(here.bridge)
     for place in places():
         if place.guarded:
             with place.replaced(moved(place.function)):
@@ -297,12 +294,9 @@ def problems_of_calling(place: Place, args: list[Any], kwargs: dict[str, Any], r
     where = f"{place} with {len(args)} {type(args[0]).__name__ if args else ''} {[*kwargs]}, raises={raises}"
     sys.modules["torch._inductor.codecache"].CppCodeCache.cache.clear()
     with place.replaced(original), installed() as here:
-        owner = next(
-            owner
-            for part in here.bridge.parts.values()
-            for owner, name in part.hooks
-            if name == place.name and getattr(owner, "__qualname__", owner.__name__) in place.hooked
-        )
+        listed = [patches for each in here.bridge.hooks.on.values() for patches in each]
+        hooks = [hook for patches in listed for hook in patches.hooks if hook[1] == place.name]
+        owner = next(owner for owner, _ in hooks if is_of(owner, place.owner))
         hook = vars(owner)[place.name]
         before = [owner] if isinstance(hook, classmethod) else []
         hook = hook.__func__ if isinstance(hook, OF_FUNCTIONS) else hook
@@ -342,7 +336,7 @@ def all_called() -> list[str]:
     """Return what is wrong where hooks get arguments of any kind and number."""
     problems: list[str] = []
     for place in places():
-        if place.guarded:
+        if place.guarded and not place.is_temporary:
             for args, kwargs in ARGUMENTS:
                 for raises in (False, True):
                     problems += problems_of_calling(place, args, kwargs, raises)
@@ -383,7 +377,7 @@ def all_sent() -> list[str]:
     problems: list[str] = []
     with without(remote_cache, "RedisRemoteCache"), installed() as here:
         notices = [each for each in here.notices if "keep_workers_apart" in each]
-        if len(notices) != 1 or "keep_workers_apart" in names_of(here.bridge.parts):
+        if len(notices) != 1 or "keep_workers_apart" in names_of(here.bridge):
             problems.append(f"without RedisRemoteCache: {here.notices}")
         problems += problems_of_sending("hooked without it")
     with installed() as here:

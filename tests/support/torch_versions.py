@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import pytest
 
-from nbcache.torch_bridge.environment import release
-from nbcache.torch_bridge.traces.state import TESTED
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
-HAS_TRACES = release(version("torch")) in TESTED
+HAS_TRACES = TORCHBEHAVIOR.has_traces
 needs_traces = pytest.mark.skipif(not HAS_TRACES, reason="there are no traces with this torch")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from nbcache.core.model import Artifact
 from nbcache.torch_bridge import cache_folder
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers import cpp_kernels
-from nbcache.torch_bridge.providers.context import Context
 from support.front_door import RunPython
 
 LIBRARY = object()
@@ -61,7 +61,8 @@ def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
     monkeypatch.setattr(cpp_kernels, "build_settings", lambda codecache, names: "")
     monkeypatch.setattr(cpp_kernels, "_load", lambda codecache, cls, session, artifact: LIBRARY)
     codecache: Any = ModuleType("codecache")
-    vars(codecache).update(CppCodeCache=CppCodeCache, cache_dir=lambda: str(tmp_path))
+    cache = SimpleNamespace(_lookup_graph=lambda key: None)
+    vars(codecache).update(CppCodeCache=CppCodeCache, FxGraphCache=cache, cache_dir=lambda: str(tmp_path))
     session: Any = Session()
     patches = Patches()
     context = Context(session, serving=lambda: True, owned=lambda: owned, baseline=lambda: None)

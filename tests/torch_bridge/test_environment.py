@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nbcache.core.key import diff
-from nbcache.torch_bridge import environment, gpus
+from nbcache.torch_bridge import environment, gpus, torch_behavior
 from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.torch_bridge.providers import cpp_kernels
 from nbcache.torch_bridge.providers.cpp_kernels import kernel_key
@@ -68,8 +68,8 @@ def test_kernels_are_told_apart_by_threads_where_torchs_keys_leave_them_out(
     codecache = cast("ModuleType", SimpleNamespace(config=config, torch=torch))
     names = cpp_kernels.build_names(codecache)
     assert names == ["cpp.threads"]
-    for release, told in (((2, 11), True), ((2, 13), False)):
-        monkeypatch.setattr(cpp_kernels, "torch_release", lambda release=release: release)
+    for version, told in (("2.11.0", True), ("2.13.0", False)):
+        monkeypatch.setattr(torch_behavior, "torch_version", lambda version=version: version)
         found = set()
         for threads in (2, 16):
             monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)

@@ -253,7 +253,7 @@ def test_where_torch_makes_folders_that_a_group_can_write_to_it_finds_its_header
     Path(first[0]).chmod(0o775)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch._inductor.codecache", codecache)
-        default.check(None)  # type: ignore[arg-type]
+        default.check()
 
     assert headers(codecache) == first == headers(replaced(usual, other)[1])
     assert first[0] == f"{other if there else usual}/precompiled_headers"
@@ -269,7 +269,7 @@ def test_where_somebody_makes_it_once_it_was_cleaned_away_headers_go_elsewhere_f
     plant(usual, owner=os.geteuid())
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch._inductor.codecache", codecache)
-        default.check(None)  # type: ignore[arg-type]
+        default.check()
 
     assert headers(codecache)[0] == f"{temp}/other/precompiled_headers"
 
@@ -296,11 +296,11 @@ def replaced(
     """Return modules as torch's, the second of which has imported from the first, hooked."""
     default, patches = default or DefaultFolder(lambda: other), patches or Patches()
     module = SimpleNamespace(default_cache_dir=lambda: str(usual))
-    default.replace_in_utils(module, None, patches)  # type: ignore[arg-type]
+    default.replace_name(module, None, patches)  # type: ignore[arg-type]
     codecache = SimpleNamespace(default_cache_dir=module.default_cache_dir)
     codecache._HEADER_DIR = os.path.join(codecache.default_cache_dir(), "precompiled_headers")
     codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
-    default.replace_in_codecache(codecache, None, patches)  # type: ignore[arg-type]
+    default.replace_name(codecache, None, patches)  # type: ignore[arg-type]
     default.replace_headers(codecache, None, patches)  # type: ignore[arg-type]
     return module, codecache
 

@@ -362,7 +362,8 @@ from torch._dynamo.backends.common import aot_autograd
 from nbcache.kernel.session import Session
 from nbcache.core.settings import Settings
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge, prewarm
+from nbcache.parts import make_bridge
+from nbcache.torch_bridge import prewarm
 
 multithreaded = []
 def compile_backward(graph, inputs):
@@ -371,7 +372,7 @@ def compile_backward(graph, inputs):
 forward = lambda graph, inputs: make_boxed_func(graph.forward)
 backend = aot_autograd(fw_compiler=forward, bw_compiler=compile_backward)
 torch._dynamo.register_backend(backend, name="watched")
-session = Session(Settings(), TorchBridge(), MemoryStore("store"))
+session = Session(Settings(), make_bridge(), MemoryStore("store"))
 session.start()
 prewarm.compile_sample(session, "cpu", training=True, backend="watched")
 assert multithreaded == [False], multithreaded

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.torch_bridge import environment, toolchain
+from nbcache.torch_bridge import environment, toolchain, torch_behavior
 from support.front_door import LOAD, REPORTS, Environ, RunCells, graphs, outcomes
 
 RELEASE = environment.release(environment.torch_version() or "0.0")
@@ -31,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_compiler_with_arguments_is_known_by_all_its_programs(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "torch_version", lambda: "2.15.0")
+    monkeypatch.setattr(torch_behavior, "torch_version", lambda: "2.15.0")
     identities = set()
     for named, command in {
         "g++": [str(programs / "g++")],
@@ -57,7 +57,7 @@ def test_a_compiler_with_arguments_is_known_by_all_its_programs(
 def test_before_torch_2_15_a_compiler_with_arguments_is_none(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "torch_version", lambda: "2.14.1")
+    monkeypatch.setattr(torch_behavior, "torch_version", lambda: "2.14.1")
     monkeypatch.setenv("CXX", "ccache g++")
     assert toolchain.compiler() == ("ccache g++", None)
 

@@ -23,8 +23,8 @@ from nbcache.core.model import Artifact, Environment
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.stores.memory import MemoryStore
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.providers.context import Context
 from nbcache.torch_bridge.providers.triton_modules import MODULE, module_key, provide_modules
 from support.testing import FakeBridge
 

@@ -26,10 +26,11 @@ from nbcache.core.trust import Keyring, Policy, short
 from nbcache.kernel.prewarming import Slice, Steps
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
+from nbcache.parts import make_bridge
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.torch_bridge import environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.ui import doctor
 from nbcache.ui.display.rows import Check, CheckState
@@ -79,7 +80,7 @@ class Kernel:
     def rows(self) -> list[Check]:
         self.session.settings = self.settings
         # The bridge is not installed: which folder torch has in this process does not matter.
-        bridge: Any = TorchBridge()
+        bridge: Any = make_bridge()
         bridge.traces = SimpleNamespace(off_because=lambda: self.has_no_traces)
         bridge.plain_because = self.plain_because
         found = doctor.in_kernel(self.session, bridge, self.sharing, self.location, self.store_error)

@@ -34,7 +34,7 @@ from nbcache.torch_bridge.dependencies.tables import (
 from nbcache.torch_bridge.dependencies.values import TorchValues
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["GIVEN", "AnyGraph"]
@@ -98,11 +98,11 @@ class AnyGraph:
             logger.info("finding what a graph depends on failed", exc_info=error)
             self._on_fault(error)
 
-    def follow_operators(self, torch: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_operators(self, torch: ModuleType, context: Context, patches: Patches) -> None:
         """Note what is registered for operators, from now on."""
-        self._registrations.follow(torch, session, patches)
+        self._registrations.follow(torch, patches)
 
-    def note_tables(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def note_tables(self, module: ModuleType, context: Context, patches: Patches) -> None:
         """Note what the tables of a module hold that torch has just imported: torch has made all of it."""
         late = self._is_late(module)
         for _, table in tables_of(module):
@@ -112,13 +112,13 @@ class AnyGraph:
         """Tell whether others than torch may have changed what a module holds already."""
         return self._late and not getattr(module.__spec__, "_initializing", False)
 
-    def follow_attributes(self, torch: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_attributes(self, torch: ModuleType, context: Context, patches: Patches) -> None:
         """Note what torch's classes and modules hold whose attributes code may read."""
         modules = {torch.nn.Module, *subclasses(torch.nn.Module)}
         for owner in (*self._read, self._behind, torch.autograd.Function, *filter(self._known.has, modules)):
             self._originals.note(owner, late=self._late)
 
-    def follow_devices(self, common: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_devices(self, common: ModuleType, context: Context, patches: Patches) -> None:
         """Note what torch registers for devices when it first compiles."""
 
         def register(original: Any, device: str, *args: Any, **kwargs: Any) -> Any:
@@ -128,10 +128,10 @@ class AnyGraph:
                     self._originals.note_entry(table, device)
             return result
 
-        patches.hook(common, "register_backend_for_device", register, takes="device")
-        patches.hook(common, "register_device_op_overrides", register, takes="device")
+        patches.hook(common, "register_backend_for_device", register)
+        patches.hook(common, "register_device_op_overrides", register)
 
-    def follow_fallbacks(self, graph: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_fallbacks(self, graph: ModuleType, context: Context, patches: Patches) -> None:
         """Note the lowerings that torch makes while it compiles, for operators that have none."""
 
         def make_fallback(original: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -143,9 +143,9 @@ class AnyGraph:
                     self._originals.note_entry(table, op)
             return result
 
-        patches.hook(graph, "make_fallback", make_fallback, takes="op")
+        patches.hook(graph, "make_fallback", make_fallback)
 
-    def note_generators(self, module: ModuleType, session: Session, patches: Patches) -> None:
+    def note_generators(self, module: ModuleType, context: Context, patches: Patches) -> None:
         """Note the classes that write code for operators, as torch has made them."""
         late = self._is_late(module)
         for kind in vars(module).values():
@@ -154,7 +154,7 @@ class AnyGraph:
                 if not any(kind is each for each in self._generators):
                     self._generators.append(kind)
 
-    def follow_patterns(self, pattern_matcher: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_patterns(self, pattern_matcher: ModuleType, context: Context, patches: Patches) -> None:
         """Note each pattern that others than torch register."""
         self._patterns.follow(pattern_matcher, patches, self._ours, late=self._late)
 

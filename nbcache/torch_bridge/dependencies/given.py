@@ -6,10 +6,11 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from nbcache.core.fingerprints.known_code import contents
+from nbcache.torch_bridge import frames
 
 __all__ = ["SETTINGS", "code_in_settings", "compilers"]
 
@@ -42,12 +43,9 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 torch's keys hold the names of some, of others what their `uuid()` says, and nothing of `joint_custom_pass`.
 """
-_AOT_AUTOGRAD = "torch._functorch.aot_autograd"
 _INDUCTORS = "torch._inductor.compile_fx"
 _ADDED = frozenset({"compile_region_name", "get_decomp_fn"})
 """What compile_fx itself hands to `inner_compile`: a name, and the decompositions given to AOTAutograd."""
-_COMPILERS = ("bw_compiler", "fw_compiler", "inference_compiler", "partition_fn")
-"""What AOTAutograd is given to compile with."""
 
 
 def code_in_settings() -> Iterator[tuple[str, Any]]:
@@ -86,23 +84,18 @@ def _default(config: Any, name: str) -> Any:
     return getattr(config._config.get(name), "default", None)
 
 
-def compilers(frame: FrameType | None) -> list[tuple[str, Any]]:
+def compilers() -> list[tuple[str, Any]]:
     """Return what compile_fx and AOTAutograd, up the stack, were given to compile with and is not inductor's.
 
     Within itself, compile_fx wraps what it was given in settings that are in force around all of it.
     """
     inner: list[Any] = []
-    given: list[tuple[str, Any]] = []
-    while frame is not None:
-        module, names = frame.f_globals.get("__name__"), frame.f_code.co_varnames
-        if module == _INDUCTORS and "inner_compile" in names:
-            code = frame.f_locals.get("inner_compile")
-            if isinstance(code, partial) and not code.args and {*code.keywords} <= _ADDED:
-                code = code.func  # compile_fx has made it
-            inner.append(code)
-        elif module == _AOT_AUTOGRAD and not given and "fw_compiler" in names:
-            given = [(name, frame.f_locals.get(name)) for name in _COMPILERS]
-        frame = frame.f_back
+    for code in frames.read_all(frames.INNER_COMPILE):
+        if isinstance(code, partial) and not code.args and {*code.keywords} <= _ADDED:
+            code = code.func  # compile_fx has made it
+        inner.append(code)
+    aot = next(frames.read_frames(frames.COMPILERS[1]), None)
+    given = [] if aot is None else [(each.name, aot.f_locals.get(each.name)) for each in frames.COMPILERS]
     compile_fx = sys.modules.get(_INDUCTORS)
     own: list[Any] = []
     if compile_fx is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import local
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nbcache.torch_bridge.dependencies.graphs import is_leaf, sharing
 from nbcache.torch_bridge.patches import Intended
@@ -16,19 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["choose_entries", "guard_hits"]
 
 
-class Switch(Protocol):
-    """The state of nbcache, off or not, and a way to switch it off."""
-
-    off: bool
-
-    def fail(self, error: Exception) -> None: ...
-
-
 class _Unguarded(Intended):
     """A hit may lack a guard; torch compiles instead."""
 
 
-def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches, switch: Switch) -> None:
+def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None:
     """Have a hit guard what a compile would, and its backward run where the graph is kept.
 
     Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which of
@@ -41,14 +33,12 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches, switch:
     here = local()
 
     def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
-        if switch.off:
-            return original(entry, args, aot_config, *more, **kwargs)
         try:
             if any(info.mutates_data for info in entry.runtime_metadata.input_info):
                 for numbers in sharing(torch, args):
                     compute_overlapping_inputs(aot_config, list(args), numbers)
         except Exception as error:
-            switch.fail(error)
+            patches.fail(error)
             raise _Unguarded("nbcache failed to find which inputs overlap") from error
         metadata = entry.runtime_metadata
         here.donated = None
@@ -70,9 +60,9 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches, switch:
                 donated.backward = graph
         return done
 
-    patches.hook(CompiledFxGraph, "post_compile", loaded, takes="self example_inputs constants graph_kwargs")
+    patches.hook(CompiledFxGraph, "post_compile", loaded)
     result = results.GenericAOTAutogradResult
-    patches.hook(result, "wrap_post_compile", guarded, takes="self args aot_config")
+    patches.hook(result, "wrap_post_compile", guarded)
 
 
 class _Donated(list[int]):
@@ -113,7 +103,7 @@ class _Donated(list[int]):
         return list, (list(self),)
 
 
-def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches, switch: Switch) -> None:
+def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
     """Have AOTAutograd take what was stored for inputs of the same kind only, of all that lies under a key.
 
     It compiles for whether each input that requires a gradient is a leaf: others are detached where their
@@ -131,21 +121,21 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches, switc
             here.args = None
 
     def candidates(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        inputs, is_off = getattr(here, "args", None), switch.off
+        inputs = getattr(here, "args", None)
         for candidate in original(cls, *args, **kwargs):
-            if is_off or (inputs is not None and fits(candidate[0], inputs)):
+            if inputs is not None and fits(candidate[0], inputs):
                 yield candidate
 
     def fits(entry: Any, inputs: Sequence[Any]) -> bool:
         try:
             return _fits(torch, entry, inputs)
         except Exception as error:
-            switch.fail(error)
+            patches.fail(error)
             return False
 
     entries = cache.AOTAutogradCache
-    patches.hook(entries, "_lookup", lookup, takes="key local remote args")
-    patches.hook(entries, "iterate_over_candidates", candidates, takes="cls")
+    patches.hook(entries, "_lookup", lookup)
+    patches.hook(entries, "iterate_over_candidates", candidates)
 
 
 def _fits(torch: ModuleType, entry: Any, args: Sequence[Any]) -> bool:

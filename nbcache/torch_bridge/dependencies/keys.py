@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from nbcache.torch_bridge.dependencies.state import State
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["Dependencies"]
@@ -48,7 +47,7 @@ class Dependencies(AnyGraph):
 
     # --- hooks ----------------------------------------------------------------------------------
 
-    def follow_keys(self, codecache: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_keys(self, codecache: ModuleType, context: Context, patches: Patches) -> None:
         """Add to what keys are made of: `FxGraphHashDetails`, which AOTAutograd's extends."""
 
         class Undetermined(codecache.BypassFxGraphCache, Intended):  # type: ignore[name-defined]
@@ -71,18 +70,18 @@ class Dependencies(AnyGraph):
                 setattr(details, _ATTRIBUTE, found)
             return result
 
-        patches.hook(codecache.FxGraphHashDetails, "__init__", complete, takes="self gm example_inputs")
+        patches.hook(codecache.FxGraphHashDetails, "__init__", complete)
 
-    def follow_hits(self, results: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_hits(self, results: ModuleType, context: Context, patches: Patches) -> None:
         """Have a hit guard what a compile would."""
-        guard_hits(self._torch, results, patches, self)
+        guard_hits(self._torch, results, patches)
 
-    def follow_entries(self, cache: ModuleType, session: Session, patches: Patches) -> None:
+    def follow_entries(self, cache: ModuleType, context: Context, patches: Patches) -> None:
         """Have no entry found that does not fit, nor kept whose backward was compiled otherwise.
 
         AOTAutograd makes the key for the forward, and compiles the backward when it is called.
         """
-        choose_entries(self._torch, cache, patches, self)
+        choose_entries(self._torch, cache, patches)
 
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             found = original(*args, **kwargs)
@@ -91,12 +90,13 @@ class Dependencies(AnyGraph):
 
         def save(original: Any, key: str, entry: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(entry, "compiled_bw", None) is not None and self._has_changed(key):
-                session.notice("a graph is not kept: what torch compiles with changed before its backward")
+                words = "a graph is not kept: what torch compiles with changed before its backward"
+                context.session.notice(words)
                 return None
             return original(key, entry, *args, **kwargs)
 
         patches.hook(cache, "autograd_cache_key", autograd_cache_key)
-        patches.hook(cache.AOTAutogradCache, "save", save, takes="key entry")
+        patches.hook(cache.AOTAutogradCache, "save", save)
 
     def _has_changed(self, key: str) -> bool:
         """Tell whether any graph would be compiled otherwise now than when this key was made."""
@@ -202,7 +202,7 @@ class Dependencies(AnyGraph):
 
     def _add_compilers(self, state: Fingerprint) -> bool:
         """Add what AOTAutograd was given to compile with, unless it is inductor's; tell if there was any."""
-        given = compilers(sys._getframe())
+        given = compilers()
         for name, code in given:
             state.note(name)
             state.add(code, f"what was given as {name}")

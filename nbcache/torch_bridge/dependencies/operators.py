@@ -29,7 +29,6 @@ from nbcache.torch_bridge.dependencies.graphs import parts_of
 from nbcache.torch_bridge.dependencies.state import State
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["Registrations", "add_python"]
@@ -100,7 +99,7 @@ class Registrations:
         self._adding: set[tuple[int, str]] = set()
         """The operators whose registrations are being added, and to what."""
 
-    def follow(self, torch: ModuleType, session: Session, patches: Patches) -> None:
+    def follow(self, torch: ModuleType, patches: Patches) -> None:
         """Note each registration from now on: `Library.impl`, `Library.fallback` and `py_impl`."""
 
         def impl(original: Any, lib: Any, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,10 +133,10 @@ class Registrations:
         if self._late:
             self._before = frozenset(torch.library._impls)
         library = torch.library.Library
-        patches.hook(library, "impl", impl, takes="self op_name fn dispatch_key")
-        patches.hook(library, "_destroy", _destroy, takes="self", only=True)
-        patches.hook(library, "fallback", fallback, takes="self fn dispatch_key")
-        patches.hook(torch._ops.OperatorBase, "py_impl", py_impl, takes="self k")
+        patches.hook(library, "impl", impl)
+        patches.hook(library, "_destroy", _destroy)
+        patches.hook(library, "fallback", fallback)
+        patches.hook(torch._ops.OperatorBase, "py_impl", py_impl)
 
     def _note(self, action: Callable[[], None]) -> None:
         """Note a registration; where that fails, the user's goes on."""

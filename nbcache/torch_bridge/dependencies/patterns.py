@@ -48,8 +48,7 @@ class Patterns:
                 self._entries.append((entry, pass_dicts, bool(given.get("prepend"))))
             return original(entry, pass_dicts, *args, **kwargs)
 
-        takes = "self pass_dicts target prepend"
-        patches.hook(pattern_matcher.PatternEntry, "register", register, takes=takes)
+        patches.hook(pattern_matcher.PatternEntry, "register", register)
         if late:
             for _, found in _passes(pattern_matcher):
                 entries = [entry for listed in list(found.patterns.values()) for entry in list(listed)]

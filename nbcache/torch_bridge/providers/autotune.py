@@ -14,8 +14,8 @@ from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["note_bundle", "provide_autotune", "provide_tuning_to_workers"]
 
@@ -58,7 +58,7 @@ def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> 
         loaded.tuning = None if found is None else key
         return found
 
-    patches.hook(backend, "_get", _get, takes="self key")
+    patches.hook(backend, "_get", _get)
 
 
 def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patches: Patches) -> None:
@@ -90,7 +90,7 @@ def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patch
         session.attempt("making a stored tuning result present", partial(make_present, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.hook(async_compile.AsyncCompile, "triton", provided, takes="self kernel_name source_code")
+    patches.hook(async_compile.AsyncCompile, "triton", provided)
 
 
 def _populate_tuning(session: Session, folder: str) -> None:

@@ -21,22 +21,20 @@ from typing import TYPE_CHECKING, Any
 from nbcache.artifacts.types import BUNDLED
 from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest, sha256
-from nbcache.core.model import Artifact, Level
+from nbcache.core.model import Artifact
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
-from nbcache.torch_bridge.environment import torch_release
+from nbcache.torch_bridge import frames
 from nbcache.torch_bridge.events import must_be_stored, stamp
-from nbcache.torch_bridge.lookups import being_looked_up
 from nbcache.torch_bridge.patches import Intended
-from nbcache.torch_bridge.providers.graphs import being_loaded, was_provided
+from nbcache.torch_bridge.providers.graphs import being_loaded, is_foreign
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
-_THREADS_IN_KEYS = (2, 13)
-"""Since when torch's keys hold the number of threads."""
 _CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
 
@@ -83,9 +81,10 @@ def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], b
 
 def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
+    if not frames.has(codecache.FxGraphCache, frames.LOOKED_UP_KEY):
+        raise TypeError(f"{frames.LOOKED_UP_KEY.function} has no key")
     kernels = _Kernels(codecache, context)
-    takes = "cls main_code device_type submit_fn"
-    patches.hook(codecache.CppCodeCache, "load_async", kernels.load_async, takes=takes)
+    patches.hook(codecache.CppCodeCache, "load_async", kernels.load_async)
 
 
 class _Kernels:
@@ -237,11 +236,8 @@ def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
     torch's key does not tell them apart: its kernels are loaded as they were stored or not at all.
     An OSError while a graph is loaded makes torch take it for a miss and compile it whole.
     """
-    key: str | None = getattr(being_looked_up, "key", None)
-    if key is None:
-        return None
-    stored = session.cache.origin_of("inductor", key)[0] is not Level.L0 or was_provided(codecache, key)
-    return key if stored else None
+    key: str | None = frames.read(frames.LOOKED_UP_KEY)
+    return key if key is not None and is_foreign(codecache, session, key) else None
 
 
 def _is_best_choice() -> bool:
@@ -272,7 +268,7 @@ def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
     """
     config = {name: getattr(codecache.config, name) for name in names}
     variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
-    threads = codecache.torch.get_num_threads() if torch_release() < _THREADS_IN_KEYS else None
+    threads = None if TORCHBEHAVIOR.threads_in_keys else codecache.torch.get_num_threads()
     return repr((config, variables, threads))
 
 

@@ -23,10 +23,11 @@ from nbcache.core.errors import FormatError
 from nbcache.core.key import components, digest
 from nbcache.kernel.events import ArtifactSeen
 from nbcache.torch_bridge.events import stamp
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 if TYPE_CHECKING:
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = [
     "TYPE",
@@ -45,7 +46,7 @@ _MOST_BYTES = 4 << 20
 """An exhaustive search has thousands of candidates, of about 100 bytes each."""
 _RESTORING = "restoring what was benchmarked"
 _RECORDING = "recording what was benchmarked"
-_DECISIONS: dict[str, type[bool | float]] = {"should_pad": bool, "base_mm_benchmark_time": float}
+DECISIONS: dict[str, type[bool | float]] = {"should_pad": bool, "base_mm_benchmark_time": float}
 """What `pad_mm` keeps in the file, by the names of its functions, and of which type."""
 
 
@@ -88,9 +89,10 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
     """
     session, stored = context.session, _Stored(context, patches)
 
-    # Since 2.15 another function says under which precision times are kept.
-    precision_key = getattr(
-        codecache, "fp32_matmul_precision_key", codecache.torch.get_float32_matmul_precision
+    precision_key: Callable[[], str] = (
+        codecache.fp32_matmul_precision_key
+        if TORCHBEHAVIOR.keys_by_precision
+        else codecache.torch.get_float32_matmul_precision
     )
 
     def make_present(
@@ -147,8 +149,7 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         session.attempt(_RECORDING, partial(note, key, named, measured))
         return times
 
-    takes = "self choices op inputs benchmark hint_override"
-    patches.hook(codecache.PersistentCache, "lookup", lookup, takes=takes, only=True)
+    patches.hook(codecache.PersistentCache, "lookup", lookup)
 
 
 def provide_decisions(pad_mm: ModuleType, context: Context, patches: Patches) -> None:
@@ -195,10 +196,10 @@ def provide_decisions(pad_mm: ModuleType, context: Context, patches: Patches) ->
             session.attempt(_RECORDING, partial(note, key, value, True))
             return done
 
-        patches.hook(pad_mm, f"get_cached_{name}", get_cached, takes="key", only=True)
-        patches.hook(pad_mm, f"set_cached_{name}", set_cached, takes="key value", only=True)
+        patches.hook(pad_mm, f"get_cached_{name}", get_cached)
+        patches.hook(pad_mm, f"set_cached_{name}", set_cached)
 
-    for name, kind in _DECISIONS.items():
+    for name, kind in DECISIONS.items():
         follow(name, kind)
 
 

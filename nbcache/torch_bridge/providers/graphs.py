@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.core.model import Artifact
+from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import SpanEnded, SpanStarted
 from nbcache.torch_bridge.events import is_restoring_only, stamp
 from nbcache.torch_bridge.providers.autotune import _populate_tuning
@@ -17,10 +18,10 @@ from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
-__all__ = ["being_loaded", "populate", "populate_graph", "provide_graphs", "was_provided"]
+__all__ = ["being_loaded", "is_foreign", "populate", "populate_graph", "provide_graphs"]
 
 
 _PROVIDED = "nbcache_graphs"
@@ -28,6 +29,9 @@ _PROVIDED = "nbcache_graphs"
 
 
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
+_CALLS = re.compile(r"async_compile\.(\w+)")
+_OF_TRITON = frozenset({"triton", "wait"})
+"""What the code of a graph calls of `async_compile` for other kernels than C++."""
 
 
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
@@ -38,6 +42,10 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
     variant for each set of guards, and what it finds remotely it does not write to its folder.
     The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
     either, whether another kernel is compiling it just now.
+
+    Where `provide_kernels` is off, torch itself would compile the C++ kernels of a foreign graph. Their
+    source may need other vector instructions than torch chooses here, and keys leave these out. torch gets no
+    such graph.
     """
     session = context.session
     tuned: set[str] = set()
@@ -72,6 +80,9 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         populate(codecache, session, cls, type, key, contents)
         return contents
 
+    def is_own(type: str | None, key: str, candidate: tuple[Any, bytes, bool]) -> bool:
+        return candidate[2] and type == "inductor" and not is_foreign(codecache, session, key)
+
     def iterate_over_candidates(
         original: Any, cls: Any, local: bool, remote_cache: Any, key: str, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
@@ -81,8 +92,11 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         if local and type:
             present = partial(make_present, cls, type, key)
             serves = bool(session.attempt("making a stored graph present", present))
+        loads_any = not context.is_lost("provide_kernels")
         for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
             tried.add(candidate[1])
+            if not (loads_any or is_own(type, key, candidate) or _loads_no_cpp(type, candidate[0])):
+                continue
             loaded.content, loaded.local = candidate[1], candidate[2]
             yield candidate
         if not (serves and type):
@@ -95,11 +109,11 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
                 except Exception as error:  # torch does the same with what it cannot read
                     session.rejected(type, key, error)
                     continue
-                loaded.content, loaded.local = content, True
-                yield candidate
+                if loads_any or _loads_no_cpp(type, candidate[0]):
+                    loaded.content, loaded.local = content, True
+                    yield candidate
 
-    takes = "cls local remote_cache key"
-    patches.hook(codecache.GuardedCache, "iterate_over_candidates", iterate_over_candidates, takes=takes)
+    patches.hook(codecache.GuardedCache, "iterate_over_candidates", iterate_over_candidates)
 
 
 def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
@@ -134,9 +148,19 @@ def _write(
         write_for_torch(session, type, key, partial(cache._write_to_local_cache, key, content))
 
 
-def was_provided(codecache: ModuleType, key: str) -> bool:
-    """Tell whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
-    return os.path.exists(_provided(codecache, key))
+def is_foreign(codecache: ModuleType, session: Session, key: str) -> bool:
+    """Return whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
+    level, _ = session.cache.origin_of("inductor", key)
+    return level is not Level.L0 or os.path.exists(_provided(codecache, key))
+
+
+def _loads_no_cpp(type: str | None, entry: Any) -> bool:
+    """Return whether a graph loads no C++ kernel, or an entry of AOTAutograd's cache holds only keys."""
+    if type == "inductor":
+        source = str(getattr(entry, "source_code", "CodeCache"))
+        return "CodeCache" not in source and {*_CALLS.findall(source)} <= _OF_TRITON
+    parts = [getattr(entry, name, None) for name in ("compiled_fw", "compiled_bw")]
+    return parts[0] is not None and not any(hasattr(part, "result") for part in parts)
 
 
 def being_loaded() -> bytes:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.key import components, digest, sha256
 from nbcache.torch_bridge.events import must_be_stored
 from nbcache.torch_bridge.toolchain import compiler_identity
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 if TYPE_CHECKING:
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["provide_probes"]
 
@@ -21,8 +22,7 @@ _WORKS = b"1"
 
 
 def _arch_flags(isa: Any) -> str:
-    """Return the compiler flags of an instruction set: a method on 2.13, an attribute on 2.11."""
-    return str(isa.build_arch_flags() if hasattr(isa, "build_arch_flags") else isa._arch_flags)
+    return str(isa.build_arch_flags() if TORCHBEHAVIOR.flags_by_method else isa._arch_flags)
 
 
 def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
@@ -57,4 +57,4 @@ def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) 
             )
         return works
 
-    patches.hook(cpu_vec_isa.VecISA, "check_build", check_build, takes="self code", only=True)
+    patches.hook(cpu_vec_isa.VecISA, "check_build", check_build)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 if TYPE_CHECKING:
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["provide_profile"]
 
@@ -38,4 +38,4 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
         finally:
             loaded.profile = False
 
-    patches.hook(pgo, "get_local_code_state", get_local_code_state, takes="cache_key")
+    patches.hook(pgo, "get_local_code_state", get_local_code_state)

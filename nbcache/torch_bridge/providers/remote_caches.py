@@ -22,8 +22,8 @@ from nbcache.torch_bridge.recording import note_unverified, was_asked
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["TUNING", "keep_workers_apart", "renew_autograd_cache", "replace_backends"]
 
@@ -139,17 +139,17 @@ def _tuning(key: str, content: bytes) -> bytes | None:
     return content
 
 
-def renew_autograd_cache(module: ModuleType, session: Session, patches: Patches) -> None:
+def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:
     """Have the AOTAutograd cache make its remote cache anew while sharing: torch keeps the first for good."""
-    make = module.AOTAutogradCache.get_remote_cache.__wrapped__
+    session, make = context.session, module.AOTAutogradCache.get_remote_cache.__wrapped__
 
     def get_remote_cache(original: Any) -> Any:
         return make() if session.shares else original()
 
-    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache, takes="", only=True)
+    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache)
 
 
-def keep_workers_apart(async_compile: ModuleType, session: Session, patches: Patches) -> None:
+def keep_workers_apart(async_compile: ModuleType, context: Context, patches: Patches) -> None:
     """Have workers that compile Triton kernels ask no Redis while the session shares.
 
     They read best configurations before they compile, and whether remotely as well stands in the kernel's
@@ -159,7 +159,7 @@ def keep_workers_apart(async_compile: ModuleType, session: Session, patches: Pat
     from torch._inductor import remote_cache
 
     operator.attrgetter(f"{_CACHE}.{_OVERRIDE}")(remote_cache)  # which the workers have as well
-    job = _Job(async_compile._worker_compile_triton, session)
+    job = _Job(async_compile._worker_compile_triton, context.session)
     patches.set(async_compile, "_worker_compile_triton", job)
     pickle.dumps(job)  # or the first kernel would fail at that
 

@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.canonical_json import corrupt, from_json, to_json
 from nbcache.core.model import Artifact
-from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.kernels import CANDIDATE
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since
 from nbcache.torch_bridge.recording import count_and_record, kernels_are_replaced, restored
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["KERNEL", "bundle_what_runs", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
 
@@ -48,11 +47,9 @@ _KEPT = (".json", _CODE)
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
 """Stands for a kernel's folder in the JSON that is stored."""
-_MENDED = (2, 13)
-"""Since when torch uses what coordinate descent has found earlier."""
 
 
-def settle_assembler(async_compile: ModuleType, session: Session, patches: Patches) -> None:
+def settle_assembler(async_compile: ModuleType, context: Context, patches: Patches) -> None:
     """Choose ptxas before anything asks for its version, which each key of Triton's holds.
 
     torch chooses its own when it first compiles a kernel here: after it has made keys where a graph is
@@ -71,7 +68,7 @@ def settle_assembler(async_compile: ModuleType, session: Session, patches: Patch
     patches.undo(undo)
 
 
-def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> None:
+def keep_tuned(heuristics: ModuleType, context: Context, patches: Patches) -> None:
     """Have torch 2.11 take a best configuration that is found for what it is: the result of all tuning.
 
     That release compares it with the configurations that the graph has, and forgets that coordinate descent
@@ -79,8 +76,6 @@ def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> No
     tried. 2.13 does what is done here (`recheck_autotune_cache`, and `_dynamic_scale_rblock`, which adds no
     configuration to one that was tuned).
     """
-    if torch_release() >= _MENDED:
-        return
     tuner, hashed = heuristics.CachingAutotuner, heuristics.triton_config_to_hashable
     found = threading.local()
 
@@ -107,16 +102,15 @@ def keep_tuned(heuristics: ModuleType, session: Session, patches: Patches) -> No
             original(self)
 
     patches.hook(heuristics, "check_autotune_cache", check_autotune_cache)
-    takes = "self reload_kernel_from_src"
-    patches.hook(tuner, "recheck_autotune_cache", recheck_autotune_cache, takes=takes, only=True)
-    patches.hook(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock, takes="self", only=True)
+    patches.hook(tuner, "recheck_autotune_cache", recheck_autotune_cache)
+    patches.hook(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock)
 
 
 def _was_tuned(tuner: Any) -> bool:
     return bool((tuner.autotune_cache_info or {}).get("autotune_cache_state") == "hit")
 
 
-def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches) -> None:
+def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches) -> None:
     """Have a graph's bundle hold the kernels that the graph runs, and no candidate of `max-autotune`.
 
     torch 2.11 puts in all that was compiled meanwhile: for each matrix product dozens of kernels, which every
@@ -143,7 +137,7 @@ def bundle_what_runs(heuristics: ModuleType, session: Session, patches: Patches)
         patches.hook(tuner, name, within)
     patches.hook(bundler, "put", unless_trying)
     patches.hook(bundler, "put_static_autotuner", unless_trying)
-    if hasattr(bundler, "put_winner"):
+    if TORCHBEHAVIOR.bundles_winners:
         patches.hook(bundler, "put_winner", forget)
 
 
@@ -206,9 +200,9 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
                 found = original(self, *args, **kwargs)
         return found
 
-    patches.hook(tuner, "coordinate_descent_tuning", coordinate_descent_tuning, takes="self launcher")
-    patches.hook(tuner, "_precompile_config", _precompile_config, takes="self cfg")
-    patches.hook(FileCacheManager, "get_group", get_group, takes="self filename")
+    patches.hook(tuner, "coordinate_descent_tuning", coordinate_descent_tuning)
+    patches.hook(tuner, "_precompile_config", _precompile_config)
+    patches.hook(FileCacheManager, "get_group", get_group)
 
 
 def pack(folder: Path) -> bytes:

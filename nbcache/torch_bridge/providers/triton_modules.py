@@ -24,8 +24,8 @@ from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import count_and_record, restored
 
 if TYPE_CHECKING:
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
-    from nbcache.torch_bridge.providers.context import Context
 
 __all__ = ["MODULE", "module_key", "provide_modules"]
 
@@ -98,10 +98,10 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
         compile, path = partial(original, src_path, name, *args, **options), Path(src_path)
         return module(compile, path.read_text, name, args, {**options, "language": path.suffix})
 
-    if hasattr(driver, "compile_module_from_file"):
-        patches.hook(driver, "compile_module_from_file", compile_module_from_file, takes="src_path name")
+    if hasattr(driver, "compile_module_from_file"):  # since Triton 3.8
+        patches.hook(driver, "compile_module_from_file", compile_module_from_file)
     else:
-        patches.hook(driver, "compile_module_from_src", compile_module_from_src, takes="src name")
+        patches.hook(driver, "compile_module_from_src", compile_module_from_src)
 
 
 def _loaded(name: str, path: Path) -> ModuleType:

@@ -48,10 +48,12 @@ def adopted(
     hooks: Any,
     cache_entries: Any,
     load: Callable[[str, Sequence[Any]], Callable[..., Any]],
+    places: Patches,
 ) -> Adopted:
     """Return what runs in place of the frame, with the guards that torch has built, which pass.
 
     `load(key, inputs)` returns what runs the graph of a key of AOTAutograd's; Untold where there is none.
+    `places` are patches of what is replaced meanwhile.
     """
     import torch._dynamo.convert_frame as convert_frame
     import torch._dynamo.guards as guards
@@ -76,7 +78,7 @@ def adopted(
             cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
         graph = _output_graph(torch, found.read, frame, values)
         graph.cleanups = cleanups
-        with _known_values(guards, values):
+        with _known_values(guards, values, places):
             manager = guards.CheckFunctionManager(
                 frame.code,
                 graph,
@@ -152,7 +154,7 @@ def _no_shapes(guards: ModuleType) -> Any:
 
 
 @contextmanager
-def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
+def _known_values(guards: ModuleType, values: dict[Any, Any], places: Patches) -> Iterator[None]:
     """Have torch's builder of guards begin with the values that were looked up already."""
 
     def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -161,7 +163,7 @@ def _known_values(guards: ModuleType, values: dict[Any, Any]) -> Iterator[None]:
             {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
         )
 
-    patches = Patches()
+    patches = places.within()
     try:
         patches.hook(guards.GuardBuilder, "__init__", init)
         yield

@@ -21,7 +21,6 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
 from nbcache.kernel.prewarming import Steps
-from nbcache.torch_bridge.environment import torch_release
 from nbcache.torch_bridge.events import (
     break_text,
     is_restoring_only,
@@ -30,7 +29,9 @@ from nbcache.torch_bridge.events import (
     with_cells,
     words_of_break,
 )
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.adopting import Adopted, adopted, loaded
 from nbcache.torch_bridge.traces.audit import difference, is_alike
 from nbcache.torch_bridge.traces.checking import checked
@@ -38,15 +39,15 @@ from nbcache.torch_bridge.traces.executed import Executed
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.reruns import Reruns
-from nbcache.torch_bridge.traces.state import TESTED, key_of, options_of
+from nbcache.torch_bridge.traces.state import key_of, options_of
 from nbcache.torch_bridge.traces.trial import Trials
 from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
+    from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.dependencies.keys import Dependencies
-    from nbcache.torch_bridge.patches import Patches
 
 __all__ = ["Traces"]
 
@@ -58,11 +59,6 @@ _KERNELS_PER_TRY = 20
 """One in this many kernels records functions again that had no trace: recording takes time."""
 _UNKNOWN_PROGRAM = "a cell runs files, or files of your modules have changed since nbcache was loaded"
 _OTHER_PROGRAM = "this kernel has run other cells"
-_COMPILE_TAKES = (
-    "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
-    "cache_entries"
-)
-_FRAME_TAKES = "code globals locals builtins closure compiler_fn one_graph restart_reasons"
 
 
 class _Call:
@@ -104,7 +100,7 @@ class Traces:
         self._serving = serving
         self._dependencies = dependencies
         self._here = threading.local()
-        self._tested = torch_release() in TESTED
+        self._watched = self._guarded = Patches()
         self._off = False
         self._reruns = Reruns(session)
         draw = random.SystemRandom().random  # not from the user's stream
@@ -117,16 +113,14 @@ class Traces:
 
     def off_because(self) -> str:
         """Return why this kernel has no traces whatever its setting is, a clause; nothing where it has."""
-        if not self._tested:
+        if not TORCHBEHAVIOR.has_traces:
             return f"not tested with torch {self._torch.__version__}"
         return "something has failed, as a notice says" if self._off else ""
 
     # --- hooks ----------------------------------------------------------------------------------
 
-    def trace_frames(self, convert_frame: ModuleType, session: Session, patches: Patches) -> None:
+    def trace_frames(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
         """Look for a trace before Dynamo traces, and record one afterwards."""
-        if not self._tested:
-            return
 
         def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -170,13 +164,11 @@ class Traces:
                 return trace()
             return self._trace(call, frame, trace)
 
-        patches.hook(convert_frame, "_compile", compile, takes=_COMPILE_TAKES)
-        patches.hook(convert_frame, "compile_frame", compile_frame, takes=_FRAME_TAKES)
+        patches.hook(convert_frame, "_compile", compile)
+        patches.hook(convert_frame, "compile_frame", compile_frame)
 
-    def trace_graphs(self, output_graph: ModuleType, session: Session, patches: Patches) -> None:
+    def trace_graphs(self, output_graph: ModuleType, context: Context, patches: Patches) -> None:
         """Note which graph of the frame is being compiled."""
-        if not self._tested:
-            return
 
         def call_user_compiler(original: Any, graph: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -192,13 +184,10 @@ class Traces:
                 call.graph = ""
                 call.backend_seconds += time.perf_counter() - began
 
-        takes = "self gm example_inputs"
-        patches.hook(output_graph.OutputGraph, "_call_user_compiler", call_user_compiler, takes=takes)
+        patches.hook(output_graph.OutputGraph, "_call_user_compiler", call_user_compiler)
 
-    def trace_keys(self, cache: ModuleType, session: Session, patches: Patches) -> None:
+    def trace_keys(self, cache: ModuleType, context: Context, patches: Patches) -> None:
         """Note AOTAutograd's key of the graph that is being compiled."""
-        if not self._tested:
-            return
 
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -210,6 +199,14 @@ class Traces:
             return found
 
         patches.hook(cache, "autograd_cache_key", autograd_cache_key)
+
+    def watch_tracing(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
+        """Keep what may be replaced while Dynamo traces and that is recorded: see `watch.watching`."""
+        self._watched = patches
+
+    def build_guards(self, guards: ModuleType, context: Context, patches: Patches) -> None:
+        """Keep what is replaced while a trace is adopted: see `adopting.adopted`."""
+        self._guarded = patches
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
         """Yield the work for idle times; `run_sample` is as `Trials.steps` takes it."""
@@ -296,7 +293,9 @@ class Traces:
                     if (trial := self._trials.now) is None and self._audits():
                         call.audited = digest, trace
                         return None
-                    call.adopted = adopted(self._torch, fitting, frame, call.hooks, call.cache_entries, load)
+                    call.adopted = adopted(
+                        self._torch, fitting, frame, call.hooks, call.cache_entries, load, self._guarded
+                    )
                 except (Untold, Unknown, RecursionError) as why:
                     reasons.append(why)
                     continue
@@ -343,7 +342,7 @@ class Traces:
         breaks = len(utils.graph_break_reasons)
         began = time.perf_counter()
         executed = Executed(notes=call.audited is None)  # this is slow, and an audit needs none
-        with watching(seen, lambda: threading.get_ident() == here, executed):
+        with watching(seen, lambda: threading.get_ident() == here, executed, self._watched):
             output = trace()
         seconds = time.perf_counter() - began - call.backend_seconds
         call.seen = None

@@ -14,13 +14,12 @@ from typing import Any
 from nbcache.core.fingerprints.code_digest import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.unnoticed import is_read
 
-__all__ = ["TESTED", "key_of", "options_of"]
+__all__ = ["key_of", "options_of"]
 
-TESTED = ((2, 13), (2, 15))
-"""The minor releases of torch that this was tested with, for those alone there are traces."""
 _CONFIGS = (
     *("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"),
     *("torch.compiler.config", "torch.fx.experimental._config"),
@@ -103,8 +102,8 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("hooks for all modules are set")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise Untold("it runs in a distributed program")
-    chosen = getattr(torch._dynamo.utils, "_get_cudagraph_override", None)  # since torch 2.15
-    if chosen is not None and chosen() is not None:
+    overrides = TORCHBEHAVIOR.overrides_cudagraphs
+    if overrides and torch._dynamo.utils._get_cudagraph_override() is not None:
         raise Untold("torch._dynamo.override_cudagraphs is in force")
     if is_read():
         raise Untold("somebody reads what torch logs while it traces")

@@ -218,10 +218,10 @@ def _members() -> dict[type, int]:
 
 
 @contextmanager
-def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed) -> Iterator[None]:
+def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places: Patches) -> Iterator[None]:
     """Note into `seen` what Dynamo makes on the threads where `is_here`, and the code that Python executes.
 
-    Dynamo traces on one thread at a time.
+    Dynamo traces on one thread at a time. `places` are patches of what is replaced meanwhile.
     """
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
@@ -326,7 +326,7 @@ def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed) -> Ite
         (user_defined, "is_forbidden_context_manager", is_forbidden),
         (InstructionTranslatorBase, "__init__", walk),
     )
-    patches = Patches(note_fault)
+    patches = places.within(note_fault)
     executed.begin()
     try:
         for owner, name, stand_in in hooks:

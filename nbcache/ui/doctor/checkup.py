@@ -11,9 +11,11 @@ from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
+from nbcache.parts import PARTS
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import TorchBridge, environment
 from nbcache.torch_bridge.cache_folder import CacheFolder
+from nbcache.torch_bridge.hooks import misfits
 from nbcache.ui.display.rows import Check
 from nbcache.ui.doctor import machine, notebook, places
 from nbcache.ui.doctor.checks import Look, checked
@@ -39,6 +41,7 @@ def in_kernel(
         ("kernel", notebook.kernel),
         ("notebook", lambda: notebook.file(locate())),
         ("torch", partial(machine.torch, here, plain_because=bridge.plain_because)),
+        ("hooks", partial(machine.hooks, PARTS, bridge.hooks.lost)),
         ("machine", partial(machine.processors, here)),
         ("torch's caches", partial(machine.caches, bridge.switched_caches())),
         ("torch's folder", partial(machine.torch_folder, folder, chosen_by, serves)),
@@ -46,7 +49,7 @@ def in_kernel(
         ("snapshots", partial(notebook.snapshots, sharing, here, settings.trust)),
         ("shared store", partial(notebook.connection, settings, session.shared_client)),
         ("prewarming", partial(notebook.prewarming, settings, session.prewarm)),
-        ("traces", partial(notebook.traces, settings, bridge.traces)),
+        ("traces", partial(notebook.traces, settings, bridge.traces, bridge.hooks.lost)),
         ("notices", partial(notebook.notices, session.notices)),
     )
 
@@ -63,6 +66,7 @@ def in_terminal(settings: Settings) -> list[Check]:
     return checked(
         ("nbcache", notebook.version),
         ("torch", partial(machine.torch, here, failure)),
+        *([] if failure else [("hooks", lambda: machine.hooks(PARTS, misfits(PARTS)))]),
         ("machine", partial(machine.processors, here)),
         ("torch's caches", machine.caches),
         *([("torch's folder", partial(machine.torch_folder, folder, chosen_by, True))] if folder else []),

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from nbcache.core.cpu_levels import LABEL
@@ -16,14 +16,16 @@ from nbcache.core.text import DOT
 from nbcache.torch_bridge import environment, gpus, toolchain
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.folders import refusal, usual_root
+from nbcache.torch_bridge.hooks import Part
 from nbcache.torch_bridge.portable import chosen
+from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, answers, spelled
 from nbcache.ui.display.rows import Check, CheckState
 from nbcache.ui.doctor.checks import REPORT, Checks, note, ok, problem
 from nbcache.ui.doctor.places import usable
 
-__all__ = ["caches", "compiler", "portable", "processors", "temp_folder", "torch", "torch_folder"]
+__all__ = ["caches", "compiler", "hooks", "portable", "processors", "temp_folder", "torch", "torch_folder"]
 
-_MINIMUM = ".".join(map(str, environment.MINIMUM_TORCH))
+_MINIMUM, _NEWEST = spelled(MINIMUM), spelled(NEWEST)
 _INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
 _HEADERS = "install them (on Debian: apt install python3-dev)"
 _TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
@@ -38,7 +40,7 @@ def torch(here: Environment | None, failure: Exception | None = None, plain_beca
     version = environment.torch_version()
     if version is None:
         yield problem("torch", "not installed: there is nothing that compiles", _INSTALL)
-    elif environment.release(version) < environment.MINIMUM_TORCH:
+    elif not TORCHBEHAVIOR.is_supported:
         yield problem("torch", f"{version} is older than {_MINIMUM}: nbcache does nothing with it", _INSTALL)
     elif failure is not None:
         yield problem(
@@ -54,6 +56,19 @@ def torch(here: Environment | None, failure: Exception | None = None, plain_beca
         yield problem("torch", found, "a notice says why; please report it")
     else:
         yield ok("torch", f"{version}, installed and not imported yet")
+
+
+def hooks(parts: Sequence[Part], lost: Mapping[str, str]) -> Checks:
+    """Check what hooks torch; `lost` says why parts are off."""
+    for part in parts:
+        if why := lost.get(part.name):
+            found = f"{part.name} is off ({why}): {part.without}"
+            yield note("hook", found, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line")
+    needed = [part.name for part in parts if part.applies()]
+    fitting = sum(name not in lost for name in needed)
+    yield ok("hooks", f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
+    differ = [f"{name} {'yes' if answer else 'no'}" for name, _, _, answer in answers()]
+    yield ok("torch's ways", DOT.join(differ))
 
 
 def processors(here: Environment | None) -> Checks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import closing
 
 from nbcache.artifacts.compatibility import fitting
@@ -21,7 +22,7 @@ from nbcache.shared.client import SharedClient
 from nbcache.snapshots.verify import Received
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.traces.lane import Traces
+from nbcache.torch_bridge.context import Traces
 from nbcache.ui.display.rows import Check, prewarming_parts, shared_parts
 from nbcache.ui.display.snapshots import arrival
 from nbcache.ui.doctor.checks import Checks, note, ok, problem
@@ -135,9 +136,12 @@ def prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
         yield ok("prewarming", begun or "not begun: it is done while no cell runs, in a notebook's kernel")
 
 
-def traces(settings: Settings, kept: Traces | None) -> Checks:
-    """Tell whether this kernel keeps traces; `kept` is None where torch is not imported."""
-    why = "" if kept is None else kept.off_because()
+def traces(settings: Settings, kept: Traces | None, lost: Mapping[str, str]) -> Checks:
+    """Tell whether this kernel keeps traces; `kept` is None where torch is not imported.
+
+    `lost` says why parts are off.
+    """
+    why = lost.get("trace_frames", "") or ("" if kept is None else kept.off_because())
     if settings.trace == "off":
         yield ok("traces", f"off ({settings.origin('trace')})")
     else:

@@ -30,10 +30,10 @@ from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Pause
 from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
+from nbcache.parts import make_bridge
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.compile_cell import CellTransformer
 from nbcache.ui.ipython.compile_targets import HOOK, TargetCompiler
@@ -102,7 +102,7 @@ class Extension:
         self.shell = shell
         settings = Settings.from_env(os.environ)
         store, problem = _open_store(settings)
-        self._bridge = TorchBridge(self._user_has_torch)
+        self._bridge = make_bridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
         if isinstance(store, DirectoryStore) and store.was_emptied:
             self.session.notice(

@@ -1,0 +1,85 @@
+"""Local variables of torch's functions that run: what no argument of a hook holds, by one table of names.
+
+Where torch calls one of them otherwise, what is read is None. `tests/torch_bridge/test_frames.py` reads each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+__all__ = [
+    "CODE",
+    "COMPILERS",
+    "FRAME_GLOBALS",
+    "FRAME_LOCALS",
+    "FX_GRAPH",
+    "GRAPH",
+    "INNER_COMPILE",
+    "LOOKED_UP_KEY",
+    "ONE_GRAPH",
+    "Local",
+    "has",
+    "read",
+    "read_all",
+    "read_frames",
+]
+
+
+class Local(NamedTuple):
+    """A variable of a function in one of torch's modules; of any function there if none is named."""
+
+    module: str
+    function: str
+    name: str
+
+
+_DYNAMO = "torch._dynamo.convert_frame", "_compile"
+CODE = Local(*_DYNAMO, "code")
+"""The code that Dynamo compiles."""
+FRAME_LOCALS = Local(*_DYNAMO, "locals")
+FRAME_GLOBALS = Local(*_DYNAMO, "globals")
+ONE_GRAPH = Local(*_DYNAMO, "one_graph")
+GRAPH = Local("torch._inductor.compile_fx", "compile_fx", "model_")
+"""The graph that Dynamo hands to inductor."""
+FX_GRAPH = Local("torch._inductor.compile_fx", "_compile_fx_inner", "gm")
+"""The graph that inductor looks up, and compiles where it is not stored."""
+INNER_COMPILE = Local("torch._inductor.compile_fx", "", "inner_compile")
+"""What inductor compiles each graph with."""
+COMPILERS = tuple(
+    Local("torch._functorch.aot_autograd", "", name)
+    for name in ("bw_compiler", "fw_compiler", "inference_compiler", "partition_fn")
+)
+"""What AOTAutograd compiles with."""
+LOOKED_UP_KEY = Local("torch._inductor.codecache", "_lookup_graph", "key")
+"""The key of the graph that torch's cache looks up, and loads if it is stored."""
+
+
+def read(local: Local) -> Any:
+    """Return the variable's value in the innermost frame of this thread where it is not None; else None."""
+    return next((value for value in read_all(local) if value is not None), None)
+
+
+def has(owner: Any, local: Local) -> bool:
+    """Return whether the function, a member of `owner`, has the variable."""
+    function: Any = getattr(owner, local.function, None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return local.name in getattr(code, "co_varnames", ())
+
+
+def read_all(local: Local) -> Iterator[Any]:
+    """Yield the variable's values in this thread, the innermost first; None where it is not set."""
+    return (frame.f_locals.get(local.name) for frame in read_frames(local))
+
+
+def read_frames(local: Local) -> Iterator[FrameType]:
+    """Yield the frames of this thread that have the variable, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        if module == local.module and local.function in ("", code.co_name) and local.name in code.co_varnames:
+            yield frame
+        frame = frame.f_back

@@ -1,0 +1,238 @@
+"""Parts of nbcache that hook torch: how the table in `nbcache.parts` writes them, and what installs them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from importlib.util import find_spec
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+from nbcache.core.errors import UnsupportedTorch
+from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.patches import Patches, check_parameters
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
+
+__all__ = ["Hook", "Hooks", "Loss", "Part", "misfits"]
+
+_PLACE = re.compile(r"(?:(?P<module>[\w.]+):)?(?P<path>[\w.]+)(?:\((?P<takes>.*)\))?(?P<optional>\?)?")
+_MOVED = "is not as it knows it"
+_CALLED = "has called it as it does not know"
+
+
+class Loss(Enum):
+    """The features that are off where a part is."""
+
+    PART = "its own"
+    PORTABLE = "its own, and `portable`"
+    ENTRIES = "AOTAutograd's cache, and so traces"
+    ALL = "all: the kernel goes on as plain torch"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One attribute in torch that a part replaces.
+
+    The table writes it as `module:Owner.name(parameters)`. Without parentheses the attribute is no function.
+    With `…` at the end the function may have more parameters, and `(…)` allows any. A `?` marks an attribute
+    that some releases lack.
+    """
+
+    module: str
+    path: str
+    takes: str | None
+    is_function: bool
+    is_optional: bool
+
+    @classmethod
+    def parse(cls, text: str, module: str) -> Hook:
+        """Return the hook that a text of the table stands for, in `module` if it names no other."""
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"no hook: {text}")
+        takes, is_optional = match["takes"], bool(match["optional"])
+        names = None if takes is None or takes == "…" else takes.replace(",", "")
+        return cls(match["module"] or module, match["path"], names, takes is not None, is_optional)
+
+    def owner(self) -> Any:
+        """Return the class or module that has the attribute; it is imported if need be."""
+        found = importlib.import_module(self.module)
+        path = self.path.rpartition(".")[0]
+        return attrgetter(path)(found) if path else found
+
+    def is_there(self) -> bool:
+        """Return whether this torch has the attribute."""
+        try:
+            return hasattr(self.owner(), self.path.rpartition(".")[2])
+        except AttributeError:
+            return False
+
+    def check(self) -> None:
+        """Raise an exception where this torch has no such attribute, or a function with other parameters."""
+        if self.is_optional and not self.is_there():
+            return
+        found = inspect.getattr_static(self.owner(), name := self.path.rpartition(".")[2])
+        if self.is_function:
+            check_parameters(getattr(found, "__func__", found), name, self.takes)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What belongs together: it is hooked whole or not at all."""
+
+    install: Callable[..., None]
+    """Hooks it: `install(module, context, patches)`, a method of an `owner` where one is named."""
+    module: str | tuple[str, ...]
+    """The modules of torch with whose import it is hooked."""
+    hooks: tuple[str, ...]
+    """The attributes that it replaces, as `Hook` reads them."""
+    purpose: str
+    without: str
+    """What is lost where it is off; a clause."""
+    loss: Loss = Loss.PART
+    because: str = ""
+    """Why more is lost than its own feature."""
+    owner: str = ""
+    needs: tuple[str, ...] = ()
+    """Other parts that are on wherever it is."""
+    instead: str = ""
+    """Another part that keeps the kernel sound where this one is off; where both are, `Loss.ALL`."""
+    flag: str = ""
+    """The flag of TORCHBEHAVIOR for which it is hooked; with any release where there is none."""
+    is_temporary: bool = False
+    """Whether the attributes are replaced only for a while; until then, they are looked at."""
+
+    @property
+    def name(self) -> str:
+        """The name of the function that hooks it."""
+        return self.install.__name__
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules, also where there is one."""
+        return (self.module,) if isinstance(self.module, str) else self.module
+
+    def places(self) -> list[Hook]:
+        """Return what it replaces."""
+        return [Hook.parse(text, self.modules[0]) for text in self.hooks]
+
+    def applies(self) -> bool:
+        """Return whether it is hooked with this release of torch."""
+        return not self.flag or bool(getattr(TORCHBEHAVIOR, self.flag))
+
+
+class Hooks:
+    """Hooks parts as their modules are imported, and remembers which are off."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        owners: Mapping[str, Callable[[], Any]],
+        on_loss: Callable[[Loss, UnsupportedTorch], object],
+    ) -> None:
+        """`owners` return the objects whose methods hook parts; None until there is one.
+
+        `on_loss` is called once for each part that cannot be hooked, or that fails later.
+        """
+        self.parts = parts
+        self._owners = owners
+        self._on_loss = on_loss
+        self._context: Context | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self.on: dict[str, list[Patches]] = {}
+        """What is hooked, by the names of the parts; a part may be hooked in several modules."""
+        self.lost: dict[str, str] = {}
+        """Why parts are off, by their names."""
+
+    def actions(self, context: Context) -> dict[str, Callable[[ModuleType], None]]:
+        """Return what is to be done when a module is imported, by its name."""
+        self._context = context
+        return dict.fromkeys((name for part in self.parts for name in part.modules), self.imported)
+
+    def imported(self, module: ModuleType) -> None:
+        """Hook the parts of a module that has just been imported."""
+        for part in self.parts:
+            if module.__name__ in part.modules:
+                self._install(part, module)
+
+    def owners_are_there(self) -> None:
+        """Hook what has waited for an owner."""
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            action()
+
+    def switch_off(self, owner: str) -> None:
+        """Have the hooks of an owner's parts only call what they replace."""
+        for part in self.parts:
+            for patches in self.on.get(part.name, ()) if part.owner == owner else ():
+                patches.off = True
+
+    def restore(self) -> None:
+        """Take every hook back, the newest first."""
+        self._context = None
+        for patches in reversed([each for listed in self.on.values() for each in listed]):
+            patches.restore()
+        self.on.clear()
+        self.lost.clear()
+        self._waiting.clear()
+
+    def _install(self, part: Part, module: ModuleType) -> None:
+        owner = self._owners[part.owner]() if part.owner else None
+        if part.owner and owner is None:  # torch imports this module while it is imported itself
+            self._waiting.append(partial(self._install, part, module))
+            return
+        if self._context is None or not part.applies():
+            return
+        if lost := [name for name in part.needs if name in self.lost]:
+            self.lost.setdefault(part.name, f"{lost[0]} is off")
+            return
+        install = partial(part.install, owner) if part.owner else part.install
+        places = {place.path: place.takes for place in part.places()}
+        patches = Patches(partial(self._lose, part, module, _CALLED), places)
+        try:
+            if part.is_temporary:
+                for place in part.places():
+                    place.check()
+            install(module, self._context, patches)
+        except Exception as error:  # whatever it is, the user's import goes on
+            patches.restore()
+            self._lose(part, module, _MOVED, error)
+            return
+        self.on.setdefault(part.name, []).append(patches)
+
+    def _lose(self, part: Part, module: ModuleType, why: str, error: Exception) -> None:
+        """Go without a part, and without those that need it."""
+        if part.name in self.lost:
+            return
+        self.lost[part.name] = repr(error)
+        for other in self.parts:
+            if part.name in other.needs:
+                self.lost.setdefault(other.name, f"{part.name} is off")
+                for patches in self.on.get(other.name, ()):
+                    patches.off = True
+        off = [other for other in self.parts if other.name in self.lost]
+        loss = Loss.ALL if any(other.instead in self.lost for other in off) else part.loss
+        version = getattr(sys.modules.get("torch"), "__version__", "?")
+        where = f"{module.__name__} of torch {version} {why}"
+        words = f"part of nbcache ({part.name}) is off, because {where}: {part.without}"
+        self._on_loss(loss, UnsupportedTorch(words, where=repr(error)))
+
+
+def misfits(parts: Sequence[Part]) -> dict[str, str]:
+    """Return why parts have no place in this torch, by name; their modules are imported."""
+    found: dict[str, str] = {}
+    for part in parts:
+        try:
+            for place in part.places() if part.applies() else ():
+                if find_spec(place.module.partition(".")[0]) is not None:
+                    place.check()
+        except Exception as error:  # whatever importing torch's module raises
+            found[part.name] = repr(error)
+    return found

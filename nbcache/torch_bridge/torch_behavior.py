@@ -1,0 +1,101 @@
+"""Everything that differs between releases of torch: one flag a line, with the question that it answers.
+
+A flag reads torch's version without importing torch. Where a name in torch decides instead, its module must
+be imported; until then the answer is no.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from operator import attrgetter
+
+from nbcache.torch_bridge.environment import release, torch_version
+
+__all__ = ["MINIMUM", "NEWEST", "TORCHBEHAVIOR", "answers", "spelled"]
+
+Release = tuple[int, int]
+MINIMUM: Release = (2, 11)
+"""The oldest release that nbcache works with."""
+NEWEST: Release = (2, 15)
+"""The newest release that the tests have run with."""
+
+
+class _Flag:
+    """An answer that depends on torch's version, from its question and the releases for which it is yes."""
+
+    def __init__(
+        self,
+        question: str,
+        *,
+        since: Release | None = None,
+        before: Release | None = None,
+        among: tuple[Release, ...] = (),
+    ) -> None:
+        self.question = question
+        self._since, self._before, self._among = since, before, among
+
+    def __get__(self, instance: object, owner: type) -> bool:
+        here = release(torch_version() or "0.0")
+        if self._among:
+            return here in self._among
+        return (self._since or here) <= here and (self._before is None or here < self._before)
+
+    def __str__(self) -> str:
+        if self._among:
+            return ", ".join(map(spelled, self._among))
+        return (
+            f"before {spelled(self._before)}" if self._before else f"since {spelled(self._since or MINIMUM)}"
+        )
+
+
+class _Name:
+    """An answer that depends on a name in one of torch's modules."""
+
+    def __init__(self, question: str, module: str, name: str) -> None:
+        self.question = question
+        self._module, self._name = module, name
+
+    def __get__(self, instance: object, owner: type) -> bool:
+        try:
+            attrgetter(self._name)(sys.modules[self._module])
+        except (AttributeError, KeyError):
+            return False
+        return True
+
+    def __str__(self) -> str:
+        return f"with {self._module}.{self._name}"
+
+
+_CODECACHE = "torch._inductor.codecache"
+_ISA = "torch._inductor.cpu_vec_isa"
+_BUNDLER = "torch._inductor.triton_bundler"
+
+
+class TORCHBEHAVIOR:
+    """Flags of the torch that is here."""
+
+    is_supported = _Flag("Does nbcache work with it?", since=MINIMUM)
+    has_traces = _Flag("Were traces tested with it?", among=((2, 13), (2, 15)))
+    threads_in_keys = _Flag("Do the keys of graphs hold the number of threads?", since=(2, 13))
+    forgets_tuned = _Flag("Does it tune a kernel again that was tuned in another process?", before=(2, 13))
+    arguments_in_cxx = _Flag("May CXX have arguments, as in `ccache g++`?", since=(2, 15))
+    hashes_ahead = _Name("Can it hash its sources in a thread?", _CODECACHE, "torch_key.prefetch")
+    keys_by_precision = _Name("Has precision a name of its own?", _CODECACHE, "fp32_matmul_precision_key")
+    flags_by_method = _Name("Does a method return an ISA's flags?", _ISA, "VecISA.build_arch_flags")
+    bundles_winners = _Name("Do bundles hold only kernels that ran?", _BUNDLER, "TritonBundler.put_winner")
+    overrides_cudagraphs = _Name(
+        "Can one function turn CUDA graphs on?", "torch._dynamo.utils", "_get_cudagraph_override"
+    )
+
+
+def answers() -> Iterator[tuple[str, str, str, bool]]:
+    """Yield name, question, releases and answer of each flag."""
+    for name, flag in vars(TORCHBEHAVIOR).items():
+        if isinstance(flag, (_Flag, _Name)):
+            yield name, flag.question, str(flag), flag.__get__(None, TORCHBEHAVIOR)
+
+
+def spelled(of: Release) -> str:
+    """Return a release as people write it."""
+    return f"{of[0]}.{of[1]}"
