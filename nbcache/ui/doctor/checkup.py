@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from functools import partial
 
@@ -15,10 +17,11 @@ from nbcache.parts import PARTS
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import TorchBridge, environment
 from nbcache.torch_bridge.cache_folder import CacheFolder
+from nbcache.torch_bridge.cache_settings import FOLDER
 from nbcache.torch_bridge.hooks import misfits
 from nbcache.ui.display.rows import Check
 from nbcache.ui.doctor import machine, notebook, places
-from nbcache.ui.doctor.checks import Look, checked
+from nbcache.ui.doctor.checks import Checks, Look, checked
 from nbcache.ui.locate import Location
 
 __all__ = ["in_kernel", "in_terminal"]
@@ -66,13 +69,28 @@ def in_terminal(settings: Settings) -> list[Check]:
     return checked(
         ("nbcache", notebook.version),
         ("torch", partial(machine.torch, here, failure)),
-        *([] if failure else [("hooks", lambda: machine.hooks(PARTS, misfits(PARTS)))]),
+        *([] if failure else [("hooks", _hooks)]),
         ("machine", partial(machine.processors, here)),
         ("torch's caches", machine.caches),
         *([("torch's folder", partial(machine.torch_folder, folder, chosen_by, True))] if folder else []),
         *_everywhere(settings, lambda: places.store(settings, DirectoryStore(settings.dir)), folder),
         ("shared store", partial(notebook.reachable, settings)),
     )
+
+
+def _hooks() -> Checks:
+    """Check which parts fit; importing torch's compiler makes its folder, which is another one meanwhile."""
+    before = os.environ.get(FOLDER)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER] = folder
+        try:
+            lost = misfits(PARTS)
+        finally:
+            if before is None:
+                del os.environ[FOLDER]
+            else:
+                os.environ[FOLDER] = before
+    return machine.hooks(PARTS, lost)
 
 
 def _everywhere(settings: Settings, store: Look, torch_folder: str) -> list[tuple[str, Look]]:
