@@ -11,19 +11,14 @@ from support.front_door import LOAD, Environ, RunCells, printed
 pytestmark = pytest.mark.compile
 
 MOVED = """\
-import inspect, functools, sys, torch
-import torch._functorch._aot_autograd.autograd_cache, torch._inductor.compile_fx
-from torch._functorch._aot_autograd import aot_autograd_result as results, autograd_cache as entries
-from torch._inductor import codecache
-def move(owner, name):
-    found = inspect.getattr_static(owner, name)
-    function = getattr(found, "__func__", found)
-    @functools.wraps(function)
-    def called(*args, **kwargs):
-        return function(*args, **kwargs)
-    new = inspect.Parameter("something_new", inspect.Parameter.POSITIONAL_ONLY)
-    called.__signature__ = inspect.Signature([new])
-    setattr(owner, name, called if found is function else type(found)(called))
+import nbcache.torch_bridge.patches as patches
+check = patches.check_parameters
+def move(moved):
+    def checked(original, name, takes):
+        if name == moved:
+            raise TypeError(f"{name} takes something new")
+        check(original, name, takes)
+    patches.check_parameters = checked
 """
 GRAPHS = """\
 import torch
@@ -43,10 +38,10 @@ print(*(counters[group][name] for group, name in names))
 @pytest.mark.parametrize(
     ("place", "graphs", "entries"),
     [
-        ("codecache.FxGraphCache, 'load_with_key'", 2, 2),
-        ("codecache.CppCodeCache, 'load_async'", 1, 1),
-        ("results.GenericAOTAutogradResult, 'wrap_post_compile'", 2, 0),
-        ("entries.AOTAutogradCache, '_lookup'", 2, 0),
+        ("load_with_key", 2, 2),
+        ("load_async", 1, 1),
+        ("wrap_post_compile", 2, 0),
+        ("_lookup", 2, 0),
     ],
 )
 def test_graphs_hit_where_one_hook_has_no_place(
@@ -62,6 +57,6 @@ def test_graphs_hit_where_one_hook_has_no_place(
     run_cells([LOAD, GRAPHS], env)
     wipe(env)
 
-    notebook = run_cells([MOVED, f"move({place})", LOAD, GRAPHS, COUNTS], env)
+    notebook = run_cells([MOVED, f"move({place!r})", LOAD, GRAPHS, COUNTS], env)
 
     assert printed(notebook, 4).split() == [str(graphs), str(entries)]
