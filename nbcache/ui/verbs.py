@@ -101,7 +101,9 @@ disconnect
 trust [--yes] [--name NAME]
     show who signed what came with this notebook, and trust them, under a name; where there is nobody,
     show your own fingerprint and whom you trust
-trust [list | add SIGNER | remove SIGNER | show SIGNER] [--name NAME]
+trust add SIGNER [--name NAME]
+    trust a signer: a fingerprint, or who signed a snapshot
+trust [list | remove SIGNER | show SIGNER]
     as [in a terminal](#in-a-terminal)
 trust ignore SIGNER
     tell no more, in this kernel, of a signer who is not trusted; `trust add` takes that back
