@@ -16,11 +16,10 @@ from typing import NoReturn
 from nbcache.launcher import protocol
 from nbcache.launcher.start_state import name_of, nursery_command, python_options, start_state
 
-_TIMEOUT = 5.0
-"""Seconds within which a nursery must answer, and a kernel that is restarted must end.
-
-Both take hundredths; on a busy machine all takes longer.
-"""
+_END_SECONDS = 5.0
+"""How long a restarted kernel waits until the one before it has ended, which takes hundredths of a second."""
+_ANSWER_SECONDS = 15.0
+"""How long a nursery may take to answer: hundredths of a second, and much longer on a busy machine."""
 _PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -39,7 +38,7 @@ def main() -> NoReturn:
     try:
         if sys.flags.safe_path:
             name = name_of(start_state())
-            connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _TIMEOUT))
+            connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _END_SECONDS))
         else:  # files of the notebook's folder may have run already, in place of modules
             why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
@@ -58,7 +57,7 @@ def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.s
     """Return a connection to what watches the fork; None, and why, where the nursery does not fit."""
     if any(each > 2 and _is_inherited(each) for each in map(int, os.listdir("/proc/self/fd"))):
         return None, "a file besides the standard streams was open when it was started"
-    connection = protocol.ask(name, _TIMEOUT)
+    connection = protocol.ask(name, _ANSWER_SECONDS)
     umask = os.umask(0o077)
     os.umask(umask)
     asked = {

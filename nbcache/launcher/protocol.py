@@ -39,7 +39,7 @@ __all__ = [
     "used",
 ]
 
-REQUEST_SECONDS = 2.0
+REQUEST_SECONDS = 5.0
 """Seconds in which a request must arrive, and be answered."""
 _MOST_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 16

@@ -89,7 +89,7 @@ def test_a_forked_kernel_looks_for_modules_where_an_ordinary_one_does(place: Pla
     for name in ("nbcache", "ordinary"):
         kernel = start_in(place, place.cwd, name)
         try:
-            assert bool(nursery_of(kernel)) == (name == "nbcache")
+            assert bool(nursery_of(kernel)) == (name == "nbcache"), place.nbcache("status")
             paths.append(kernel.ask("(sys := __import__('sys')).path + [sys.flags.safe_path]"))
             kernel.run("import beside")
         finally:
