@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from jupyter_client.manager import KernelManager
 
-from support import compiler, kernel_ports
+from support import compiler, kernel_ports, rotation
 from support.environ import clean_own
 from support.front_door import (
     CALL,
@@ -44,6 +44,11 @@ clean_own()
 pytest.register_assert_rewrite("support.testing")
 _LAST_LINES = 12
 """Lines of each failure that are printed again at the end."""
+
+
+def pytest_report_header() -> str:
+    """Return the line that says which tenth of the soundness programs runs."""
+    return f"soundness programs: {rotation.REPEAT}"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -9,6 +9,9 @@ from soundness.restarts import Restarts
 
 from support.front_door import environ_below
 
+TRACE = "on"
+"""The setting `trace` of all kernels here but the audited ones, as users have it."""
+
 
 @pytest.fixture(scope="session")
 def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
@@ -17,10 +20,21 @@ def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
     process.close()
 
 
+@pytest.fixture(scope="session")
+def tracing(restarts: Restarts) -> Restarts:
+    """Return a machine whose kernels keep traces."""
+    return restarts.having(NBCACHE_TRACE=TRACE, NBCACHE_AUDIT="0")
+
+
 @pytest.fixture(scope="module")
-def both(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, Restarts]]:
-    """Return two machines whose kernels keep traces, each with an order of its own for sets of texts."""
-    other = Restarts(environ_below(tmp_path_factory.mktemp("restarts")), hash_seed=2)
-    settings = {"NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
-    yield restarts.having(**settings), other.having(**settings)
-    other.close()
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, Restarts]]:
+    """Return two machines whose kernels keep traces, each with an order of its own for sets of texts.
+
+    Both are started alike: a trace is used only where a kernel has the same modules as the one that traced.
+    """
+    first, second = (
+        Restarts(environ_below(tmp_path_factory.mktemp("restarts")), hash_seed=seed) for seed in (1, 2)
+    )
+    yield tuple(machine.having(NBCACHE_TRACE=TRACE, NBCACHE_AUDIT="0") for machine in (first, second))
+    first.close()
+    second.close()

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from soundness.restarts import CELL
-from soundness.subjects import SET_UP
+from soundness.program_files import CELL, SET_UP
 
 __all__ = ["Mutant", "changed", "rewritten"]
 
@@ -154,7 +153,7 @@ _UNRELATED = (
 class Mutant:
     """An edited program."""
 
-    what: str
+    change: str
     source: str
 
 

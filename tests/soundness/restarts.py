@@ -1,6 +1,6 @@
 """Run programs in kernels that are forked from one process: as fresh as after a restart, without its imports.
 
-As a script it reads a task a line: a folder, and a program of `subjects`. It answers each with a line.
+As a script it reads a task a line, JSON, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from copy import copy
 from pathlib import Path
 from typing import IO, Any
 
+from soundness.program_files import CELL
+
 from support.forked_interpreters import command
 
-CELL = "# %%\n"
-"""What begins another cell of a program."""
 FOLDERS = ("NBCACHE_DIR", "TMPDIR", "HOME", "IPYTHONDIR", "NBCACHE_TRUST_DIR")
 _COMPILED = """
 def compile(f, **options):
@@ -42,7 +42,7 @@ class Restarts:
     """The process that kernels are forked from; it has torch imported."""
 
     def __init__(self, environ: Mapping[str, str], *, hash_seed: int | None = None) -> None:
-        """Without a seed of its own for hashes of texts, it is forked itself, and starts at once."""
+        """Start the process; without a hash seed it is forked itself, and starts at once."""
         python, more = command("torch"), {}
         if hash_seed is not None:
             python, more = [sys.executable, "-W", "ignore"], {"PYTHONHASHSEED": str(hash_seed)}
@@ -58,14 +58,20 @@ class Restarts:
 
     def having(self, **settings: str) -> Restarts:
         """Return the same, whose kernels have these environment variables."""
-        found = copy(self)
-        found._settings = settings
-        return found
+        process = copy(self)
+        process._settings = settings
+        return process
 
-    def run(self, source: str, folder: Path, *, eager: bool = False) -> dict[str, Any]:
-        """Run a program in a kernel whose folders are below `folder`; return what came out of it."""
+    def run(
+        self, source: str, folder: Path, *, eager: bool = False, case: int = 0, patch: str = ""
+    ) -> dict[str, Any]:
+        """Run a program in a kernel whose folders are below `folder`; return its tensors and its graphs.
+
+        The program can read the number of the case in the file `case.txt`, in the variable CASE and as its
+        argument. The code `patch` runs before the first cell, and belongs to none.
+        """
         task = {"source": source, "folder": str(folder), "eager": eager, "settings": self._settings}
-        self._input.write(json.dumps(task) + "\n")
+        self._input.write(json.dumps(task | {"case": str(case), "patch": patch}) + "\n")
         self._input.flush()
         answer: dict[str, Any] = json.loads(self._output.readline())
         return answer
@@ -97,13 +103,13 @@ def _serve() -> None:
     del sys.path[0]  # the tests
     torch._inductor.config.compile_threads = 1
     with tempfile.TemporaryDirectory() as scratch:
-        task = {"source": _ANY, "folder": scratch, "eager": False, "settings": {}}
-        import_what(lambda: _run(InteractiveShell, torch, task))
+        task = {"source": _ANY, "folder": scratch, "eager": False, "settings": {}, "case": "0", "patch": ""}
+        import_what(lambda: _run(InteractiveShell, task))
     for line in sys.stdin:
-        print(json.dumps(_forked(InteractiveShell, torch, json.loads(line))), flush=True)
+        print(json.dumps(_forked(InteractiveShell, json.loads(line))), flush=True)
 
 
-def _forked(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
+def _forked(shell_class: Any, task: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch) / "answer"
         child = os.fork()
@@ -112,7 +118,7 @@ def _forked(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any
             try:
                 os.dup2(os.open(Path(scratch) / "log", os.O_CREAT | os.O_WRONLY), 1)
                 os.dup2(1, 2)
-                answer.write_text(json.dumps(_run(shell_class, torch, task)))
+                answer.write_text(json.dumps(_run(shell_class, task)))
                 code = 0
             except BaseException:
                 answer.write_text(json.dumps({"error": traceback.format_exc()}))
@@ -120,27 +126,31 @@ def _forked(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any
                 os._exit(code)
         _, status = os.waitpid(child, 0)
         text = answer.read_text() if answer.exists() else ""
-        found: dict[str, Any] = json.loads(text) if text else {"error": f"it died with status {status}"}
-        return found
+        result: dict[str, Any] = json.loads(text) if text else {"error": f"it died with status {status}"}
+        return result
 
 
-def _run(shell_class: Any, torch: Any, task: dict[str, Any]) -> dict[str, Any]:
+def _run(shell_class: Any, task: dict[str, Any]) -> dict[str, Any]:
     folder = Path(task["folder"])
     for name in FOLDERS:
         os.environ[name] = str(folder / name.lower())
         (folder / name.lower()).mkdir(parents=True, exist_ok=True)
     os.environ |= {"NBCACHE_PREWARM": "off", "NBCACHE_REPORT": "never", "NBCACHE_LIVE": "off"}
-    os.environ |= task["settings"]
+    os.environ |= {**task["settings"], "CASE": task["case"]}
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch has set it when it was imported
     tempfile.tempdir = None
+    os.chdir(folder)
+    Path("case.txt").write_text(task["case"])
+    sys.argv = ["kernel", task["case"]]
     shell = shell_class.instance()
     if not task["eager"]:
         shell.run_line_magic("load_ext", "nbcache")
+    exec(task["patch"], {})
     for cell in (*task["source"].split(CELL), _EAGER if task["eager"] else _COMPILED):
         shell.run_cell(cell, store_history=True).raise_error()
     tensors = [
-        (str(each.dtype), list(each.shape), each.double().flatten().tolist())
-        for each in shell.user_ns["found"]
+        (str(tensor.dtype), list(tensor.shape), tensor.double().flatten().tolist())
+        for tensor in shell.user_ns["found"]
     ]
     if task["eager"]:
         return {"tensors": tensors}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from soundness.answers import ADOPTED, difference, reasons
 from soundness.restarts import Restarts
-from soundness.test_edits import difference
-from soundness.test_trace_edits import ADOPTED, reasons
 
 from support.torch_versions import needs_traces
 

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from soundness.restarts import CELL, Restarts
-from soundness.subjects import COLD, COMPILED, RARE, SUBJECTS, Edit, Subject
+from soundness.answers import adopts, difference, outcomes
+from soundness.program_files import CELL, Edit, Program, apply, programs
+from soundness.restarts import Restarts
 
 pytestmark = pytest.mark.compile
+PROGRAMS = programs(of_keys=True)
+COLD = 'AGAINST = "cold"\n'
+"""The line of a program that does something else when it is compiled: only two compiles can be compared."""
+COMPILED = 'MODE = "default"'
+"""The line of a program that is compiled in full, since "lite" leaves out what it is about."""
 
 
 def rows() -> Iterator[Any]:
-    """Yield subjects with the changes to try.
+    """Yield the programs.
 
-    What is compiled for the CPU, with a compiler, is a proof: it takes minutes in all. So is what is rare, or
-    `alike`.
+    What is compiled for the CPU, with a compiler, is a proof: it takes minutes in all.
     """
-    assert RARE.keys() | {*RARE.values()} <= SUBJECTS.keys()
-    for name, subject in SUBJECTS.items():
-        slow = pytest.mark.proof if COMPILED in subject.source or name in RARE else ()
-        yield pytest.param(subject, subject.changes, id=name, marks=slow)
-        if subject.alike:
-            more = (*subject.changes, *subject.alike)
-            yield pytest.param(subject, more, id=f"{name} and alike", marks=pytest.mark.proof)
-
-
-def edited(source: str, edit: Edit) -> str:
-    for old, new in edit:
-        pattern = rf"\b{old}\b" if old.isidentifier() else re.escape(old)
-        source, count = re.subn(pattern, lambda match, new=new: new, source)
-        assert count, old
-    return source
+    for name, program in PROGRAMS.items():
+        slow = pytest.mark.proof if COMPILED in program.source else ()
+        yield pytest.param(program, id=name, marks=slow)
 
 
 def together(source: str, edits: Iterable[Edit]) -> list[Edit]:
@@ -42,7 +34,7 @@ def together(source: str, edits: Iterable[Edit]) -> list[Edit]:
 
     def apart(one: Edit, other: Edit) -> bool:
         try:
-            return edited(source, one + other) == edited(source, other + one)
+            return apply(source, one + other) == apply(source, other + one)
         except AssertionError:
             return False
 
@@ -57,39 +49,24 @@ def together(source: str, edits: Iterable[Edit]) -> list[Edit]:
     return found
 
 
-def outcomes(answer: dict[str, Any]) -> list[str]:
-    assert "error" not in answer, answer["error"]
-    return [outcome for outcome, *_ in answer["graphs"]]
-
-
-def difference(found: dict[str, Any], expected: dict[str, Any]) -> str:
-    """Return what differs in the tensors of two kernels; nothing where they are the same."""
-    if error := found.get("error") or expected.get("error"):
-        return str(error)
-    for one, other in zip(found["tensors"], expected["tensors"], strict=True):
-        if one[:2] != other[:2] or one[2] != pytest.approx(other[2], rel=1e-3, abs=1e-3, nan_ok=True):
-            return f"{one} is not {other}"
-    return ""
-
-
-@pytest.mark.parametrize(("subject", "edits"), list(rows()))
+@pytest.mark.parametrize("program", [*rows()])
 def test_after_an_edit_and_a_restart_every_answer_is_the_new_one(
-    subject: Subject, edits: tuple[Edit, ...], restarts: Restarts, tmp_path: Path
+    program: Program, restarts: Restarts, tmp_path: Path
 ) -> None:
     folder = tmp_path / "kernels"
-    first = restarts.run(subject.source, folder)
+    first = restarts.run(program.source, folder)
     before = outcomes(first)
     again = ["hit" if outcome == "miss" else outcome for outcome in before]
     assert "hit" not in before
-    if not subject.same:  # else it is restarted below with no more than those edits
-        assert outcomes(restarts.run(subject.source, folder)) == again
+    if not program.same:  # else it is restarted below with no more than those edits
+        assert outcomes(restarts.run(program.source, folder)) == again
 
     problems = []
-    for number, edit in enumerate((*edits, *together(subject.source, subject.same))):
-        source = edited(subject.source, edit)
+    for number, edit in enumerate((*program.changes, *together(program.source, program.same))):
+        source = apply(program.source, edit)
         found = restarts.run(source, folder)
         after = [outcome for outcome, *_ in found.get("graphs", ())]
-        changes = number < len(edits)
+        changes = number < len(program.changes)
         against = []
         if COLD not in source and ("hit" in after or "error" in found):  # else torch has compiled all of it
             against.append(restarts.run(source, tmp_path / "eager", eager=True))
@@ -132,17 +109,17 @@ def test_a_number_that_varies_and_is_in_no_graph_costs_no_hit_on_any_restart(
 def test_what_lies_under_one_key_is_chosen_by_its_inputs_each_time(
     restarts: Restarts, tmp_path: Path
 ) -> None:
-    subject = SUBJECTS["leaves"]
-    leaf, other = subject.source, edited(subject.source, subject.changes[0])
-    programs = (leaf, other, other, leaf, leaf, other, leaf)
+    program = PROGRAMS["keys/leaves"]
+    leaf, other = program.source, apply(program.source, program.changes[0])
+    sources = (leaf, other, other, leaf, leaf, other, leaf)
 
-    found = [restarts.run(source, tmp_path / "kernels") for source in programs]
+    found = [restarts.run(source, tmp_path / "kernels") for source in sources]
 
     traced = [any("traced again" in reason for *_, reason in each["graphs"]) for each in found]
     assert traced == [False, True, *5 * [False]]
     assert ["miss" in outcomes(each) for each in found] == [True, *6 * [False]]
     expected = {source: restarts.run(source, tmp_path / "eager", eager=True) for source in (leaf, other)}
-    for source, each in zip(programs, found, strict=True):
+    for source, each in zip(sources, found, strict=True):
         assert not difference(each, expected[source])
 
 
@@ -216,16 +193,15 @@ def test_a_program_that_nobody_edited_hits_in_each_later_kernel_what_it_compiled
     ids=["another size", "another number of threads"],
 )
 def test_a_scratch_cell_that_was_deleted_changes_nothing_for_the_others(
-    scratch: str, restarts: Restarts, tmp_path: Path
+    scratch: str, tracing: Restarts, tmp_path: Path
 ) -> None:
-    machine = restarts.having(NBCACHE_TRACE="on", NBCACHE_AUDIT="0")
     without = TRAINING.replace("SCRATCH", "")
-    machine.run(TRAINING.replace("SCRATCH", scratch), tmp_path / "kernels")
-    first, *later = (machine.run(without, tmp_path / "kernels") for _ in range(3))
+    tracing.run(TRAINING.replace("SCRATCH", scratch), tmp_path / "kernels")
+    first, *later = (tracing.run(without, tmp_path / "kernels") for _ in range(3))
 
     assert outcomes(first)[:2] == ["miss", "miss"]  # as in plain torch, which compiled other graphs
     assert [outcomes(each) for each in later] == [["hit"] * 3] * 2
-    assert [each["graphs"][0][2].startswith("not traced: ") for each in later] == [True, True]
+    assert [adopts(answer)[0] for answer in later] == [True, True]
 
 
 def test_what_can_no_longer_be_traced_for_any_size_is_traced_for_those_that_are_there(

@@ -1,29 +1,25 @@
-"""However a program is mutated between two kernels, no trace of before answers unless its answer is right."""
+"""Whatever a mutant of a program does in another case, no trace of before answers unless it is right."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from soundness.attacks import ATTACKS
+from soundness.answers import adopts, difference
 from soundness.mutations import changed, rewritten
+from soundness.program_files import CASE, CELL, SET_UP, programs, with_cases
 from soundness.restarts import Restarts
-from soundness.subjects import COLD, SET_UP
-from soundness.test_edits import difference
-from soundness.test_trace_edits import ADOPTED, reasons
-from soundness.traced import PARTLY, TRACED
 
 from support.torch_versions import needs_traces
 
-SUBJECTS = {
-    name: subject
-    for name, subject in (TRACED | PARTLY | ATTACKS).items()
-    if subject.source.startswith(SET_UP) and COLD not in subject.source
+PROGRAMS = {
+    name: program
+    for name, program in programs(of_keys=False).items()
+    if program.changes and not program.cases
 }
-MUTANTS = int(os.environ.get("NBCACHE_TEST_MUTANTS", "20"))
-"""How many are made of each program."""
+MUTANTS = int(os.environ.get("NBCACHE_TEST_MUTANTS", "10"))
+"""The number of mutants of each program."""
 SEED = int(os.environ.get("NBCACHE_TEST_SEED", "0"))
 EAGERLY = """
 import torch._dynamo.convert_frame as convert_frame
@@ -36,13 +32,12 @@ def skip(*args, **kwargs):
     skipped._torch_dynamo_tracer_output = Nothing()
     raise skipped
 convert_frame.trace_frame = skip
-# %%
 """
-"""Has what no trace fits run eagerly: only what is adopted may be wrong, and tracing takes long."""
+"""Runs eagerly what no trace fits: only what is adopted may be wrong, and tracing takes long."""
 
 
 def test_a_mutant_is_another_program_that_python_compiles() -> None:
-    source = SUBJECTS["classes"].source
+    source = max((program.source for program in PROGRAMS.values()), key=len)
 
     mutants = [*changed(source, 200, SEED)]
 
@@ -50,11 +45,7 @@ def test_a_mutant_is_another_program_that_python_compiles() -> None:
     assert mutants == [*changed(source, 200, SEED)] != [*changed(source, 200, SEED + 1)]
     for mutant in mutants:
         compile(mutant.source, "a cell", "exec")
-        assert mutant.source.startswith(SET_UP) and mutant.what
-
-
-def adopted(answer: dict[str, Any]) -> list[bool]:
-    return [reason.startswith(ADOPTED) for reason in reasons(answer)]
+        assert mutant.source.startswith(SET_UP) and mutant.change
 
 
 @pytest.mark.proof
@@ -64,31 +55,35 @@ def adopted(answer: dict[str, Any]) -> list[bool]:
     "name",
     [
         pytest.param(name, marks=pytest.mark.xdist_group(f"mutants {number % 2}"))
-        for number, name in enumerate(SUBJECTS)
+        for number, name in enumerate(PROGRAMS)
     ],
 )
 def test_no_trace_answers_for_a_mutant_whose_answer_is_another(
     name: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
     first, second = both
-    source, folder = rewritten(SUBJECTS[name].source), tmp_path / "kernels"
-    first.run(source, folder)
+    source, folder = rewritten(PROGRAMS[name].source), tmp_path / "kernels"
+    mutants = [*changed(source, MUTANTS, SEED)]
+    same = [rewritten(source, SEED + number) for number in range(2)]
+    merged = CASE + CELL + with_cases([source, *(mutant.source for mutant in mutants), *same])
+    first.run(merged, folder)
 
     problems = []
-    for number, mutant in enumerate(changed(source, MUTANTS, SEED)):
-        found = second.run(EAGERLY + mutant.source, folder)
-        expected = second.run(mutant.source, tmp_path / "eager", eager=True)
-        if "error" in found and "error" in expected:
+    for case, mutant in enumerate(mutants, 1):
+        answer = second.run(merged, folder, case=case, patch=EAGERLY)
+        expected = second.run(merged, tmp_path / "eager", eager=True, case=case)
+        if "error" in answer and "error" in expected:
             continue
-        if wrong := difference(found, expected):
-            later = second.run(mutant.source, tmp_path / "eager", eager=True)
+        if wrong := difference(answer, expected):
+            later = second.run(merged, tmp_path / "eager", eager=True, case=case)
             if not {"error"} & {*expected, *later} and difference(later, expected):
                 continue  # it answers differently each time: `random.seed()`
-            cold = second.run(mutant.source, tmp_path / f"cold{number}")  # torch itself may answer otherwise
-            both_fail = "error" in found and "error" in cold
-            problems += [(mutant, wrong)] if not both_fail and difference(found, cold) else []
+            # torch itself may answer otherwise
+            cold = second.run(merged, tmp_path / f"cold{case}", case=case)
+            both_fail = "error" in answer and "error" in cold
+            problems += [(mutant, wrong)] if not both_fail and difference(answer, cold) else []
     assert not problems
 
-    again = adopted(second.run(EAGERLY + source, folder))
-    for same in (rewritten(source, SEED), rewritten(source, SEED + 1)):
-        assert adopted(second.run(EAGERLY + same, folder)) == again
+    again = adopts(second.run(merged, folder, patch=EAGERLY))
+    for case in range(len(mutants) + 1, len(mutants) + 3):
+        assert adopts(second.run(merged, folder, case=case, patch=EAGERLY)) == again

@@ -1,111 +1,20 @@
-"""Whatever is edited between two kernels, no function answers by a trace that does not fit."""
+"""Traces are audited, and where anything fails while one is adopted, torch traces."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from soundness.attacked import HELD, MENDED
-from soundness.attacks import ATTACKS
-from soundness.eighth_attack import EIGHTH
-from soundness.eleventh_attack import ELEVENTH
-from soundness.ninth_attack import NINTH
+from soundness.answers import ADOPTED, difference, reasons
+from soundness.program_files import CASE, CELL, with_cases
 from soundness.restarts import Restarts
-from soundness.seventh_attack import SEVENTH
-from soundness.tenth_attack import TENTH
-from soundness.test_edits import difference, edited
-from soundness.traced import PARTLY, TRACED, UNTRACED
 
 from support.torch_versions import needs_traces
 
-# Proofs, since each row takes many restarts. All workers share them, and each makes the fixtures for itself.
+# Proofs, since each takes many restarts. All workers share them, and each makes the fixtures for itself.
 pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
-
-ADOPTED = "not traced: "
-AGREES = "traced again: its trace was audited, and agrees"
-TOLD_OF_COMPILING = ("is left to Python, nothing of it is compiled", "of at most 8 versions: one more")
-"""In notices that tell of functions and not of faults."""
-WRONG_IN_TORCH = {
-    *("class by an attrgetter", "wraps stack"),  # in 2.15
-    *(name for name in TENTH if name.startswith(("a protocol", "a method"))),  # in 2.13
-}
-"""Programs that torch alone answers wrongly."""
-ATTACKED = {
-    "held": HELD,
-    "mended": MENDED,
-    "seventh": SEVENTH,
-    "eighth": EIGHTH,
-    "ninth": NINTH,
-    "tenth": TENTH,
-    "eleventh": ELEVENTH,
-}
-
-
-def reasons(answer: dict[str, Any]) -> list[str]:
-    """Return what is told of each forward graph, where nothing went wrong."""
-    assert "error" not in answer, answer["error"]
-    told = [each for each in answer["notices"] if not any(words in each for words in TOLD_OF_COMPILING)]
-    assert not told, told
-    return [reason for _, direction, reason in answer["graphs"] if direction != "backward"]
-
-
-@pytest.mark.parametrize("name", [*TRACED])
-def test_a_function_is_not_traced_again_unless_its_answer_may_be_another(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
-    subject = TRACED[name]
-    folder = tmp_path / "kernels"
-    first, second = both
-    before = first.run(subject.source, folder)
-    assert not difference(before, first.run(subject.source, tmp_path / "eager", eager=True))
-    again = second.run(subject.source, folder)
-    assert not difference(again, before)
-    assert [reason.startswith(ADOPTED) for reason in reasons(again)] == [True] * len(reasons(before))
-
-    problems = []
-    for number, edit in enumerate((*subject.changes, *subject.same)):
-        source = edited(subject.source, edit)
-        found = second.run(source, folder)
-        expected = second.run(source, tmp_path / "eager", eager=True)
-        if differs := difference(found, expected):
-            problems.append((edit, differs, found.get("graphs")))
-        elif number >= len(subject.changes) and not all(each.startswith(ADOPTED) for each in reasons(found)):
-            problems.append((edit, "traced again", found["graphs"]))
-    assert not problems
-
-
-@pytest.mark.parametrize("name", [*TRACED])
-def test_what_is_stored_is_what_another_process_traces(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
-    first, second = both
-    before = first.run(TRACED[name].source, tmp_path / "kernels")
-
-    audited = second.having(NBCACHE_TRACE="audit").run(TRACED[name].source, tmp_path / "kernels")
-
-    assert [*map(str, reasons(audited))] == [AGREES] * len(reasons(before))
-
-
-@pytest.mark.parametrize(
-    "name", [f"{which}: {name}" for which, subjects in ATTACKED.items() for name in subjects]
-)
-def test_what_an_attack_has_tried_gets_no_answer_of_before(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
-    which, _, name = name.partition(": ")
-    subject = ATTACKED[which][name]
-    first, second = both
-    first.run(subject.source, tmp_path / "kernels")
-    for number, edit in enumerate(((), *subject.changes, *subject.same)):
-        source = edited(subject.source, edit)
-        found = second.run(source, tmp_path / "kernels")
-        if name in WRONG_IN_TORCH:
-            expected = second.having(NBCACHE_TRACE="off").run(source, tmp_path / str(number))
-        else:
-            expected = second.run(source, tmp_path / "eager", eager=True)
-        assert not difference(found, expected), edit
 
 
 def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
@@ -119,12 +28,11 @@ def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
 reading.from_bytes = with_fewer_guards
-# %%
 """
     first, second = both
     expected = first.run(FUNCTION, tmp_path / "kernels")
 
-    found = second.having(NBCACHE_TRACE="audit").run(doctored + FUNCTION, tmp_path / "kernels")
+    found = second.having(NBCACHE_TRACE="audit").run(FUNCTION, tmp_path / "kernels", patch=doctored)
 
     assert not difference(found, expected)
     assert reasons({**found, "notices": []}) == [
@@ -149,12 +57,11 @@ def watching(*arguments):
     nbcache.session().notice("watched")
     return original(*arguments)
 lane.watching = watching
-# %%
 """
     program = FUNCTION.replace("* 2 + 1", "* 2 + len(f.__doc__ or '')")
     first, second = both
     expected = first.run(program, tmp_path / "kernels")
-    found = second.run(doctored + program, tmp_path / "kernels")
+    found = second.run(program, tmp_path / "kernels", patch=doctored)
     assert not difference(found, expected)
     assert found["notices"] == watched
 
@@ -173,9 +80,10 @@ def test_nothing_is_recorded_while_somebody_profiles(both: tuple[Restarts, Resta
         assert "compile_frame" in called""",
     )
     first, second = both
-    first.run(profiled, tmp_path / "kernels")
-    assert not reasons(second.run(FUNCTION, tmp_path / "kernels"))[0]
-    assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
+    program = CASE + with_cases([FUNCTION, profiled])
+    first.run(program, tmp_path / "kernels", case=1)
+    assert not reasons(second.run(program, tmp_path / "kernels"))[0]
+    assert reasons(second.run(program, tmp_path / "kernels"))[0].startswith(ADOPTED)
 
 
 def test_an_adopted_function_says_why_and_where_it_has_a_graph_break(
@@ -215,7 +123,7 @@ EDITS_IN_WORDS = [
         "return x + 1",
         "return x - 1",
         (
-            "not stored: helper(), In[1]:3, has changed; "
+            "not stored: helper(), In[1]:LINE, has changed; "
             "graph: 1 node differs: add.Tensor(_, 1) before, sub.Tensor(_, 1) now"
         ),
     ),
@@ -229,7 +137,7 @@ EDITS_IN_WORDS = [
         "= torch.tensor(0.5)",
         f"not stored: constant net.gain: 0.5 before, not a constant now; {MORE.format(2)}",
     ),
-    ("helper(x):", "helper(x, more=1):", "traced again: helper(), In[1]:3, has changed"),
+    ("helper(x):", "helper(x, more=1):", "traced again: helper(), In[1]:LINE, has changed"),
     ("class Net:", "class Net:\n    more = 1", "traced again: the global net has changed"),
     (
         "ones(3)",
@@ -260,27 +168,13 @@ def results(compile):
         return [compile(f)(torch.ones(3))]
 """
     first, _ = both
-    first.run(program, tmp_path / "kernels")
+    merged = CASE + with_cases([program, program.replace(old, new)])
+    first.run(merged, tmp_path / "kernels")
 
-    found = first.run(program.replace(old, new), tmp_path / "kernels")
+    found = first.run(merged, tmp_path / "kernels", case=1)
 
     (reason,) = reasons(found)
-    assert reason == told
-
-
-@pytest.mark.parametrize("name", [*PARTLY, *UNTRACED, *ATTACKS])
-def test_a_function_that_reads_what_no_fact_tells_is_traced_again(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
-    subject = (PARTLY | UNTRACED | ATTACKS)[name]
-    first, second = both
-    first.run(subject.source, tmp_path / "kernels")
-
-    for edit in ((), *subject.changes):
-        source = edited(subject.source, edit)
-        found = second.run(source, tmp_path / "kernels")
-        assert name not in UNTRACED or not any(each.startswith(ADOPTED) for each in reasons(found))
-        assert not difference(found, second.run(source, tmp_path / "eager", eager=True)), edit
+    assert re.sub(r"In\[1\]:\d+", "In[1]:LINE", reason) == told
 
 
 FAULTY = """
@@ -298,7 +192,6 @@ def fail(*args, **kwargs):
         raise {error}
     return original(*args, **kwargs)
 setattr(owner, name, fail)
-# %%
 """
 FUNCTION = """
 import torch
@@ -333,7 +226,8 @@ def test_a_fault_at_any_step_means_that_torch_traces(
     first, second = both
     expected = first.run(FUNCTION, tmp_path / "kernels")
 
-    found = second.run(FAULTY.format(where=where, error="OSError('no')") + FUNCTION, tmp_path / "kernels")
+    faulty = FAULTY.format(where=where, error="OSError('no')")
+    found = second.run(FUNCTION, tmp_path / "kernels", patch=faulty)
 
     assert not difference(found, expected)
     assert [outcome for outcome, *_ in found["graphs"]][-1] == "hit"
@@ -348,16 +242,17 @@ def test_an_interrupt_leaves_nothing_behind_and_passes(
     both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
     first, second = both
-    first.run(FUNCTION, tmp_path / "kernels")
     caught = (
-        "try:\n    results(lambda f: torch.compile(f, mode='lite'))\n"
+        "caught = []\ntry:\n    results(lambda f: torch.compile(f, mode='lite'))\n"
         "except KeyboardInterrupt:\n    caught = [n for n in globals() if n.startswith('__compiled_fn')]\n"
         "assert caught == [], caught\n"
     )
+    program = f"{FUNCTION}{CELL}{caught}"
+    first.run(program, tmp_path / "kernels")
     for where in STEPS:
         faulty = FAULTY.format(where=where, error="KeyboardInterrupt()")
 
-        found = second.run(f"{faulty}{FUNCTION}# %%\n{caught}", tmp_path / "kernels")
+        found = second.run(program, tmp_path / "kernels", patch=faulty)
 
         assert "error" not in found, (where, found)
         assert found["tensors"][0] == ["torch.float32", [3], [3.0, 3.0, 3.0]]
@@ -464,11 +359,12 @@ def results(compile):
         return [g(torch.ones(rows, 2), n) for rows, n in ((3, 2), (4, 5), (5, 7), (6, 9))]
 """
     first, second = both
-    cold = first.run(program, tmp_path / "cold")
     alone = program.replace("((3, 2), (4, 5), (5, 7), (6, 9))", "((3, 2),)")
-    first.run(alone, tmp_path / "kernels")
+    merged = CASE + with_cases([program, alone])
+    cold = first.run(merged, tmp_path / "cold")
+    first.run(merged, tmp_path / "kernels", case=1)
 
-    found = second.run(program, tmp_path / "kernels")
+    found = second.run(merged, tmp_path / "kernels")
 
     assert reasons(found)[0].startswith(ADOPTED)
     assert len(found["graphs"]) == len(cold["graphs"]) == 2

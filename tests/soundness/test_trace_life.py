@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from soundness.answers import adopts, difference
+from soundness.program_files import CASE, with_cases
 from soundness.restarts import Restarts
-from soundness.test_edits import difference
-from soundness.test_trace_edits import ADOPTED, reasons
 
 from nbcache.torch_bridge import environment
 from support.torch_versions import needs_traces
@@ -60,12 +60,11 @@ def results(compile):
     return found
 """
 RELOADED = """
-import sys, tempfile, torch
+import sys, torch
 from pathlib import Path
-folder = tempfile.mkdtemp()
+folder = "FOLDER"
 sys.path.insert(0, folder)
 sys.dont_write_bytecode = True
-Path(folder, "edited_module.py").write_text("def f(x): return x * 2\\n")
 import edited_module
 # %%
 HOW
@@ -242,7 +241,6 @@ def stored(self, key):
     found = original(self, key)
     return [Artifact("trace", key, WRONG) for each in found]
 lane.Traces._stored = stored
-# %%
 """
 WRONG = {
     "cut": "each.content[: len(each.content) // 2]",
@@ -251,10 +249,6 @@ WRONG = {
     "with other code": "each.content.replace(b'co_consts', b'co_const')",
 }
 """What lies under the key of a function in place of its trace."""
-
-
-def adopts(answer: dict[str, Any]) -> list[bool]:
-    return [reason.startswith(ADOPTED) for reason in reasons(answer)]
 
 
 @pytest.mark.parametrize(
@@ -281,10 +275,12 @@ def test_whatever_happens_after_an_adoption_the_answer_is_the_one_of_now(
 def test_what_is_reloaded_after_an_adoption_answers_as_it_is_now(
     how: str, again: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
-    first, second = both
-    program = RELOADED.replace("HOW", how).replace("AGAIN", again)
-    first.run(program, tmp_path / "kernels")
-    found = second.run(program, tmp_path / "kernels")
+    program = RELOADED.replace("HOW", how).replace("AGAIN", again).replace("FOLDER", str(tmp_path))
+    module = tmp_path / "edited_module.py"
+    for machine in both:
+        module.write_text("def f(x): return x * 2\n")
+        os.utime(module, (1e9, 1e9))  # it is older than the kernel
+        found = machine.run(program, tmp_path / "kernels")
     assert adopts(found)[0]
     assert [values for *_, values in found["tensors"]] == [[2.0, 2.0], [3.0, 3.0]]
 
@@ -293,13 +289,12 @@ def test_what_is_reloaded_after_an_adoption_answers_as_it_is_now(
 def test_code_of_the_user_s_runs_as_often_as_without_traces(
     name: str, both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
-    first, second = both
     program = "import torch\nX = torch.arange(1.0, 4.0)\n" + COUNTED[name]
-    before, after = program.replace("EDIT", ""), program.replace("EDIT", EDITS.get(name, ""))
-    cold = first.run(before, tmp_path / "kernels")
-    assert not difference(cold, first.having(NBCACHE_TRACE="off").run(before, tmp_path / "off"))
-    found = second.run(after, tmp_path / "kernels")
-    assert not difference(found, second.having(NBCACHE_TRACE="off").run(after, tmp_path / "off"))
+    source = CASE + with_cases([program.replace("EDIT", text) for text in ("", EDITS.get(name, ""))])
+    for case, machine in enumerate(both):
+        answer = machine.run(source, tmp_path / "kernels", case=case)
+        off = machine.having(NBCACHE_TRACE="off").run(source, tmp_path / "off", case=case)
+        assert not difference(answer, off)
 
 
 def test_what_makes_graph_breaks_errors_is_part_of_the_key(
@@ -316,9 +311,10 @@ def results(compile):
         return [compile(f)(torch.ones(3))]
 """
     first, second = both
-    first.run(program, tmp_path / "kernels")
-    assert adopts(second.run(program, tmp_path / "kernels"))[0]
-    found = second.run(program.replace("break(False)", "break(True)"), tmp_path / "kernels")
+    source = CASE + with_cases([program, program.replace("break(False)", "break(True)")])
+    first.run(source, tmp_path / "kernels")
+    assert adopts(second.run(source, tmp_path / "kernels"))[0]
+    found = second.run(source, tmp_path / "kernels", case=1)
     assert "Unsupported" in found["error"]
 
 
@@ -334,22 +330,23 @@ def results(compile):
         return [compile(f)(torch.ones(3))]
 """
     first, second = both
-    for machine in (first, first, second):
-        assert adopts(machine.run(program, tmp_path / "kernels")) == [False]
     plain = program.replace("with torch._dynamo.override_cudagraphs(fwd=False)", "if True")
-    first.run(plain, tmp_path / "kernels")
-    assert adopts(second.run(plain, tmp_path / "kernels")) == [True]
-    assert adopts(second.run(program, tmp_path / "kernels")) == [False]
+    source = CASE + with_cases([program, plain])
+    for machine in (first, first, second):
+        assert adopts(machine.run(source, tmp_path / "kernels")) == [False]
+    first.run(source, tmp_path / "kernels", case=1)
+    assert adopts(second.run(source, tmp_path / "kernels", case=1)) == [True]
+    assert adopts(second.run(source, tmp_path / "kernels")) == [False]
 
 
 def test_several_traces_under_a_key_are_each_adopted_where_they_fit(
     both: tuple[Restarts, Restarts], tmp_path: Path
 ) -> None:
     first, second = both
-    programs = [SEVERAL.replace("K = 2.0", f"K = {value}") for value in (2.0, 3.0, 5.0)]
-    expected = [first.run(program, tmp_path / "kernels") for program in programs]
-    for program, answer in zip(programs, expected, strict=True):
-        found = second.run(program, tmp_path / "kernels")
+    source = CASE + with_cases([SEVERAL.replace("K = 2.0", f"K = {value}") for value in (2.0, 3.0, 5.0)])
+    expected = [first.run(source, tmp_path / "kernels", case=case) for case in range(3)]
+    for case, answer in enumerate(expected):
+        found = second.run(source, tmp_path / "kernels", case=case)
         assert adopts(found) == [True]
         assert not difference(found, answer)
     assert len({str(answer["tensors"]) for answer in expected}) == 3
@@ -362,7 +359,7 @@ def test_a_record_that_is_not_the_function_s_own_is_not_adopted(
     first, second = both
     expected = first.run(TWO, tmp_path / "kernels")
     doctored = DOCTORED.replace("WRONG", WRONG[wrong])
-    found = second.run(doctored + TWO, tmp_path / "kernels")
+    found = second.run(TWO, tmp_path / "kernels", patch=doctored)
     assert "error" not in found, found
     assert not difference(found, expected)
-    assert not any(reason.startswith(ADOPTED) for *_, reason in found["graphs"])
+    assert not any(adopts(found | {"notices": []}))

@@ -1,0 +1,3 @@
+# cases: 1
+def f(x): return x * 2 if sys.argv[1] == "0" else x * 3
+results = infer(f, X)

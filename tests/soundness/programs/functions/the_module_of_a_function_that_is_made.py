@@ -1,0 +1,5 @@
+# insert: __name__ = "another_module"
+def f(x):
+    def inner(y): return y * 2
+    return x * len(inner.__module__)
+results = infer(f, X)

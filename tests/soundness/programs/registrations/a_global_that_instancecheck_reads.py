@@ -1,0 +1,10 @@
+# cases: 1
+# wrong in torch
+import json
+DATA = json.loads('[false, true]')[CASE]
+class Meta(type):
+    def __instancecheck__(cls, value): return DATA
+class Kind(metaclass=Meta): pass
+thing = object()
+def f(x): return x * (2 if isinstance(thing, Kind) else 3)
+results = infer(f, X)

@@ -1,0 +1,5 @@
+# cases: 1
+import random
+random.seed(CASE)
+def f(x): return x * random.random()
+results = infer(f, X)

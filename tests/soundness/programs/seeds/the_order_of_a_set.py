@@ -1,0 +1,3 @@
+NAMES = [*{"one", "two", "three", "four", "five"}]
+def f(x): return x * NAMES.index("one") + len(NAMES[0])
+results = infer(f, X)

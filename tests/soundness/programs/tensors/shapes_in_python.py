@@ -1,0 +1,6 @@
+# edit: zeros(3, 5) => zeros(3, 7)
+# edit: zeros(3, 5) => zeros(5, 5)
+# edit: zeros(3, 5) => zeros(3, 5, 1)
+T = torch.zeros(3, 5)
+def f(x): return x * T.shape[1] + len(T) + T.numel() + T.dim() + T.element_size() + T.stride(0)
+results = infer(f, X)
