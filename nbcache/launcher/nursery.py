@@ -29,7 +29,7 @@ __all__ = ["main"]
 
 _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
-    IPython.core.completerlib
+    IPython.core.completerlib sqlite3
 """
 """What an ordinary kernel has imported when its first cell runs."""
 _AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"

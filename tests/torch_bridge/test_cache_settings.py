@@ -266,7 +266,7 @@ def test_config_shows_torchs_settings_in_a_block_of_their_own_and_switches_them(
     done = run_cells(cells, isolated, forked=False)
 
     block = shown(done, 1).partition("\ntorch's caches\n")[2]
-    assert [line.split()[0] for line in block.splitlines() if line.startswith("TORCH")] == [
+    assert [line.split()[0] for line in block.splitlines() if line.strip().startswith("TORCH")] == [
         *(FX, AUTOGRAD, FX_REMOTE, AUTOGRAD_REMOTE, AUTOTUNE_REMOTE, FORCE, FOLDER)
     ]
     (output,) = done.cells[1].outputs

@@ -174,12 +174,6 @@ def fail(*arguments):
     raise ZeroDivisionError("ours")
 Registrations._note_kernel = fail
 """,
-    "an exception where a hit is judged": """
-from nbcache.torch_bridge.dependencies import hits
-def fail(*arguments):
-    raise ZeroDivisionError("ours")
-hits._fits = hits.sharing = fail
-""",
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump
 torch._C._dispatch_dump = lambda name: dump(name).replace("registered at", "is from")
@@ -204,17 +198,36 @@ def test_a_fault_of_ours_leaves_a_kernel_to_plain_torch_which_hits_in_its_own_fo
     fault: str, run_python: RunPython, isolated: Environ
 ) -> None:
     env = {**isolated, "NBCACHE_TRACE": "on"}
-    program = "def f(x):\n    return x.mm(W)\n" if "a hit is judged" in fault else OPERATOR_OF_A_CELL
-    run(run_python, program, CALL, env=env)
+    run(run_python, OPERATOR_OF_A_CELL, CALL, env=env)
     stored = files(isolated["NBCACHE_DIR"])
-    run(run_python, program, CALL, load="", env=env)  # plain torch
+    run(run_python, OPERATOR_OF_A_CELL, CALL, load="", env=env)  # plain torch
 
-    found = run(run_python, FAULTS[fault] + program, CALL, env=env)
+    found = run(run_python, FAULTS[fault] + OPERATOR_OF_A_CELL, CALL, env=env)
 
     assert {outcome for outcome, _ in graphs(found)} == {"hit"}
     (notice,) = found["notices"]
     assert notice.endswith("[plain-torch]") and ("ours" in notice or "dispatcher prints" in notice)
     assert files(isolated["NBCACHE_DIR"]) == stored
+
+
+def test_a_fault_where_a_hit_is_judged_costs_aotautograds_cache_alone(
+    run_python: RunPython, isolated: Environ
+) -> None:
+    env = {**isolated, "NBCACHE_TRACE": "on"}
+    program = "def f(x):\n    return x.mm(W)\n"
+    run(run_python, program, CALL, env=env)
+    fault = """
+from nbcache.torch_bridge.dependencies import hits
+def fail(*arguments):
+    raise ZeroDivisionError("ours")
+hits._fits = hits.sharing = fail
+"""
+
+    found = run(run_python, fault + program, CALL, env=env)
+
+    assert {outcome for outcome, _ in graphs(found)} == {"hit"}
+    (notice,) = found["notices"]
+    assert "ours" in notice and "AOTAutograd's cache is off" in notice
 
 
 def install(folder: Path, name: str, source: str, version: str = "1.0") -> str:
