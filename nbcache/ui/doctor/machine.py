@@ -68,7 +68,7 @@ def hooks(parts: Sequence[Part], lost: Mapping[str, str]) -> Checks:
     fitting = sum(name not in lost for name in needed)
     yield ok("hooks", f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
     differ = [f"{name} {'yes' if answer else 'no'}" for name, _, _, answer in answers()]
-    yield ok("torch's ways", DOT.join(differ))
+    yield ok("torch behavior", DOT.join(differ))
 
 
 def processors(here: Environment | None) -> Checks:
