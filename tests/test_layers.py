@@ -14,7 +14,20 @@ LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"
 """Packages below the bridge."""
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
-MOST_LINES = 480
+BUDGETS = {
+    "artifacts": 2400,
+    "bench": 1100,
+    "core": 4200,
+    "explain": 2300,
+    "kernel": 3500,
+    "launcher": 1650,
+    "shared": 2000,
+    "snapshots": 1900,
+    "stores": 2450,
+    "torch_bridge": 13950,
+    "ui": 10000,
+}
+"""Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
 
 
@@ -37,10 +50,13 @@ def test_every_package_is_assigned_to_a_layer_and_says_what_lives_there() -> Non
     assert not [each.name for each in packages if not importlib.import_module(each.name).__doc__]
 
 
-def test_no_module_is_too_long_to_be_read_at_once() -> None:
+def test_every_package_is_within_its_budget_of_lines() -> None:
     (folder,) = nbcache.__path__
-    lengths = {path: len(path.read_text().splitlines()) for path in Path(folder).rglob("*.py")}
-    assert not {path: length for path, length in lengths.items() if length > MOST_LINES}
+    lines = {
+        package: sum(len(path.read_text().splitlines()) for path in Path(folder, package).rglob("*.py"))
+        for package in LOW | HIGH
+    }
+    assert {package: count for package, count in lines.items() if count > BUDGETS[package]} == {}
 
 
 def test_low_modules_load_neither_torch_nor_anything_of_jupyter_nor_redis(run_python: RunPython) -> None:

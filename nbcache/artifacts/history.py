@@ -2,7 +2,7 @@
 
 It stays on this machine: no snapshot holds it, and nothing of it is shared, since reasons may quote code.
 
-One SQLite file (WAL) beside the local store's entries has a row for each run, whatever its notebook. Kernels
+One SQLite file beside the local store's entries has a row for each run, whatever its notebook. Kernels
 write at the same time, and each adds its own rows. The file is a convenience: one that is damaged is removed,
 one of a newer nbcache is left alone, and either way there is no history until the next run. The JSON entries
 of an earlier nbcache are not read, and go.
@@ -11,19 +11,21 @@ of an earlier nbcache are not read, and go.
 from __future__ import annotations
 
 import json
-import sqlite3
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbcache.artifacts.manifests import notebook_digest
 from nbcache.core.log import logger
 from nbcache.core.model import Direction, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import GraphRecord, has_own_name
 from nbcache.core.text import one_line
+
+if TYPE_CHECKING:
+    import sqlite3
 
 __all__ = [
     "MAX_RUNS",
@@ -46,7 +48,7 @@ _MAX_RUNS_IN_ALL = 25_000
 _FILE = "history.sqlite"
 _VERSION = 1
 """`user_version` of the file; another one for other columns."""
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
 """SQLite's errors for a file that is none of its own, or has other columns."""
 _BUSY_SECONDS = 5.0
 """How long a kernel waits while another one writes."""
@@ -198,6 +200,7 @@ def _order(run: Run) -> tuple[float, str, int]:
 
 
 _T = TypeVar("_T")
+_TEXTS = ("kernel", "environment", "cell", "function", "key", "reason", "function_cell")
 _COLUMNS = tuple(field.name for field in fields(Run))
 _TABLE = f"CREATE TABLE IF NOT EXISTS run (notebook, {', '.join(_COLUMNS)}, PRIMARY KEY (kernel, number))"
 _INSERT = f"INSERT OR IGNORE INTO run VALUES (?{', ?' * len(_COLUMNS)})"
@@ -256,19 +259,24 @@ class HistoryStore:
         if self._file is None or not (write or self._file.exists()):
             return None
         try:
+            import sqlite3
+        except ImportError as error:  # this Python was built without it
+            logger.info("there is no history: %s", error)
+            return None
+        try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as database, database:
+                database.execute("PRAGMA secure_delete = ON")  # reasons may quote code
                 (version,) = database.execute("PRAGMA user_version").fetchone()
                 if version > _VERSION:
                     return None
                 if version < _VERSION:
-                    database.execute("PRAGMA journal_mode = WAL")
                     database.execute(_TABLE)
                     database.execute(f"PRAGMA user_version = {_VERSION}")
                 return action(database)
         except (sqlite3.Error, OSError, UnicodeEncodeError) as error:
             logger.info("the history is not used: %s", error)
-            if getattr(error, "sqlite_errorcode", None) in _DAMAGED:
+            if getattr(error, "sqlite_errorname", None) in _DAMAGED:
                 self._remove()
             return None
 
@@ -291,9 +299,14 @@ def _run(row: Sequence[Any]) -> Run | None:
     """Return the run in a row; None where this nbcache cannot read it."""
     try:
         run = Run(*row)
+        if not all(isinstance(getattr(run, name), str) for name in _TEXTS):
+            return None
         return replace(
             run,
             time=float(run.time),
+            number=int(run.number),
+            saved_seconds=None if run.saved_seconds is None else float(run.saved_seconds),
+            execution_count=None if run.execution_count is None else int(run.execution_count),
             direction=Direction(run.direction),
             outcome=Outcome(run.outcome),
             level=None if run.level is None else Level(run.level),

@@ -219,6 +219,8 @@ class Hooks:
                     patches.off = True
         off = [other for other in self.parts if other.name in self.lost]
         loss = Loss.ALL if any(other.instead in self.lost for other in off) else part.loss
+        if loss is Loss.ENTRIES and why is _CALLED:  # torch may save an entry that was not checked
+            loss = Loss.ALL
         version = getattr(sys.modules.get("torch"), "__version__", "?")
         where = f"{module.__name__} of torch {version} {why}"
         words = f"part of nbcache ({part.name}) is off, because {where}: {part.without}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,18 @@ generator = torch.Generator()
 unrelated = torch.zeros(2)
 batches = (torch.ones(2) for _ in range(9))
 history: list[float] = []
+counter: Counter[str] = Counter()
 calls = 0
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+slotted = Slotted()
 
 
 class Trainer:
@@ -51,6 +62,8 @@ def predict(x: torch.Tensor) -> torch.Tensor:
 def train(x: torch.Tensor) -> torch.Tensor:
     global calls
     calls += 1
+    counter["calls"] += 1
+    slotted.calls += 1
     optimizer.zero_grad()
     loss = predict(x).square().mean() + torch.rand((), generator=generator)
     loss.backward()
@@ -80,7 +93,7 @@ def enclosing() -> Any:
 def changeable() -> list[object]:
     parameters: list[object] = [(each.tolist(), each.grad) for each in model.parameters()]
     buffers = [each.tolist() for each in model.buffers()]
-    state = [history, calls, trainer.steps, optimizer.state, scheduler.last_epoch]
+    state = [history, counter, slotted.calls, calls, trainer.steps, optimizer.state, scheduler.last_epoch]
     return [*parameters, buffers, *state, generator.get_state().tolist()]
 
 

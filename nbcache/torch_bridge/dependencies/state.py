@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from logging import Logger
+from logging import Logger, RootLogger
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -21,7 +21,8 @@ _IDS = frozenset({"_autograd_function_id"})
 """Attributes that number things in the order in which they were made."""
 _MOST_VISITED = 3_000
 """So many objects of a package are looked at for code of the user, which takes some 40 ms."""
-_PLAIN = (BuiltinFunctionType, CodeType, Logger, bool, bytes, complex, float, int, str, type(None))
+_LOGGERS = (Logger, RootLogger)
+_PLAIN = (BuiltinFunctionType, CodeType, bool, bytes, complex, float, int, str, type(None), *_LOGGERS)
 """Types of values that hold no code of a user; a logger holds all others."""
 
 
@@ -111,14 +112,17 @@ def _reaches_users(packages: Known, value: Any, package: str) -> bool:
     """
     visited: dict[int, Any] = {}
     queue = deque([value])
-    while queue and len(visited) < _MOST_VISITED:
-        value = queue.popleft()
-        if id(value) in visited or isinstance(value, _PLAIN):
-            continue
-        visited[id(value)] = value
-        if _is_users(packages, value) or _is_users(packages, type(value)):
-            return True
-        queue += _parts(value, package)
+    try:
+        while queue and len(visited) < _MOST_VISITED:
+            value = queue.popleft()
+            if id(value) in visited or type(value) in _PLAIN:
+                continue
+            visited[id(value)] = value
+            if _is_users(packages, value) or _is_users(packages, type(value)):
+                return True
+            queue += _parts(value, package)
+    except Exception:  # a proxy raised, or another thread changed a collection
+        return True
     return False
 
 
@@ -132,10 +136,10 @@ def _parts(value: Any, package: str) -> Iterator[Any]:
         if package_of(value.__code__.co_filename) == package:
             yield from _globals_of(value, package)
     elif isinstance(value, dict):
-        yield from value.keys()
-        yield from value.values()
+        yield from (*dict.keys(value), *dict.values(value))  # a subclass may run code of its own
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        yield from value
+        kind: Any = next(base for base in (list, tuple, set, frozenset, deque) if isinstance(value, base))
+        yield from tuple(kind.__iter__(value))
     elif isinstance(value, MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, (staticmethod, classmethod)):
@@ -187,7 +191,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _is_users(packages: Known, value: Any) -> bool:
     """Return whether this is a function, method or class that is not installed."""
-    value = getattr(value, "__func__", value)
+    value = value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
     if isinstance(value, FunctionType):
         file = value.__code__.co_filename
         return not (is_installed(file) or packages.has_file(file) or _is_from_string(value))

@@ -103,7 +103,11 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
         try:
             diagnosis = _Run(session, call, state).diagnosis(mode, turns)
         finally:
-            failures = state.restore()
+            try:
+                failures = state.restore()
+            except KeyboardInterrupt:  # a second one, while a container is empty
+                state.restore()
+                raise
     names = {graph.function for graph in session.graphs[first_graph:]} | {call.name.rpartition(".")[2]}
     for text in notices:
         if not any(text.startswith(f"{name} ") for name in names):  # else it is about this diagnosis

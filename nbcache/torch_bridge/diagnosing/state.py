@@ -20,7 +20,8 @@ from nbcache.core.installed import is_installed
 
 __all__ = ["State", "process_state", "seed_all"]
 
-_CONTAINERS = (list, deque, set, bytearray, dict, defaultdict, OrderedDict)
+_CONTAINERS = (list, deque, set, bytearray, OrderedDict, dict)
+"""A subclass may do other things in its methods: those of the first of these bases are called."""
 _ATOMS = (int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, type(None))
 _MISSING = object()
 
@@ -70,10 +71,12 @@ class State:
             yield from ((place, part) for part in (value.func, *value.args, *value.keywords.values()))
         elif isinstance(value, tuple | frozenset):
             yield from ((f"{place}[{index}]", item) for index, item in enumerate(value))
-        elif type(value) in _CONTAINERS:
+        elif isinstance(value, _CONTAINERS):
             self._restorers.append(_contents_restorer(value))
-            items = value.items() if isinstance(value, dict) else enumerate(value)
+            items = dict.items(value) if isinstance(value, dict) else enumerate(_kind(value).__iter__(value))
             yield from ((f"{place}[{key!r}]", item) for key, item in items)
+            if _has_state(value):
+                yield from self._save_attributes(place, value)
         elif isinstance(value, torch.Generator):
             self._restorers.append(functools.partial(value.set_state, value.get_state()))
         elif isinstance(value, random.Random):
@@ -81,13 +84,24 @@ class State:
         elif isinstance(value, Iterator):
             self.unsaved[place] = type(value).__name__
         elif _has_state(value):
-            self._restorers.append(_contents_restorer(vars(value)))
             if isinstance(value, torch.nn.Module):  # first, for the places that people know
                 tensors = (*value.named_parameters(), *value.named_buffers())
                 yield from ((f"{place}.{name}", tensor) for name, tensor in tensors)
+            yield from self._save_attributes(place, value)
+
+    def _save_attributes(self, place: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Save the attributes of an object, in its `__dict__` and in slots; yield them, by place."""
+        if hasattr(value, "__dict__"):
+            self._restorers.append(_contents_restorer(vars(value)))
             yield from ((f"{place}.{name}", item) for name, item in vars(value).items())
-            attributes = (item for kind in type(value).__mro__ for item in vars(kind).values())
-            yield from ((place, item) for item in attributes if _is_users_function(item))
+        for kind in type(value).__mro__:
+            for name, item in vars(kind).items():
+                if _is_users_function(item):
+                    yield place, item
+                elif isinstance(item, types.MemberDescriptorType) and hasattr(value, name):
+                    slot = item.__get__(value)
+                    self._restorers.append(functools.partial(item.__set__, value, slot))
+                    yield f"{place}.{name}", slot
 
     def _save_tensor(self, place: str, tensor: Any) -> None:
         self.tensors[place] = tensor
@@ -133,25 +147,32 @@ def _tensor_restorer(tensor: Any) -> Callable[[], None]:
 
 def _contents_restorer(container: Any) -> Callable[[], None]:
     """Return a function that puts the contents of a container back, if they are other objects by then."""
+    kind: Any = _kind(container)
 
     def contents() -> Sequence[Any]:
-        return [*container, *container.values()] if isinstance(container, dict) else [*container]
+        if isinstance(container, dict):
+            return [*kind.keys(container), *kind.values(container)]
+        return [*kind.__iter__(container)]
 
     original = contents()
 
     def restore() -> None:
         if _is_same(contents(), original):
             return
-        container.clear()
+        kind.clear(container)
         if isinstance(container, dict):
             half = len(original) // 2
-            container.update(zip(original[:half], original[half:], strict=True))
+            kind.update(container, zip(original[:half], original[half:], strict=True))
         elif isinstance(container, set):
-            container.update(original)
+            kind.update(container, original)
         else:
-            container.extend(original)
+            kind.extend(container, original)
 
     return restore
+
+
+def _kind(container: Any) -> Any:
+    return next(kind for kind in _CONTAINERS if isinstance(container, kind))
 
 
 def _name_restorer(scope: dict[str, Any], name: str) -> Callable[[], None]:
@@ -204,8 +225,6 @@ def _has_state(value: Any) -> bool:
 
     These are modules, optimizers and others with a `state_dict`, and objects of the user's classes.
     """
-    if not hasattr(value, "__dict__"):
-        return False
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return True
     name = type(value).__module__
