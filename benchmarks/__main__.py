@@ -36,7 +36,7 @@ def main() -> int:
     os.chdir(ROOT)
     with (
         tempfile.TemporaryDirectory(prefix="nbcache-bench-") as name,
-        interruptible(),
+        interruptible([]),
         contextlib.ExitStack() as ending,
     ):
         folder, parts = Path(name), arguments.parts or ()

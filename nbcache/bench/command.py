@@ -48,6 +48,7 @@ def run(options: Options) -> int:
     from nbcache.bench.runner import Runner, schedule
 
     about, results, interrupted = machine(), list[Result](), False
+    signals: list[int] = []
 
     def values() -> str:
         return json.dumps(report_json(results, asdict(options), about, interrupted=interrupted), indent=2)
@@ -55,15 +56,19 @@ def run(options: Options) -> int:
     def save() -> None:
         if options.json not in (None, "-"):
             write_whole(Path(options.json), f"{values()}\n".encode())
+        if signals and not interrupted:  # nbclient took the interrupt for the end of a kernel
+            raise KeyboardInterrupt
 
     planned = [*schedule([VARIANTS[name] for name in options.variants], options.idle, options.runs)]
     try:
-        with interruptible(), tempfile.TemporaryDirectory(prefix="nbcache-bench-") as folder:
+        with interruptible(signals), tempfile.TemporaryDirectory(prefix="nbcache-bench-") as folder:
             for number, subject in enumerate(subjects(options)):
                 runner = Runner(subject, VARIANTS, Path(folder, str(number)), say)
                 results.append(runner.result)
                 runner.run(planned, save)
-    except KeyboardInterrupt:
+    except BaseException:  # an interrupt while nbclient ends a kernel makes it raise something else
+        if not signals:
+            raise
         interrupted = True
         say("interrupted; what was measured until now:")
     save()
@@ -91,10 +96,14 @@ def machine() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, too, and also where a shell has interrupts ignored."""
+def interruptible(signals: list[int]) -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, too, and also where a shell has interrupts ignored.
+
+    Each signal that arrives is added to `signals`.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        signals.append(number)
         raise KeyboardInterrupt
 
     handlers = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from soundness.restarts import CELL
+from soundness.program_files import CELL
 
 from support.front_door import LOAD, REPORTS, Environ, RunCells, graphs, printed
 
