@@ -23,8 +23,8 @@ from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 __all__ = ["Hook", "Hooks", "Loss", "Part", "misfits"]
 
 _PLACE = re.compile(r"(?:(?P<module>[\w.]+):)?(?P<path>[\w.]+)(?:\((?P<takes>.*)\))?(?P<optional>\?)?")
-_MOVED = "is not as it knows it"
-_CALLED = "has called it as it does not know"
+_MOVED = "differs from what nbcache knows"
+_CALLED = "called it in an unknown way, or nbcache failed in it"
 
 
 class Loss(Enum):
@@ -32,7 +32,7 @@ class Loss(Enum):
 
     PART = "its own"
     PORTABLE = "its own, and `portable`"
-    ENTRIES = "AOTAutograd's cache, and so traces"
+    ENTRIES = "AOTAutograd's cache, and so traces; all, if it fails while torch calls it"
     ALL = "all: the kernel goes on as plain torch"
 
 
@@ -218,12 +218,14 @@ class Hooks:
                 for patches in self.on.get(other.name, ()):
                     patches.off = True
         off = [other for other in self.parts if other.name in self.lost]
-        loss = Loss.ALL if any(other.instead in self.lost for other in off) else part.loss
-        if loss is Loss.ENTRIES and why is _CALLED:  # torch may save an entry that was not checked
-            loss = Loss.ALL
+        loss, without = part.loss, part.without
+        # AOTAutograd may save an entry that was not checked, where its check has just failed.
+        unchecked = loss is Loss.ENTRIES and why is _CALLED
+        if unchecked or any(other.instead in self.lost for other in off):
+            loss, without = Loss.ALL, "nothing is stored or restored"
         version = getattr(sys.modules.get("torch"), "__version__", "?")
         where = f"{module.__name__} of torch {version} {why}"
-        words = f"part of nbcache ({part.name}) is off, because {where}: {part.without}"
+        words = f"part of nbcache ({part.name}) is off, because {where}: {without}"
         self._on_loss(loss, UnsupportedTorch(words, where=repr(error)))
 
 
