@@ -26,7 +26,7 @@ from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
 from nbcache.ui.display.plan import render_plan
 from nbcache.ui.display.rows import Check, CheckState, SettingRow
-from nbcache.ui.verbs import COMMANDS, MAGICS, docs_table
+from nbcache.ui.verbs import COMMANDS, MAGICS, Forms
 from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
 ROOT = Path(__file__).parents[1]
@@ -223,6 +223,14 @@ def test_the_docs_name_every_json_field_and_no_other() -> None:
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]
         rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
+
+
+def docs_table(forms: Forms, command: str) -> str:
+    """Return forms as a table in Markdown; `command` stands before each: `%nbcache`, `nbcache`."""
+    rows = [
+        "| `{} {}` | {} |".format(command, form.replace("|", r"\|"), text) for form, text in forms.items()
+    ]
+    return "\n".join(["| command | what it does |", "| --- | --- |", *rows])
 
 
 def test_the_docs_have_the_table_of_verbs() -> None:

@@ -19,7 +19,6 @@ __all__ = [
     "COMMANDS",
     "MAGICS",
     "add_arguments",
-    "docs_table",
     "magic_help",
     "plain_text",
     "takes",
@@ -234,14 +233,6 @@ def magic_help() -> str:
     for form, text in MAGICS.items():
         lines += [f"%nbcache {form}", textwrap.indent(textwrap.fill(plain_text(text), 100), "    ")]
     return "\n".join(lines)
-
-
-def docs_table(forms: Forms, command: str) -> str:
-    """Return forms as a table in Markdown; `command` stands before each: `%nbcache`, `nbcache`."""
-    rows = [
-        "| `{} {}` | {} |".format(command, form.replace("|", r"\|"), text) for form, text in forms.items()
-    ]
-    return "\n".join(["| command | what it does |", "| --- | --- |", *rows])
 
 
 def add_arguments(parser: argparse.ArgumentParser, form: str) -> None:
