@@ -90,12 +90,12 @@ def photograph(page: lab.Page) -> None:
     """Open what is worth looking at, and make the pictures."""
     page.save()
     panel, graphs = live(page, "panel"), live(page, "graph")
-    panel.get_by_title("show what differs of step", exact=False).first.click()
+    panel.get_by_title("open step", exact=False).first.click()
     panel.get_by_title("open next run").click()
     panel.get_by_title("open levels").click()
     graphs.get_by_title("open step", exact=False).first.click()
     graphs.get_by_text("guards:", exact=False).click()
-    graphs.get_by_text("generated code", exact=True).click()
+    graphs.get_by_text("generated code:", exact=False).first.click()
     for name in ("panel", "timeline"):
         refresh = live(page, name).get_by_role("button", name="refresh")
         refresh.click()
