@@ -23,7 +23,7 @@ def restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarts]:
 @pytest.fixture(scope="session")
 def tracing(restarts: Restarts) -> Restarts:
     """Return a machine whose kernels keep traces."""
-    return restarts.having(NBCACHE_TRACE=TRACE, NBCACHE_AUDIT="0")
+    return restarts.having(NBCACHE_TRACE=TRACE)
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, R
     first, second = (
         Restarts(environ_below(tmp_path_factory.mktemp("restarts")), hash_seed=seed) for seed in (1, 2)
     )
-    yield tuple(machine.having(NBCACHE_TRACE=TRACE, NBCACHE_AUDIT="0") for machine in (first, second))
+    yield tuple(machine.having(NBCACHE_TRACE=TRACE) for machine in (first, second))
     first.close()
     second.close()

@@ -79,6 +79,7 @@ def environ_below(folder: Path) -> dict[str, str]:
         **passed(os.environ),
         **{name: str(each) for name, each in (jupyter | folders).items()},
         "JUPYTER_PLATFORM_DIRS": "1",
+        "NBCACHE_AUDIT": "0",  # or one kernel in 20, drawn by chance, would trace again what another adopts
         "NBCACHE_PREWARM": "off",  # or what a test finds would depend on how long cells let it wait
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
         "PYTHONPATH": str(Path(nbcache.__file__).parents[1]),  # what is tested, installed or not

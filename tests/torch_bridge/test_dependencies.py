@@ -248,7 +248,7 @@ ONCE = "with torch.no_grad():\n    torch.compile(f, mode='lite')(torch.ones(4, 4
 def test_a_decomposition_for_an_operator_that_no_graph_calls_costs_neither_hits_nor_traces(
     run_python: RunPython, isolated: Environ, tmp_path: Path
 ) -> None:
-    env = {**isolated, "NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
+    env = {**isolated, "NBCACHE_TRACE": "on"}
     imports = install(tmp_path, "quantizes", QUANTIZES)
     run(run_python, PLAIN, ONCE, env=env)
 
@@ -285,7 +285,7 @@ torch._functorch.vmap._process_batched_inputs = _batched
 def test_what_a_package_replaces_in_torch_and_nbcache_cannot_follow_counts_by_its_version(
     run_python: RunPython, isolated: Environ, tmp_path: Path
 ) -> None:
-    env = {**isolated, "NBCACHE_TRACE": "on", "NBCACHE_AUDIT": "0"}
+    env = {**isolated, "NBCACHE_TRACE": "on"}
     calls = "def f(x):\n    return torch.index_select(x, 0, torch.tensor([1])).sin()\n"
     plain, called = [], []
     edited = REPLACES.replace("OPTION = 1", "OPTION = 2")

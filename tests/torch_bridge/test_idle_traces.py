@@ -28,7 +28,7 @@ CELLS = (SET_UP, COMPILE, TRAIN, INFER)
 @pytest.fixture
 def tracing(prewarming: dict[str, str]) -> dict[str, str]:
     """Return an environment with prewarming and traces on, without audits."""
-    return {**prewarming, "NBCACHE_AUDIT": "0", "NBCACHE_NOTEBOOK": "traced.ipynb"}
+    return {**prewarming, "NBCACHE_NOTEBOOK": "traced.ipynb"}
 
 
 def slices(kernel: Kernel) -> list[str]:
