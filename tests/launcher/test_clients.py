@@ -12,10 +12,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 
-from support.front_door import Kernel
+from support.front_door import Kernel, connected
 from support.lab import TOKEN, Server
 from support.nurseries import NURSERY, Place, Start, nursery_of
 
@@ -128,25 +127,21 @@ def test_an_editor_starts_the_command_itself_and_interrupts_it_by_a_signal(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    client = BlockingKernelClient(connection_file=file)
-    client.load_connection_file()
-    client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
-        asked = client.execute("", silent=True, user_expressions={"asked": NURSERY}, reply=True)
-        assert asked["content"]["user_expressions"]["asked"]["data"]["text/plain"] != "0"
-        message = client.execute("import time\nprint('begun', flush=True)\ntime.sleep(99)")
-        while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
-            pass
-        time.sleep(1.5)  # ipykernel looks after its parent each second
-        process.send_signal(2)  # to the launcher alone
-        while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != message:
-            pass
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
-        client.shutdown()
-        assert process.wait(20) == 0
+        with connected(file) as client:
+            asked = client.execute("", silent=True, user_expressions={"asked": NURSERY}, reply=True)
+            assert asked["content"]["user_expressions"]["asked"]["data"]["text/plain"] != "0"
+            message = client.execute("import time\nprint('begun', flush=True)\ntime.sleep(99)")
+            while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
+                pass
+            time.sleep(1.5)  # ipykernel looks after its parent each second
+            process.send_signal(2)  # to the launcher alone
+            while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != message:
+                pass
+            assert reply["content"]["ename"] == "KeyboardInterrupt"
+            client.shutdown()
+            assert process.wait(60) == 0
     finally:
-        client.stop_channels()
         process.kill()
         process.communicate()
 
@@ -175,34 +170,25 @@ def test_a_server_starts_interrupts_restarts_and_ends_it(place: Place, start: St
             said = answer.read()
         return json.loads(said) if said else None
 
-    def client_of(kernel: str) -> BlockingKernelClient:
-        file = Path(place.environ["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel}.json"
-        found = BlockingKernelClient(connection_file=str(file))
-        found.load_connection_file()
-        found.start_channels()
-        found.wait_for_ready(timeout=60)
-        return found
-
     try:
         kernel = rest("kernels", {"name": "nbcache"}, "POST")["id"]
-        client = client_of(kernel)
-        message = client.execute("import time\nprint('begun', flush=True)\ntime.sleep(99)")
-        while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
-            pass
-        rest(f"kernels/{kernel}/interrupt", {}, "POST")
-        while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message:
-            pass
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
-        client.stop_channels()
+        file = Path(place.environ["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel}.json"
+        with connected(file) as client:
+            message = client.execute("import time\nprint('begun', flush=True)\ntime.sleep(99)")
+            while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
+                pass
+            rest(f"kernels/{kernel}/interrupt", {}, "POST")
+            while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message:
+                pass
+            assert reply["content"]["ename"] == "KeyboardInterrupt"
         rest(f"kernels/{kernel}/restart", {}, "POST")
-        client = client_of(kernel)
-        asked = {"nursery": NURSERY, "process": "__import__('os').getpid()"}
-        said = client.execute("", silent=True, user_expressions=asked, reply=True)["content"]
+        with connected(file) as client:
+            asked = {"nursery": NURSERY, "process": "__import__('os').getpid()"}
+            said = client.execute("", silent=True, user_expressions=asked, reply=True)["content"]
         nursery, process = (
             int(said["user_expressions"][name]["data"]["text/plain"]) for name in ("nursery", "process")
         )
         assert nursery
-        client.stop_channels()
         rest(f"kernels/{kernel}", None, "DELETE")
         deadline = time.monotonic() + 20
         while Path(f"/proc/{process}").exists() and time.monotonic() < deadline:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 import nbformat
@@ -232,6 +233,29 @@ def special_files(root: Path, store: Store) -> None:
     assert list(store.keys()) == ["artifact/a"]
     assert [store.get(key) for key in strange] == [None] * len(strange)
     assert time.monotonic() - began < 60
+
+
+@contextmanager
+def connected(connection_file: str | Path) -> Iterator[BlockingKernelClient]:
+    """Yield a client of the kernel that a connection file describes, once all its channels are connected.
+
+    Each channel connects at its own time, and what the kernel publishes before that is lost. `wait_for_ready`
+    does not fit: without a manager, it gives up a kernel whose heart does not beat within a second.
+    """
+    client = BlockingKernelClient(connection_file=str(connection_file))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        for _ in range(60):
+            client.kernel_info(reply=True, timeout=60)
+            with suppress(Empty):
+                client.get_iopub_msg(timeout=1)
+                break
+        else:
+            raise TimeoutError("the kernel's outputs do not arrive")
+        yield client
+    finally:
+        client.stop_channels()
 
 
 class Kernel:

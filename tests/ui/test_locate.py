@@ -17,11 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from jupyter_client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from nbcache.ui.locate import Location, locate
-from support.front_door import serving
+from support.front_door import connected, serving
 
 KERNEL_ID = "9b2e6a10-4f0e-4d0b-8d8c-0c4c7a1f3e55"
 TOKEN = "a token"
@@ -345,19 +344,6 @@ def url_of(process, file, log):
     raise AssertionError(log.read_text())
 
 
-@contextmanager
-def client_of(connection_file):
-    client = BlockingKernelClient(connection_file=str(connection_file))
-    client.load_connection_file()
-    client.start_channels()
-    try:
-        # Without a manager, `wait_for_ready` gives up a kernel whose heart does not beat within a second.
-        client.kernel_info(reply=True, timeout=60)
-        yield client
-    finally:
-        client.stop_channels()
-
-
 LOCATE = """
 import os
 from ipykernel.connect import get_connection_file
@@ -400,7 +386,7 @@ def test_a_kernel_finds_its_notebook_on_a_real_server_and_again_when_it_is_renam
     described = {"name": "first.ipynb", "path": "folder/first.ipynb", "type": "notebook"}
     session = jupyter.ask("POST", "sessions", described | {"kernel": {"name": "python3"}})
     kernel_id = session["kernel"]["id"]
-    with client_of(Path(isolated["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel_id}.json") as client:
+    with connected(Path(isolated["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel_id}.json") as client:
         assert found_in(client) == (
             str(jupyter.root / "folder" / "first.ipynb"),
             f"the Jupyter server at {jupyter.url}",
@@ -422,7 +408,7 @@ def test_a_kernel_finds_no_notebook_when_another_kernel_started_it(isolated, tmp
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(extra_arguments=["--log-level=ERROR"])
     try:
-        with client_of(manager.connection_file) as client:
+        with connected(manager.connection_file) as client:
             assert found_in(client)[0] == NOWHERE
     finally:
         manager.shutdown_kernel(now=True)
