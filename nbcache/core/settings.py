@@ -132,7 +132,12 @@ class Settings:
         "keep traces, so that a restored function is not traced again where a kernel has run the same cells "
         "(on); trace it all the same, and compare (audit)",
     )
-    audit: int = _setting(20, _count, "with traces, one of this many kernels audits one of them; 0 for none")
+    audit: int = _setting(
+        20,
+        _count,
+        "with traces, one of this many kernels audits one of them, and tries again to record functions "
+        "that had none; 0 for none",
+    )
     report: str = _setting(
         "always",
         _OneOf(("always", "magic", "never")),

@@ -185,7 +185,10 @@ def _span(utils: ModuleType, context: Context, name: str, phase: str, metadata: 
         session.emit(SpanStarted(**at, name=name, function=function))
         return
     if name == _FRAME:
-        session.emit(_frame(utils, session, at, metadata))
+        # If describing the frame fails, its graphs are reported without the description.
+        frame = session.attempt(_FOLLOWING, partial(_frame, utils, session, at, metadata))
+        if frame is not None:
+            session.emit(frame)
     if metadata.get("cache_state") == "disabled" and (why := context.why_disabled()) is not None:
         metadata = {**metadata, "cache_bypass_reason": why}
     session.emit(SpanEnded(**at, name=name, attributes=metadata))

@@ -44,14 +44,13 @@ reading.from_bytes = with_fewer_guards
     assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
 
 
-@pytest.mark.parametrize(("tries", "watched"), [("float('inf')", []), ("1", ["watched"])])
-def test_what_has_no_trace_is_recorded_in_vain_in_one_kernel_of_so_many_alone(
-    both: tuple[Restarts, Restarts], tmp_path: Path, tries: str, watched: list[str]
+@pytest.mark.parametrize(("audit", "watched"), [("0", []), ("1", ["watched"])])
+def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
+    both: tuple[Restarts, Restarts], tmp_path: Path, audit: str, watched: list[str]
 ) -> None:
-    doctored = f"""
+    doctored = """
 import nbcache
 import nbcache.torch_bridge.traces.lane as lane
-lane._KERNELS_PER_TRY = {tries}
 original = lane.watching
 def watching(*arguments):
     nbcache.session().notice("watched")
@@ -61,7 +60,7 @@ lane.watching = watching
     program = FUNCTION.replace("* 2 + 1", "* 2 + len(f.__doc__ or '')")
     first, second = both
     expected = first.run(program, tmp_path / "kernels")
-    found = second.run(program, tmp_path / "kernels", patch=doctored)
+    found = second.having(NBCACHE_AUDIT=audit).run(program, tmp_path / "kernels", patch=doctored)
     assert not difference(found, expected)
     assert found["notices"] == watched
 

@@ -88,6 +88,17 @@ def test_a_fault_while_nbcache_watches_dynamo_costs_no_cell(run_cells: RunCells)
     assert notice in str(reports(failing)[-1]["notices"])
 
 
+def test_a_fault_in_describing_a_frame_hides_none_of_its_graphs(run_cells: RunCells) -> None:
+    fault = """
+    from nbcache.torch_bridge import events
+    def failure(metadata): raise RuntimeError("deque mutated")
+    events._failure = failure
+    """
+    failing = run_cells([LOAD, SET_UP, COMPILE, textwrap.dedent(fault), TRAIN, REPORTS])
+    assert [graph["outcome"] for graph in graphs(failing)] == ["miss", "miss"]
+    assert "following a compile failed unexpectedly" in str(reports(failing)[-1]["notices"])
+
+
 def test_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
     run_cells: RunCells, isolated: dict[str, str]
 ) -> None:

@@ -55,8 +55,6 @@ _TYPE = "trace"
 _SPAN = "nbcache.trace"
 _MOST_CANDIDATES = 16
 """How many traces under a key are tried, the newest first."""
-_KERNELS_PER_TRY = 20
-"""One in this many kernels records functions again that had no trace: recording takes time."""
 _UNKNOWN_PROGRAM = "a cell runs files, or files of your modules have changed since nbcache was loaded"
 _OTHER_PROGRAM = "this kernel has run other cells"
 
@@ -103,11 +101,8 @@ class Traces:
         self._watched = self._guarded = Patches()
         self._off = False
         self._reruns = Reruns(session)
-        draw = random.SystemRandom().random  # not from the user's stream
-        self._drawn_to_record = draw()
-        """A number from 0 to 1: the kernel records functions again that had no trace if it is small."""
-        self._drawn = draw()
-        """A number from 0 to 1: the kernel audits one trace if it is small."""
+        self._drawn = random.SystemRandom().random()  # not from the user's stream
+        self._has_audited = False
         self._read_ahead = ReadAhead(session)
         self._trials = Trials(self._is_on, self._fail)
 
@@ -263,14 +258,20 @@ class Traces:
 
     def _has_none(self, call: _Call) -> bool:
         """Return whether a function had no trace after the same program."""
-        tries_again = self._drawn_to_record < 1 / _KERNELS_PER_TRY
-        return not tries_again and bool(self._session.find(NO_TRACE, call.place))
+        return not self._is_drawn() and bool(self._session.find(NO_TRACE, call.place))
+
+    def _is_drawn(self) -> bool:
+        """Return whether chance has chosen this kernel to do what takes time, one in `audit` kernels.
+
+        Such a kernel audits one trace, and records functions again that had none.
+        """
+        audit = self._session.settings.audit
+        return audit > 0 and self._drawn < 1 / audit
 
     def _audits(self) -> bool:
         """Return whether to compare the next trace that fits, rather than adopt it."""
-        settings, drawn = self._session.settings, self._drawn
-        self._drawn = 1.0  # one is enough, but for `trace=audit`
-        return settings.trace == "audit" or (settings.audit > 0 and drawn < 1 / settings.audit)
+        is_first, self._has_audited = not self._has_audited, True
+        return self._session.settings.trace == "audit" or (self._is_drawn() and is_first)
 
     def _adopt(self, call: _Call, frame: Frame, backend: Any) -> Any:
         """Return a stand-in for Dynamo's output; None if no trace fits, or one that fits is audited."""
