@@ -107,8 +107,10 @@ def results(compile):
     lower = program.replace("def f", "# a comment\n\ndef f")
 
     found = second.run(lower, tmp_path / "kernels")
+    audited = second.having(NBCACHE_TRACE="audit").run(lower, tmp_path / "kernels")
 
     assert [reason.startswith(ADOPTED) for reason in reasons(found)] == [True] * len(reasons(before))
+    assert "traced again: its trace was audited, and agrees" in reasons(audited)
     assert [bool(each) for each in before["breaks"]] == [True, True, True]
     assert before["breaks"][0].endswith("(In[1]:7)") and found["breaks"][0].endswith("(In[1]:9)")
     words = [[each and each.partition(" (In[")[0] for each in told["breaks"]] for told in (before, found)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ __all__ = ["difference", "is_alike"]
 
 _PLACES = frozenset({"co_filename", "co_firstlineno", "co_linetable"})
 """Fields of code that say where it stands."""
+_LINE = re.compile(r"(?<=torch_dynamo_resume_in_)(\w+?)_at_\d+")
+"""Line number in the name of a function that goes on after a graph break."""
 
 
 def difference(stored: Trace, now: Trace) -> str:
@@ -75,7 +78,7 @@ def _without(value: Any, names: Mapping[str, str], sources: Sequence[str] = ()) 
 
 def _place(kind: str, place: str) -> Any:
     """Return what a global is: of code that goes on after a graph break, without where it stands."""
-    return _without(json.loads(place), {}) if kind in REST else place
+    return _without(json.loads(_LINE.sub(r"\1", place)), {}) if kind in REST else place
 
 
 def _text(value: Any) -> str:
