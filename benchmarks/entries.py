@@ -21,7 +21,7 @@ from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
 from nbcache.core.text import aligned, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.gc import remove_unused
-from nbcache.shared.keys import LIVE
+from nbcache.shared.layout import LIVE
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.snapshots.build import Origin, build_snapshot
@@ -71,7 +71,7 @@ class _Full:
         for number in range(len(self.refs), entries):
             ref, content = _artifact(number)
             self.refs.append(ref)
-            self.level.publish(self.environment, ref, lambda content=content: pack(content))  # type: ignore[misc]
+            self.level.publish(self.environment, ref, pack(content))
             if (number + 1) % _PER_NOTEBOOK == 0:
                 self.level.publish_manifest(self.manifest(number))
             if (number + 1) % _FLUSHED == 0:

@@ -17,8 +17,7 @@ from typing import Any
 from nbcache.artifacts.provenance import Statement
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import NbcacheError, StoreError
-from nbcache.shared.keys import LIVE
-from nbcache.shared.layout import decode_shared
+from nbcache.shared.layout import LIVE, decode_shared
 from nbcache.stores.redis.store import RedisStore
 
 __all__ = ["OURS", "TORCHS", "Counts", "Server", "started_server"]

@@ -19,7 +19,7 @@ BUDGETS = {
     "bench": 1100,
     "core": 4200,
     "explain": 2300,
-    "kernel": 3500,
+    "kernel": 3600,
     "launcher": 1650,
     "shared": 2000,
     "snapshots": 1900,

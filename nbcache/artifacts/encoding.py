@@ -105,14 +105,12 @@ _MANIFEST_FORMAT = "nbcache.manifest"
 _SNAPSHOT_FORMAT = "nbcache.snapshot"
 
 
-def encode_entry(content: bytes, *, compress: bool = True) -> bytes:
-    """Frame `content`, compressed where that makes it smaller. The same zstd makes the same bytes."""
-    codec, payload = _RAW, content
-    if compress:
-        compressed = _compress(content)
-        if len(compressed) < len(content):
-            codec, payload = _ZSTD, compressed
-    return _framed(codec, len(content), payload)
+def encode_entry(content: bytes, packed: bytes | None = None) -> bytes:
+    """Frame `content`, compressed where that makes it smaller; `packed` is what `pack` makes of it."""
+    packed = pack(content) if packed is None else packed
+    if len(packed) < len(content):
+        return entry_of(packed, size=len(content))
+    return _framed(_RAW, len(content), content)
 
 
 def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
@@ -149,7 +147,9 @@ def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX
 
 def pack(content: bytes) -> bytes:
     """Return `content` as one zstd frame, as a snapshot holds it. The same zstd makes the same bytes."""
-    return _compress(content)
+    import zstandard  # here, since it takes longer to import than the rest of nbcache
+
+    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(content)
 
 
 def is_bomb(size: int, packed_size: int) -> bool:
@@ -253,12 +253,6 @@ def decode_snapshot(content: bytes) -> Snapshot:
 def _framed(codec: int, content_length: int, payload: bytes) -> bytes:
     header = _HEADER.pack(_MAGIC, _VERSION, codec, content_length, len(payload), sha256(payload).digest())
     return header + payload
-
-
-def _compress(content: bytes) -> bytes:
-    import zstandard  # here, since it takes longer to import than the rest of nbcache
-
-    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(content)
 
 
 def _decompress(payload: memoryview, content_length: int) -> bytes:

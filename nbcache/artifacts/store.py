@@ -16,13 +16,12 @@ maker is trusted no more, stays where it is, and is found by nobody meanwhile.
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from nbcache.artifacts.encoding import (
     decode_entry,
@@ -56,8 +55,9 @@ from nbcache.core.model import (
     Provenance,
 )
 from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
 
-__all__ = ["ArtifactStore", "Fault", "FaultKind"]
+__all__ = ["ArtifactStore"]
 
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -67,49 +67,17 @@ _UPKEEP_SHARE = 16
 """Manifests and corrupt bytes may each take this fraction of what artifacts may, at most."""
 
 _ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
-_EARLIER = "history/"
-"""An earlier nbcache kept its history there; it goes."""
 
 _T = TypeVar("_T")
-
-
-class FaultKind(enum.StrEnum):
-    """Why an entry could not be used, and so what became of it."""
-
-    CORRUPT = "corrupt"
-    """Damaged, or not what its key says: set aside below `corrupt/`."""
-    NEWER = "newer"
-    """Written by a newer nbcache: left alone."""
-    GONE = "gone"
-    """A reference whose artifact is not there, most often evicted: the reference is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """An entry that could not be used."""
-
-    kind: FaultKind
-    key: str
-    """The store's key."""
-    error: FormatError | None = None
-    """What was wrong with it; None where it is gone."""
-
-
-@runtime_checkable
-class _KeepsOrderOfUse(Protocol):
-    """A store that knows what was used last, as DirectoryStore does."""
-
-    def touch(self, key: str) -> bool: ...
-
-    def evict(self, prefix: str, max_bytes: int) -> list[str]: ...
 
 
 class ArtifactStore:
     """Artifacts and manifests above any `Store`, for all environments and notebooks.
 
-    `on_fault` is called, in the thread that met it, with each entry that could not be used. `admits` says of
-    a reference whether its artifact may be used. Every method raises StoreError where the store fails, and no
-    FormatError but where it says so.
+    `on_fault` gets the error of each entry that is damaged, which is then set aside below `corrupt/`, or of a
+    newer nbcache (UnsupportedVersion), which is left alone; it is called in the thread that read the entry.
+    `admits` returns whether a reference's artifact may be used. Every method raises StoreError where the
+    store fails, and FormatError only where it says so.
     """
 
     def __init__(
@@ -117,7 +85,7 @@ class ArtifactStore:
         store: Store,
         *,
         clock: Callable[[], float] = time.time,
-        on_fault: Callable[[Fault], None] = lambda fault: None,
+        on_fault: Callable[[FormatError], None] = lambda error: None,
         admits: Callable[[ArtifactRef], bool] = lambda ref: True,
     ):
         self.store = store
@@ -128,18 +96,24 @@ class ArtifactStore:
         self._admits = admits
 
     def put(
-        self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
+        self,
+        environment_digest: str,
+        artifact: Artifact,
+        packed: bytes | None = None,
+        *,
+        cell: str = "",
+        function: str = "",
     ) -> ArtifactRef:
         """Store `artifact`, compiled here and used now by `cell` and `function`; return its reference.
 
-        Content that is there already is not written again. FormatError where the artifact's key is
-        no text, or its type is empty.
+        `packed` is its content as `pack` makes it. Content that is there already is not written again.
+        FormatError where the artifact's key is no text, or its type is empty.
         """
         now = self._clock()
         ref = ArtifactRef(
             artifact.type, artifact.key, artifact.digest, len(artifact.content), now, now, cell, function
         )
-        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content))[0]
+        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content, packed))[0]
 
     def adopt(self, environment_digest: str, ref: ArtifactRef, packed: bytes) -> bool:
         """Store an artifact that came from elsewhere, `packed`; return whether its content is new here.
@@ -179,8 +153,7 @@ class ArtifactStore:
         for ref_key, ref in sorted(refs.items(), key=lambda pair: recency(pair[1]), reverse=True):
             entry = entries.get(_ARTIFACT + ref.digest)
             if entry is None:
-                self._on_fault(Fault(FaultKind.GONE, ref_key))
-                self._drop(ref_key)
+                self._drop(ref_key)  # it was evicted
             elif (content := self._read_content(entry, ref.digest)) is not None:
                 found.append(Artifact(type, key, content))
             elif self.store.get(_ARTIFACT + ref.digest) is None:
@@ -224,11 +197,8 @@ class ArtifactStore:
 
     def everything(self, environment: Environment) -> Manifest:
         """Return the union of all notebooks' manifests in `environment`."""
-        prefix = f"{_MANIFEST}{environment.digest}/"
-        entries = self.store.get_many(list(self.store.keys(prefix)))
-        found = (self._decoded(key, entry, _manifest_of) for key, entry in entries.items())
-        newest = newest_first(manifest for manifest in found if manifest is not None)
-        return union(environment, "", map(self.admitted, newest))
+        stored = self.manifests(environment=environment).values()
+        return union(environment, "", map(self.admitted, newest_first(stored)))
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
         """Save the union of `manifest` and what is saved for its notebook; return what of it may be used.
@@ -259,12 +229,11 @@ class ArtifactStore:
 
         Does nothing where the store keeps no order of use: a server bounds itself.
         """
-        if not isinstance(self.store, _KeepsOrderOfUse):
+        if not isinstance(self.store, DirectoryStore):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
-        upkeep = max_bytes // _UPKEEP_SHARE
-        for prefix, most in ((_MANIFEST, upkeep), (_EARLIER, 0), (_CORRUPT, upkeep)):
-            self.store.evict(prefix, most)
+        for prefix in (_MANIFEST, _CORRUPT):
+            self.store.evict(prefix, max_bytes // _UPKEEP_SHARE)
         if removed:
             # In this order: a reference is put after its artifact, so one that is listed now and
             # whose artifact is not listed later has lost it.
@@ -275,9 +244,13 @@ class ArtifactStore:
                     self.store.delete(ref_key)
         return [key.removeprefix(_ARTIFACT) for key in removed]
 
-    def manifests(self, notebook: str | None = None) -> dict[str, Manifest]:
-        """Return the manifests of all environments, of one notebook or of every one, by key."""
-        listed = list(self.store.keys(_MANIFEST))
+    def manifests(
+        self, notebook: str | None = None, environment: Environment | None = None
+    ) -> dict[str, Manifest]:
+        """Return the manifests of every notebook and environment, or of the ones that are named, by key."""
+        listed = list(
+            self.store.keys(_MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/")
+        )
         if notebook is not None:
             listed = [key for key in listed if key.split("/")[2] == notebook_digest(notebook)]
         entries = self.store.get_many(listed)
@@ -305,7 +278,7 @@ class ArtifactStore:
         """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
         removed = 0
         self.history.clear()
-        for prefix in (_MANIFEST, _REF, _ARTIFACT, _EARLIER, _CORRUPT):
+        for prefix in (_MANIFEST, _REF, _ARTIFACT, _CORRUPT):
             for key in list(self.store.keys(prefix)):
                 self.store.delete(key)
                 removed += 1
@@ -351,7 +324,7 @@ class ArtifactStore:
 
     def _holds(self, artifact_key: str, digest: str) -> bool:
         """Return whether an artifact is there; it then counts as used now, where the store can tell."""
-        if isinstance(self.store, _KeepsOrderOfUse):
+        if isinstance(self.store, DirectoryStore):
             return self.store.touch(artifact_key)
         entry = self.store.get(artifact_key)
         return entry is not None and self._read_content(entry, digest) is not None
@@ -411,17 +384,12 @@ class ArtifactStore:
             return decode(entry)
         except FormatError as error:
             error.where = f"{key} in {self.store.name}"
-            if isinstance(error, UnsupportedVersion):
-                self._on_fault(Fault(FaultKind.NEWER, key, error))
-                return None
-            self._on_fault(Fault(FaultKind.CORRUPT, key, error))
-            self._set_aside(key, entry)
+            self._on_fault(error)
+            if not isinstance(error, UnsupportedVersion):
+                with suppress(StoreError):  # a courtesy to who looks for the cause; there may be no room
+                    self.store.put(_CORRUPT + key.replace("/", "-"), entry)
+                self._drop(key)
             return None
-
-    def _set_aside(self, key: str, entry: bytes) -> None:
-        with suppress(StoreError):  # a courtesy to who looks for the cause; there may be no room
-            self.store.put(_CORRUPT + key.replace("/", "-"), entry)
-        self._drop(key)
 
     def _drop(self, key: str) -> None:
         """Remove `key` on the way of a read, which a store that cannot write does not stop."""

@@ -5,6 +5,7 @@ The threads of a parent are not there in a child, but the locks that those held 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import queue
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Renewed", "Worker", "renew_in_children", "start_thread"]
+__all__ = ["ForkSafeLock", "Renewed", "Worker", "renew_in_children", "start_thread"]
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
@@ -99,3 +100,22 @@ def _watch_forks() -> None:
 def _renew() -> None:
     for each in list(_renewed):
         each.renew()
+
+
+class ForkSafeLock:
+    """A lock that is free in a forked child, whichever thread of the parent held it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Be free in a forked child."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the thread that held it has forked, and this is the child
+            self._lock.release()

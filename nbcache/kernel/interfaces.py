@@ -1,14 +1,12 @@
-"""What a session needs of others: of the compiler, and of what takes snapshots."""
+"""The compiler as a session uses it."""
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol
 
-from nbcache.core.model import SnapshotRestored, SnapshotTaken
 from nbcache.kernel.prewarming import Steps
 
-__all__ = ["CompilerBridge", "Snapshots"]
+__all__ = ["CompilerBridge"]
 
 
 class CompilerBridge(Protocol):
@@ -36,13 +34,3 @@ class CompilerBridge(Protocol):
 
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
-
-
-class Snapshots(Protocol):
-    """What takes and restores a session's snapshots; `kernel.snapshots` implements it."""
-
-    def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
-        """See `Session.snapshot`."""
-
-    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
-        """See `Session.restore`."""

@@ -1,7 +1,7 @@
-"""What is stored of this notebook, in this kernel's environment: read ahead, found, recorded, and named.
+"""The artifacts of this notebook in the local store: read ahead, looked up, recorded.
 
 Everything that reads or writes disks happens on threads of its own, or where the compiler waits for an
-artifact anyway.
+artifact anyway. Whatever fails in the store costs hits, and never a cell.
 """
 
 from __future__ import annotations
@@ -13,86 +13,59 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.store import ArtifactStore
+from nbcache.core.errors import FormatError, StoreError, TrustError, UnsupportedVersion
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest, Source
-from nbcache.core.reports import Cell, GraphRecord
-from nbcache.core.settings import Settings
-from nbcache.core.threads import Worker, renew_in_children, start_thread
+from nbcache.core.reports import GraphRecord
+from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.history import History
-from nbcache.kernel.local_cache import LocalLevel
 from nbcache.kernel.manifest import ManifestBuilder, PendingImport
 from nbcache.kernel.prefetch import Prefetcher
+from nbcache.stores.base import Store
 
-__all__ = ["Kernel", "NotebookCache"]
+if TYPE_CHECKING:
+    from nbcache.kernel.session import Session
+
+__all__ = ["NotebookCache"]
 
 T = TypeVar("T")
 
 _MOST_USES = 256
-"""So many wait for the end of a cell, with what they are of."""
+"""Notes of artifacts that were used which wait for the end of the cell."""
 _PAUSES = 20
 """Seconds between two writings of manifest and history, for each second that the first took.
 
 Both hold all graphs, so that a long notebook would spend ever more time on them.
 """
-
-
-class Kernel(Protocol):
-    """What it needs of the kernel's session."""
-
-    settings: Settings
-    saving: bool
-    """Whether the running cell is recorded."""
-
-    @property
-    def cell(self) -> Cell | None: ...
-
-    @property
-    def graphs(self) -> list[GraphRecord]: ...
-
-    def function(self) -> str:
-        """Return the function that this thread compiles."""
-
-    def notebook(self, timeout: float) -> str: ...
-
-    def notice(self, text: str) -> None: ...
-
-    def attempt(self, what: str, action: Callable[[], T]) -> T | None: ...
-
-    def failed(self, what: str, error: BaseException) -> None: ...
-
-    def met_others(self) -> None:
-        """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
-
-    def was_stored(self, environment: Environment, ref: ArtifactRef) -> None:
-        """Take note of an artifact that was stored."""
-
-    def was_named(self, manifest: Manifest) -> None:
-        """Take note of the manifest that was written."""
-
-    def was_read(self, environment: Environment) -> None:
-        """Take note that the notebook's manifest was read."""
+_QUIET_SECONDS = 60.0
+"""How long a store that failed is left alone."""
+_EVICT_SHARE = 50
+"""The store's bound is checked after each fiftieth of it has been written."""
 
 
 class NotebookCache:
-    """Methods are safe to call from any thread, and cost hits where the store fails."""
+    """Methods are safe to call from any thread; unless one says otherwise, a store that fails is a miss."""
 
-    def __init__(self, local: LocalLevel, kernel: Kernel) -> None:
+    def __init__(self, store: Store, session: Session) -> None:
         self.environment: Environment | None = None
-        """What compiled code is bound to here; None until the compiler is imported."""
+        """The components that compiled code is bound to here; None until the compiler is imported."""
         self.reading_ahead: list[Callable[[Environment], object]] = []
         """Called, on a thread of its own, before this notebook's manifest is read."""
-        self.history = History(local.artifacts.history)
-        """What the graphs of this notebook took."""
-        self._local = local
-        self._kernel = kernel
-        self._worker = Worker(partial(kernel.failed, "storing what was compiled"))
-        self._lock = threading.Lock()
-        self._origins: dict[tuple[str, str], Source] = {}
+        self.artifacts = ArtifactStore(store, on_fault=self._note_fault, admits=self._admits)
+        """The local store itself, whose methods raise StoreError."""
+        self.history = History(self.artifacts.history)
+        """Seconds and outcomes of the notebook's graphs."""
         self.elsewhere: list[Callable[[], Iterable[Elsewhere]]] = []
-        """What else tells of graphs that cannot be used here; each answers at once."""
+        """Other sources of graphs that cannot be used here; each answers at once."""
+        self._session = session
+        self._worker = Worker(partial(session.failed, "storing what was compiled"))
+        self._lock = ForkSafeLock()
+        self._origins: dict[tuple[str, str], Source] = {}
         self._elsewhere: dict[tuple[str, str], list[Elsewhere]] = {}
         """By where they are, and their environment's digest."""
         self._given_up: set[tuple[str, str]] = set()
@@ -100,17 +73,22 @@ class NotebookCache:
         self._prefetcher = self._new_prefetcher()
         self._manifest_builder = ManifestBuilder()
         self._uses: deque[Callable[[], object]] = deque()
-        """What notes that artifacts were used: work that waits for the end of the cell."""
+        """Notes of artifacts that were used: work that waits for the end of the cell."""
         self._pid = os.getpid()
         self._closed = False
         self._next_save = 0.0
         """The time (`time.monotonic`) before which only `flush` writes the manifest."""
         self._save_timer: threading.Timer | None = None
+        self._refused: dict[str, str] = {}
+        """Why artifacts may not be used, by their digests."""
+        self._damaged: set[str] = set()
+        self._looking_for = threading.local()
+        self._quiet_until: dict[str, float] = {}
+        self._written = self._evicted_at = 0
         renew_in_children(self)
 
     def renew(self) -> None:
         """Go on in a forked child, which finds what is stored and stores nothing: it has no worker."""
-        self._lock = threading.Lock()
         self._readers = []
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -118,19 +96,19 @@ class NotebookCache:
         if self._closed or os.getpid() != self._pid:
             return True
         self._submit_uses()
-        self._kernel.attempt("writing the manifest", partial(self.submit, self._save))
+        self._session.attempt("writing the manifest", partial(self.submit, self._save))
         return self._worker.flush(timeout)
 
     def close(self) -> None:
-        """Store nothing any more."""
+        """Store nothing after this."""
         self._closed = True
         if self._save_timer is not None:
             self._save_timer.cancel()
         self._worker.stop()
-        self._local.artifacts.store.close()
+        self.artifacts.store.close()
 
     def stop_reading(self) -> None:
-        """Read nothing more ahead."""
+        """Stop reading ahead."""
         self._prefetcher.stop()
 
     def forget(self) -> None:
@@ -141,31 +119,21 @@ class NotebookCache:
             self._given_up.clear()
             self.history.forget()
 
-    # --- what is there --------------------------------------------------------------------------
+    # --- lookups --------------------------------------------------------------------------------
 
     def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
-        """Return what is here of this notebook; nothing where that is not known within `timeout` seconds."""
+        """Return the notebook's artifacts here; none where these are not known within `timeout` seconds."""
         return self._prefetcher.refs(timeout)
 
     def stored(self) -> Manifest | None:
         """Return what is stored of this notebook, without waiting for what is still to be stored."""
         if (environment := self.environment) is None:
             return None
-        return self._local.manifest(environment, self._kernel.notebook(timeout=1.0))
+        return self._stored_of(environment, self._session.notebook(timeout=1.0))
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
-        """Return an artifact that is stored, as a snapshot holds it; None where it is not there."""
-        return self._local.packed(ref)
-
-    def store_fetched(
-        self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
-    ) -> None:
-        """Have an artifact stored that came from `source` because the compiler asked for it."""
-        self._kernel.met_others()
-        self._prefetcher.came_from(ref.type, ref.key, source)
-        if self._kernel.saving and self._kernel.settings.save:
-            adopt = partial(self._local.adopt, environment, ref, packed)  # named by the manifest once used
-            self._kernel.attempt("storing what was shared", partial(self.submit, adopt))
+        """Return a stored artifact as a snapshot holds it; None where it is absent or cannot be read."""
+        return self._access("read", "reading what is to be shared", lambda: self.artifacts.packed(ref))
 
     def manifest(self) -> Manifest | None:
         """Return all that is stored of this notebook in this environment; None before torch is imported.
@@ -176,20 +144,20 @@ class NotebookCache:
         environment = self.environment
         if environment is None:
             return None
-        notebook = self._kernel.notebook(timeout=1.0)
-        stored = self._local.artifacts.load_manifest(environment, notebook)
+        notebook = self._session.notebook(timeout=1.0)
+        stored = self.artifacts.load_manifest(environment, notebook)
         return stored or Manifest(environment, notebook, ())
 
     def find(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the local store and the snapshots hold under torch's `key`, newest first."""
+        """Return the artifacts under torch's `key` in the local store and in snapshots, newest first."""
         if self.environment is None or self.is_given_up(type, key):
             return ()
-        found = self._prefetcher.pop(type, key)
-        logger.debug("looked up %s %s here: %d found", type, key, len(found))
-        return found
+        artifacts = self._prefetcher.pop(type, key)
+        logger.debug("looked up %s %s here: %d found", type, key, len(artifacts))
+        return artifacts
 
     def at_hand(self, type: str) -> Sequence[Artifact]:
-        """Return what was read ahead of this type, and nobody has asked for yet."""
+        """Return the artifacts of this type that were read ahead, and were not looked up yet."""
         return self._prefetcher.at_hand(type)
 
     def keys_of(self, type: str, timeout: float) -> list[str]:
@@ -198,7 +166,7 @@ class NotebookCache:
 
     def mark_restored(self, type: str, key: str) -> None:
         """Note that what was found for `key` is where the compiler looks, and was not before."""
-        here = (Level.L1, self._local.artifacts.store.name)
+        here = (Level.L1, self.artifacts.store.name)
         self._origins[(type, key)] = self._prefetcher.source(type, key) or here
         logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
@@ -207,47 +175,53 @@ class NotebookCache:
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def restored(self) -> Mapping[tuple[str, str], Source]:
-        """Return where each artifact came from that was put where the compiler looks, by type and key."""
+        """Return the source of each artifact that was put where the compiler looks, by type and key."""
         return dict(self._origins)
 
     def refused(self) -> Mapping[str, str]:
         """Return why artifacts of the local store may not be used, by digest."""
-        return dict(self._local.refused)
+        return dict(self._refused)
+
+    def is_damaged(self, key: str) -> bool:
+        """Return whether an artifact stored under torch's `key` was damaged when it was looked up."""
+        return key in self._damaged
 
     def summaries(self) -> Sequence[GraphSummary]:
-        """Return what is known of the graphs that are stored of this notebook."""
+        """Return the graphs that are stored of this notebook."""
         return self._prefetcher.graphs()
 
     def of_no_use(self) -> Iterator[Elsewhere]:
-        """Yield what is known of graphs that cannot be used here, nearest first."""
-        for found in [*self._elsewhere.values()]:
-            yield from found
+        """Yield the known graphs that cannot be used here, nearest first."""
+        for graphs in [*self._elsewhere.values()]:
+            yield from graphs
         for look in self.elsewhere:
             yield from look()
 
     def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
-        """Take note of what is not stored here, such as `published by a@b`, in whatever environment."""
+        """Note graphs outside the local store, such as `published by a@b`, in whatever environment."""
         if (environment := self.environment) is not None:
-            for each in manifests:
-                self._elsewhere[where, each.environment.digest] = [*unusable([each], environment, where)]
+            for manifest in manifests:
+                unfit = [*unusable([manifest], environment, where)]
+                self._elsewhere[where, manifest.environment.digest] = unfit
 
     def is_given_up(self, type: str, key: str) -> bool:
-        """Tell whether what is stored under `key` was found to be of no use."""
+        """Return whether the artifacts stored under `key` turned out to be of no use."""
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
-        """Use what is stored under `key` no more, and drop it here; `why` is a clause.
+        """Stop using what is stored under `key`, and drop it here; `why` is a clause.
 
-        Else it would lie beside what is made now, and might be tried first for good.
+        Otherwise it would lie beside what is made now, and might be tried first each time.
         """
         environment = self.environment
         if environment is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
         logger.debug("%s %s is given up: %s", type, key, why)
-        self.submit(partial(self._local.forget, environment, type, key))
+        forget = partial(self.artifacts.forget, environment.digest, type, key)
+        self.submit(partial(self._access, "write", "dropping what is of no use", forget))
 
-    # --- what is read ahead ---------------------------------------------------------------------
+    # --- reading ahead --------------------------------------------------------------------------
 
     def environment_ready(self, environment: Environment) -> None:
         """Take in what compiled code is bound to, and start to read this notebook's artifacts ahead."""
@@ -264,12 +238,12 @@ class NotebookCache:
 
     def read_in_background(self, read: Callable[[], object]) -> bool:
         """Have `read` read something ahead on a thread of its own; False, with a notice, if none starts."""
-        thread = start_thread(partial(self._kernel.attempt, "reading ahead", read), "prefetch")
+        thread = start_thread(partial(self._session.attempt, "reading ahead", read), "prefetch")
         if thread is not None:
             with self._lock:
                 self._readers = [*filter(threading.Thread.is_alive, self._readers), thread]
             return True
-        self._kernel.notice("nothing is read ahead: this process may start no more threads")
+        self._session.notice("nothing is read ahead: this process may start no more threads")
         return False
 
     def finish_reading(self, timeout: float | None) -> bool:
@@ -281,29 +255,80 @@ class NotebookCache:
         return not any(thread.is_alive() for thread in readers)
 
     def read_again(self) -> None:
-        """Read ahead anew, with what has come since."""
+        """Read ahead once more, with what has arrived since."""
         if (environment := self.environment) is not None:
             self._start_reading(environment)
 
-    # --- what is stored -------------------------------------------------------------------------
+    def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
+        """Read ahead what this notebook's manifest and its snapshots name."""
+        notebook = self._session.notebook(timeout=2.0)
+        for hook in self.reading_ahead:
+            self._session.attempt("restoring a snapshot", partial(hook, environment))
+        manifest = None
+        if self._session.settings.prefetch:
+            manifest = self._stored_of(environment, notebook) or Manifest(environment, notebook, ())
+        prefetcher.begin(manifest)
+        if (shared_client := self._session.shared_client) is not None:
+            shared_client.begin(environment)
+        self.history.read(notebook)
+        others = self._access(
+            "read",
+            "reading the manifests of other environments",
+            lambda: self.artifacts.manifests(notebook),
+        )
+        self.note_elsewhere("in the local store", (others or {}).values())
+
+    def _stored_of(self, environment: Environment, notebook: str) -> Manifest | None:
+        load = partial(self.artifacts.load_manifest, environment, notebook)
+        return self._access("read", "reading the manifest", load)
+
+    def _forget_read(self) -> None:
+        """Begin as if nothing had been read, found or used; with the lock held."""
+        self._prefetcher.stop()
+        self._prefetcher = self._new_prefetcher()
+        self._manifest_builder.forget()
+        self._origins.clear()
+        self._elsewhere.clear()
+
+    def _new_prefetcher(self) -> Prefetcher:
+        return Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
+
+    def _read(self, type: str, key: str) -> list[Artifact]:
+        if (environment := self.environment) is None:
+            return []
+        self._looking_for.key = key
+        find = partial(self.artifacts.find, environment.digest, type, key)
+        return self._access("read", "reading", find) or []
+
+    # --- recording ------------------------------------------------------------------------------
 
     def adopt(
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
         """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
 
-        Whoever calls answers for it: it is not asked here who signed it, nor whether it fits.
+        The caller has checked who signed it, and that it fits.
         """
-        self._kernel.met_others()
+        self._session.met_others()
         now = time.time()
         refs = [ref.not_after(now) for ref in manifest.artifacts]
-        notebook = self._kernel.notebook(timeout=2.0)
+        notebook = self._session.notebook(timeout=2.0)
         ours = replace(manifest, environment=environment, notebook=notebook, artifacts=tuple(refs))
         with self._lock:
             if self._closed or environment != self.environment:
                 return
-            if self._prefetcher.bring(ours, packed, source) and self._kernel.settings.save:
+            if self._prefetcher.bring(ours, packed, source) and self._session.settings.save:
                 self._manifest_builder.bring(PendingImport(ours, packed, source))
+
+    def store_fetched(
+        self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
+    ) -> None:
+        """Have an artifact stored that came from `source` because the compiler asked for it."""
+        self._session.met_others()
+        self._prefetcher.came_from(ref.type, ref.key, source)
+        if self._session.saving and self._session.settings.save:
+            adopt = partial(self._adopt, environment, ref, packed)  # the manifest names it once it was used
+            self._session.attempt("storing what was shared", partial(self.submit, adopt))
 
     def record(self, type: str, key: str, content: bytes | Callable[[], bytes], *, made: bool) -> None:
         """Store an artifact that this process `made`, in the background; of one that it hit note the use.
@@ -312,22 +337,15 @@ class NotebookCache:
         that it belongs to this environment, unless it is stored here already. `content` may be a function,
         where reading it can wait.
         """
-        environment = self.environment
-        if environment is None or not (self._kernel.saving and self._kernel.settings.save):
+        session, environment = self._session, self.environment
+        if environment is None or not (session.saving and session.settings.save):
             return
         if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
             return
-        cell = self._kernel.cell.digest if self._kernel.cell else ""
-        function = self._kernel.function()
-        store = self._local.artifacts.put if made else self._local.artifacts.refresh
-
-        def put() -> ArtifactRef | None:
-            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
-            return store(environment.digest, artifact, cell=cell, function=function)
-
-        task = partial(self._store, environment, put)
+        cell = session.cell.digest if session.cell else ""
+        task = partial(self._store, environment, type, key, content, cell, session.function(), made)
         if made or len(self._uses) >= _MOST_USES:
-            self._kernel.attempt("storing what was compiled", partial(self.submit, task))
+            session.attempt("storing what was compiled", partial(self.submit, task))
         else:
             self._uses.append(task)
 
@@ -339,33 +357,60 @@ class NotebookCache:
     def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
         """Have the notebook's manifest and history written in the background, with the `graphs` of a cell.
 
-        An `unfinished` cell raised.
-
-        And what it has used noted: while it runs, a thread that does so would take the cell's time.
+        An `unfinished` cell raised. The artifacts that the cell has used are noted now, since a thread that
+        did so earlier would have taken the cell's time.
         """
-        environment, saves = self.environment, self._kernel.saving and self._kernel.settings.save
+        environment, saves = self.environment, self._session.saving and self._session.settings.save
         if graphs and saves and environment is not None and os.getpid() == self._pid:
             add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)
-            self._kernel.attempt("keeping the history", add)
+            self._session.attempt("keeping the history", add)
         self._submit_uses()
-        self._kernel.attempt("writing the manifest", partial(self.submit, self._save_paced))
+        self._session.attempt("writing the manifest", partial(self.submit, self._save_paced))
 
     def _submit_uses(self) -> None:
         while self._uses:
-            self._kernel.attempt("noting what was used", partial(self.submit, self._uses.popleft()))
+            self._session.attempt("noting what was used", partial(self.submit, self._uses.popleft()))
 
     # --- on the worker thread -------------------------------------------------------------------
 
-    def _store(self, environment: Environment, put: Callable[[], ArtifactRef | None]) -> None:
-        if (ref := self._local.put(put)) is None:
-            return
-        self._use(environment, ref)
-        self._kernel.was_stored(environment, ref)
+    def _store(
+        self,
+        environment: Environment,
+        type: str,
+        key: str,
+        content: bytes | Callable[[], bytes],
+        cell: str,
+        function: str,
+        made: bool,
+    ) -> None:
+        """Store an artifact, or note its use, and hand it on to the shared level."""
+        packed: bytes | None = None
 
-    def _use(self, environment: Environment, ref: ArtifactRef) -> None:
+        def put() -> ArtifactRef | None:
+            nonlocal packed
+            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
+            digest = environment.digest
+            if not made:
+                return self.artifacts.refresh(digest, artifact, cell=cell, function=function)
+            packed = pack(artifact.content)
+            return self.artifacts.put(digest, artifact, packed, cell=cell, function=function)
+
+        if (ref := self._access("write", "storing what was compiled", put)) is None:
+            return
+        self._bound(ref.size)
         with self._lock:
             if environment is self.environment:
                 self._manifest_builder.use(ref)
+        if (shared_client := self._session.shared_client) is not None:
+            shared_client.publish(environment, ref, packed)
+
+    def _adopt(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> bool | None:
+        """Store an artifact that came from elsewhere, `packed`; return whether it is new here."""
+        adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
+        new = self._access("write", "storing what came from elsewhere", adopt)
+        if new:
+            self._bound(len(packed))
+        return new
 
     def _save_paced(self) -> None:
         """Write manifest and history, or have a timer do so where they have just been written."""
@@ -386,58 +431,81 @@ class NotebookCache:
         try:
             self._save_manifest()
         finally:
-            self._save_history()
+            self.history.save(self._session.notebook(timeout=1.0))
             ended = time.monotonic()
             self._next_save = ended + _PAUSES * (ended - began)
 
     def _save_manifest(self) -> None:
         for brought in self._manifest_builder.take_brought():  # so that it is here without who brought it
-            for ref in brought.manifest.artifacts:
-                if self._local.adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
+            refs = brought.manifest.artifacts
+            for ref in refs:
+                if self._adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
                     self._prefetcher.came_from(ref.type, ref.key, brought.source)
-            self._local.save(brought.manifest)
-            self._prefetcher.release(self._local.usable(brought.manifest.artifacts))
-        notebook = self._kernel.notebook(timeout=1.0)
+            self._save_one(brought.manifest)
+            look = partial(self.artifacts.present, [ref.digest for ref in refs])
+            present = self._access("read", "looking for what was stored", look) or ()
+            self._prefetcher.release(ref for ref in refs if ref.digest in present and self._admits(ref))
+        notebook = self._session.notebook(timeout=1.0)
         with self._lock:  # the environment may change, and what was used belongs to one
             if (environment := self.environment) is None:
                 return
             manifest = self._manifest_builder.manifest(
-                environment, notebook, self._prefetcher.refs(), self._kernel.graphs
+                environment, notebook, self._prefetcher.refs(), self._session.graphs
             )
         if manifest is None:
             return
-        if (saved := self._local.save(manifest)) is None:
+        if (saved := self._save_one(manifest)) is None:
             self._manifest_builder.not_saved()
+        elif (shared_client := self._session.shared_client) is not None:
+            shared_client.publish_manifest(saved)
+
+    def _save_one(self, manifest: Manifest) -> Manifest | None:
+        """Save a manifest, and return its union with what is saved."""
+        return self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
+
+    def _bound(self, written: int) -> None:
+        """Count bytes that were written, and keep the store within its bound."""
+        self._written += written
+        most = self._session.settings.max_bytes
+        if self._evicted_at == 0 or self._written - self._evicted_at > most / _EVICT_SHARE:
+            self._evicted_at = max(1, self._written)
+            self._access("write", "keeping within its bound", lambda: self.artifacts.evict(most))
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _access(self, access: Literal["read", "write"], what: str, action: Callable[[], T]) -> T | None:
+        """Do `action` on the store, unless the store failed at such an access a short while ago."""
+        if time.monotonic() < self._quiet_until.get(access, 0.0):
+            return None
+        try:
+            return action()
+        except StoreError as error:
+            self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
+            failed = f"{what} failed, so it is not tried for a while"
+            self._session.notice(f"{self.artifacts.store.name}: {failed}. {error.with_next_step()}")
+        except Exception as error:
+            self._session.failed(what, error)
+        return None
+
+    def _admits(self, ref: ArtifactRef) -> bool:
+        """Return whether an artifact may be used; say why those of its maker may not."""
+        try:
+            self._session.judge.admit_stored(ref)
+            if ref.provenance is not None:
+                self._session.met_others()
+                self._refused.pop(ref.digest, None)  # its maker is trusted by now
+            return True
+        except TrustError as error:
+            self._refused[ref.digest] = error.what
+            why = f"what came from elsewhere is not used: {error.with_next_step()}"
+            self._session.notice(f"{self.artifacts.store.name}: {why}")
+            return False
+
+    def _note_fault(self, error: FormatError) -> None:
+        """Say that stored bytes could not be used."""
+        if isinstance(error, UnsupportedVersion):
+            text = "entries of a newer nbcache were left alone"
         else:
-            self._kernel.was_named(saved)
-
-    def _save_history(self) -> None:
-        self.history.save(self._kernel.notebook(timeout=1.0))
-
-    def _forget_read(self) -> None:
-        """Begin as if nothing had been read, found or used; with the lock held."""
-        self._prefetcher.stop()
-        self._prefetcher = self._new_prefetcher()
-        self._manifest_builder.forget()
-        self._origins.clear()
-        self._elsewhere.clear()
-
-    def _new_prefetcher(self) -> Prefetcher:
-        return Prefetcher(self._read, partial(self._kernel.failed, "unpacking a snapshot"))
-
-    def _read(self, type: str, key: str) -> list[Artifact]:
-        environment = self.environment
-        return [] if environment is None else self._local.find(environment, type, key)
-
-    def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
-        """Find what this notebook's manifest and its snapshots name, and have it read ahead."""
-        notebook = self._kernel.notebook(timeout=2.0)
-        for hook in self.reading_ahead:
-            self._kernel.attempt("restoring a snapshot", partial(hook, environment))
-        manifest = None
-        if self._kernel.settings.prefetch:
-            manifest = self._local.manifest(environment, notebook) or Manifest(environment, notebook, ())
-        prefetcher.begin(manifest)
-        self._kernel.was_read(environment)
-        self.history.read(notebook)
-        self.note_elsewhere("in the local store", self._local.of_all_environments(notebook))
+            self._damaged.add(getattr(self._looking_for, "key", ""))
+            text = "damaged entries were set aside and count as misses"
+        self._session.notice(f"{self.artifacts.store.name}: {text}")

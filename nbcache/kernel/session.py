@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import sha256
 from nbcache.core.log import logger
-from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored, SnapshotTaken
+from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
@@ -29,19 +29,21 @@ from nbcache.explain.progress import with_estimates
 from nbcache.explain.why import Why, explain
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
-from nbcache.kernel.interfaces import CompilerBridge, Snapshots
-from nbcache.kernel.local_cache import LocalLevel
+from nbcache.kernel.interfaces import CompilerBridge
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.program import Program
 from nbcache.kernel.reasons import DAMAGED, Miss, Reason, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
+from nbcache.kernel.shared_client import SharedClient
 from nbcache.kernel.tracker import Tracker
 from nbcache.kernel.unnoticed import Unnoticed
-from nbcache.shared.client import SharedClient
 from nbcache.shared.level import SharedLevel
 from nbcache.stores.base import Store
+
+if TYPE_CHECKING:
+    from nbcache.kernel.snapshots import Sharing
 
 __all__ = ["Session"]
 
@@ -71,12 +73,9 @@ class Session:
         """Reports, notices, and the names of cells' code."""
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
         """Says whose artifacts may be used here."""
-        self._local = LocalLevel(
-            store, lambda: self.settings.max_bytes, self.notice, self.failed, self.judge, self.met_others
-        )
-        self.artifacts = self._local.artifacts
-        self.cache = NotebookCache(self._local, self)
-        """What is stored of this notebook."""
+        self.cache = NotebookCache(store, self)
+        """The artifacts of this notebook in the local store."""
+        self.artifacts = self.cache.artifacts
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
@@ -99,7 +98,7 @@ class Session:
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
         """What `connect` does; the extension sets it."""
-        self.snapshots: Snapshots | None = None
+        self.snapshots: Sharing | None = None
         """What `snapshot` and `restore` do; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
         """Called when a cell has ended."""
@@ -182,7 +181,7 @@ class Session:
     def join(self, shared: SharedLevel) -> SharedClient:
         """Make `shared` part of every lookup, and share with it what there is of this notebook."""
         self.disconnect()
-        shared_client = SharedClient(shared, self.cache, self, lambda: self.settings.prefetch)
+        shared_client = SharedClient(shared, self)
         self.shared_client = shared_client
         if self.environment is not None:
             self.cache.read_in_background(partial(shared_client.begin, self.environment))
@@ -257,7 +256,7 @@ class Session:
         """
         return self._snapshots().restore_from(src)
 
-    def _snapshots(self) -> Snapshots:
+    def _snapshots(self) -> Sharing:
         if self.snapshots is None:
             raise NbcacheError("this session has no snapshots", next_step="run `%load_ext nbcache`")
         return self.snapshots
@@ -396,7 +395,7 @@ class Session:
         self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
     ) -> Reason:
         """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
-        if self._local.is_damaged(key):
+        if self.cache.is_damaged(key):
             return Reason(DAMAGED)
         if self.environment is None:
             return Reason("nbcache stores and restores nothing in this kernel, as a notice explains")
@@ -423,23 +422,6 @@ class Session:
         """Note that the compiler would not take an artifact that `find` gave it."""
         logger.info("%s %s was not taken", type, key, exc_info=error)
         self.notice(f"a stored {type} could not be used and is compiled again: {error}")
-
-    # --- what the cache calls -------------------------------------------------------------------
-
-    def was_stored(self, environment: Environment, ref: ArtifactRef) -> None:
-        """Publish an artifact that was stored."""
-        if (shared_client := self.shared_client) is not None:
-            shared_client.publish(environment, ref)
-
-    def was_named(self, manifest: Manifest) -> None:
-        """Publish what is stored of the notebook."""
-        if (shared_client := self.shared_client) is not None:
-            shared_client.publish_manifest(manifest)
-
-    def was_read(self, environment: Environment) -> None:
-        """Read ahead what others have of the notebook."""
-        if (shared_client := self.shared_client) is not None:
-            shared_client.begin(environment)
 
     # --- faults ---------------------------------------------------------------------------------
 

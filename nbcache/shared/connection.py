@@ -6,20 +6,20 @@ A store that fails is left alone for a while (`CircuitBreaker`), and what was to
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.core.threads import Worker, renew_in_children
-from nbcache.shared.circuit_breaker import CircuitBreaker
-from nbcache.shared.timings import Timings
-from nbcache.stores.base import Store
+from nbcache.core.log import logger
+from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
+from nbcache.stores.base import Store, batches
 from nbcache.stores.open import coordinator
 
-__all__ = ["Connection"]
+__all__ = ["USUAL", "CircuitBreaker", "Connection", "Timings"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,102 @@ _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    """How long kernels leave a shared store alone, and wait for each other, in seconds."""
+
+    first_pause: float = 2.0
+    """How long a store that fails is left alone at first; then twice as long each time."""
+    longest_pause: float = 300.0
+    steady: float = 60.0
+    """A store that fails again within this time after it came back is left alone for longer."""
+    lease: float = 10.0
+    """How long after its last heartbeat a kernel that compiles is believed dead."""
+    heartbeat: float = 3.0
+    least_expected: float = 5.0
+    """How long compiling a graph is expected to take at least."""
+    usually_expected: float = 60.0
+    """The same, where nothing is known."""
+    most_expected: float = 1800.0
+    poll: float = 0.1
+    """How often a listener checks whether it was closed."""
+
+
+USUAL = Timings()
+
+
+class CircuitBreaker:
+    """Off after a failure, for a while that doubles each time; then a thread asks `probe`.
+
+    So nobody waits for a store that fails, but for the first who meets the failure. `changed` is called with
+    the failure, and with None when the store is back. Methods are safe to call from any thread.
+    """
+
+    def __init__(
+        self,
+        probe: Callable[[], object],
+        changed: Callable[[StoreError | None], None],
+        timings: Timings,
+        closed: threading.Event | None = None,
+    ) -> None:
+        """`closed` is waited for between two probes; `close` sets it."""
+        self.failure: StoreError | None = None
+        """Why the store is left alone now; None where it is not."""
+        self._probe = probe
+        self._changed = changed
+        self._timings = timings
+        self._lock = ForkSafeLock()
+        self._closed = closed or threading.Event()
+        self._pause = timings.first_pause
+        self._back_at = -timings.steady
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which has no thread that asks: what is off there stays off."""
+        self._closed = threading.Event()
+        self._closed.set()
+
+    def record_failure(self, error: StoreError) -> None:
+        """Leave the store alone for a while."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = error
+            if time.monotonic() - self._back_at > self._timings.steady:
+                self._pause = self._timings.first_pause
+        logger.info("a store is left alone for %g s", self._pause, exc_info=error)
+        self._changed(error)
+        if not self._closed.is_set():
+            start_thread(self._ask_again, "probe")  # without a thread it stays off
+
+    def probe_now(self) -> None:
+        """Ask now, in this thread, where the store is left alone: somebody wants to know."""
+        if self.failure is not None and not self._closed.is_set():
+            self._answers()
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._closed.set()
+
+    def _ask_again(self) -> None:
+        while not self._closed.wait(self._pause):
+            self._pause = min(2 * self._pause, self._timings.longest_pause)
+            if self.failure is None or self._answers():
+                return
+
+    def _answers(self) -> bool:
+        """Ask, and return whether the store answers, so that it is used again."""
+        try:
+            self._probe()
+        except StoreError:
+            return False
+        with self._lock:
+            was_off, self.failure, self._back_at = self.failure is not None, None, time.monotonic()
+        if was_off:
+            self._changed(None)
+        return True
+
+
+@dataclass(slots=True)
 class _Task:
     """Something to be written."""
 
@@ -41,24 +137,25 @@ class _Task:
     size: int
     """Bytes that it holds meanwhile."""
     name: str
-    """Messages call the value so."""
+    """The value's name in messages."""
     tries: int = _TRIES
     problem: str = ""
     """Why it could not be written."""
 
 
 class Connection:
-    """Safe to use from any thread. `say` is given one-line notices."""
+    """Safe to use from any thread. `say` gets one-line notices."""
 
     def __init__(self, store: Store, say: Callable[[str], None], timings: Timings) -> None:
         self.store = store
         self.say = say
+        self.timings = timings
         self.coordinator = coordinator(store, poll=timings.poll)
         self.reading = CircuitBreaker(lambda: store.get(_PROBE), self._changed, timings)
         self.writing = CircuitBreaker(self._try_to_write, self._changed, timings)
         """Off where it is full, a replica, or fails at writing alone: then it is still read."""
         self._worker = Worker(self._failed)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._unsent: list[_Task] = []
         self.pending = 0
         """Bytes that are still to be written."""
@@ -67,7 +164,6 @@ class Connection:
 
     def renew(self) -> None:
         """Go on in a forked child, which reads and writes nothing."""
-        self._lock = threading.Lock()
         self.closed = True
 
     @property
@@ -114,8 +210,7 @@ class Connection:
     ) -> Iterator[tuple[Sequence[str], Mapping[str, bytes]]]:
         """Yield some of `keys`, with what is there, for each round trip; until it has read `most_bytes`."""
         read = 0
-        for start in range(0, len(keys), _BATCH):
-            batch = keys[start : start + _BATCH]
+        for batch in batches(keys, _BATCH):
             if read >= most_bytes or (values := self.read(partial(self.store.get_many, batch))) is None:
                 return
             read += sum(map(len, values.values()))
@@ -135,30 +230,30 @@ class Connection:
         return True
 
     def _do(self, task: _Task) -> None:
-        left = None
+        """Write something; where the store is off, it waits, unless it has no tries left."""
+        waits = False
         try:
-            left = self._left_of(task)
+            waits = not self._is_written(task) and task.tries > 0
         finally:
             with self._lock:
-                if left is not None and left.tries:
-                    self._unsent.append(left)
+                if waits:
+                    self._unsent.append(task)
                 else:
                     self.pending -= task.size
-        if left is not None and not left.tries:
-            self.note(f"{left.name} could not be written {_TRIES} times, and is not shared: {left.problem}")
-        elif left is not None and self.can_write:  # it is back just now
+        if not task.tries:
+            self.note(f"{task.name} could not be written {_TRIES} times, and is not shared: {task.problem}")
+        elif waits and self.can_write:  # it is back just now
             self._send_again()
 
-    def _left_of(self, task: _Task) -> _Task | None:
-        """Return None once a task is written, and the task where the store is off or it has no tries left."""
+    def _is_written(self, task: _Task) -> bool:
         while task.tries and self.can_write:
             try:
                 task.write()
-                return None
+                return True
             except StoreError as error:
                 self.fails_to_write(error)
-                task = replace(task, tries=task.tries - 1, problem=error.what)
-        return task
+                task.tries, task.problem = task.tries - 1, error.what
+        return False
 
     def _send_again(self) -> None:
         """Have written what waits for that."""
@@ -176,13 +271,13 @@ class Connection:
         return self.closed or (self._worker.flush(timeout) and not self._unsent)
 
     def stop(self) -> None:
-        """Read and write no more."""
+        """Stop reading and writing."""
         with self._lock:
             self.closed = True
         self.reading.close()
         self.writing.close()
 
-    def close(self) -> None:
+    def close_store(self) -> None:
         """Close the store, after `stop`."""
         self._worker.stop()
         self.store.close()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from nbcache.artifacts.encoding import decode_manifest, unpack
 from nbcache.artifacts.provenance import Statement
 from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError
-from nbcache.shared.keys import LIVE, NOTEBOOK, PUBLISHERS, slot_of
-from nbcache.shared.layout import decode_shared
-from nbcache.stores.base import Store
+from nbcache.shared.layout import LIVE, NOTEBOOK, PUBLISHERS, decode_shared, slot_of
+from nbcache.stores.base import Store, batches
 
 __all__ = ["MAX_AGE_SECONDS", "Removed", "remove_unused"]
 
@@ -50,7 +49,7 @@ def remove_unused(
     named: set[str] = set()
     old: list[str] = []
     problems: list[NbcacheError] = []
-    for key, value in _values(store, list(store.keys(NOTEBOOK))):
+    for key, value in _values(store, store.keys(NOTEBOOK)):
         try:
             used = set(_used(value, since=now - max_age))
         except CorruptEntry:  # it names nothing to anybody
@@ -79,9 +78,9 @@ def remove_unused(
     return Removed(removed, len(listed) - removed, len(old))
 
 
-def _values(store: Store, listed: list[str]) -> Iterator[tuple[str, bytes]]:
-    for start in range(0, len(listed), _BATCH):
-        yield from store.get_many(listed[start : start + _BATCH]).items()
+def _values(store: Store, listed: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    for batch in batches(listed, _BATCH):
+        yield from store.get_many(batch).items()
 
 
 def _used(value: bytes, *, since: float) -> Iterator[str]:
@@ -97,9 +96,7 @@ def _used(value: bytes, *, since: float) -> Iterator[str]:
 
 def _created(value: bytes) -> float:
     """Return when the newest variant was put, in Unix seconds; 0 where nothing can be read."""
-    newest = 0.0
     with suppress(FormatError):
-        newest = max(
-            (Statement.decode(each.statement).ref.created for each in decode_shared(value)), default=0.0
-        )
-    return newest
+        statements = [Statement.decode(variant.statement) for variant in decode_shared(value)]
+        return max((statement.ref.created for statement in statements), default=0.0)
+    return 0.0

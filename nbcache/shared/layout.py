@@ -1,6 +1,16 @@
-"""The values of the live shared level: artifacts, each with a signed statement of what it is.
+"""Keys and values of a store that kernels share live.
 
-Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
+The keys; each value but the lists is as below::
+
+    live/<digest of scope, type, key>                             up to 32 variants of an artifact
+    notebook/<digest of the file's name>/<digest of publisher>    one publisher's manifest of a notebook
+                                                                  (`nbcache.artifacts.encoding`)
+    publishers/<digest of the file's name>                        digests of publishers, one a line: so that
+                                                                  nobody lists all keys of the store
+
+The scope is what an artifact of that type depends on (`nbcache.artifacts.compatibility.scope`).
+
+Grammar of values (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
 
     shared    = magic version count *variant
     magic     = "NBCS"
@@ -23,11 +33,28 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from nbcache.artifacts.compatibility import scope
+from nbcache.artifacts.manifests import notebook_digest
+from nbcache.core import key as keys
 from nbcache.core.canonical_json import corrupt, unsupported
 from nbcache.core.errors import FormatError
-from nbcache.core.model import MAX_CONTENT_BYTES
+from nbcache.core.model import MAX_CONTENT_BYTES, Environment
 
-__all__ = ["MAX_VARIANTS", "Variant", "decode_shared", "encode_shared"]
+__all__ = [
+    "LIVE",
+    "MAX_VARIANTS",
+    "NOTEBOOK",
+    "PUBLISHERS",
+    "Variant",
+    "channel",
+    "decode_shared",
+    "encode_shared",
+    "publications",
+    "publishers",
+    "slot_of",
+]
+
+LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 
 MAX_VARIANTS = 32
 """Of one key: as many signers who do not trust each other find what they have compiled."""
@@ -94,3 +121,24 @@ def decode_shared(value: bytes) -> list[Variant]:
     if at != len(value):
         raise corrupt("a shared entry has bytes after its end")
     return variants
+
+
+def slot_of(environment: Environment, type: str, key: str) -> str:
+    """Return the key of the store for the artifacts under torch's `key`."""
+    parts = keys.components({"scope": scope(environment, type), "type": type, "key": key})
+    return LIVE + keys.digest(parts)
+
+
+def publications(notebook: str) -> str:
+    """Return the prefix of the publications of a notebook."""
+    return f"{channel(notebook)}/"
+
+
+def publishers(notebook: str) -> str:
+    """Return the key of the list of a notebook's publishers."""
+    return PUBLISHERS + notebook_digest(notebook)
+
+
+def channel(notebook: str) -> str:
+    """Return the channel on which publishers announce publications of a notebook."""
+    return NOTEBOOK + notebook_digest(notebook)

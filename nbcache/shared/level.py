@@ -1,35 +1,73 @@
-"""The shared level: artifacts that kernels everywhere publish and find, on a store that others use too."""
+"""The shared level: signed artifacts and manifests that kernels publish and find on a store of many.
+
+What is read passes, in this order: signature, length, digest, policy, and that the statement is of the key
+that was asked for. Only then is it decompressed. What fails is absent, and is said once.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from nbcache.core.errors import StoreError
-from nbcache.core.model import ArtifactRef, Environment, Manifest
-from nbcache.core.threads import renew_in_children
-from nbcache.shared.connection import Connection
-from nbcache.shared.entries import Entries
-from nbcache.shared.keys import slot_of
-from nbcache.shared.publications import Publication, Publications
+from nbcache.artifacts.compatibility import scope
+from nbcache.artifacts.encoding import decode_manifest, encode_manifest, pack
+from nbcache.artifacts.manifests import union
+from nbcache.artifacts.provenance import Statement, signed_by
+from nbcache.artifacts.types import type_of
+from nbcache.core import key as keys
+from nbcache.core.errors import (
+    BadSignature,
+    FormatError,
+    NbcacheError,
+    StoreError,
+    TrustError,
+    UnsupportedVersion,
+    UntrustedSigner,
+)
+from nbcache.core.key import is_sha256, sha256
+from nbcache.core.log import logger
+from nbcache.core.model import ArtifactRef, Environment, Manifest, Provenance
+from nbcache.core.signature import Purpose
+from nbcache.core.threads import ForkSafeLock, renew_in_children
+from nbcache.shared import layout
+from nbcache.shared.connection import USUAL, Connection, Timings
+from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared, slot_of
 from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.shared.timings import USUAL, Timings
-from nbcache.stores.base import Store
+from nbcache.stores.base import MAX_VALUE_BYTES, Store, is_key
+from nbcache.stores.redis.leases import RedisListener
 
-__all__ = ["SharedFigures", "SharedLevel"]
+__all__ = ["Publication", "SharedFigures", "SharedLevel"]
 
 _WORTH = 5
 """A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
 _MOST_FOR_OTHERS = 1800.0
-"""Seconds that one cell waits for other kernels, whatever comes of it."""
+"""Seconds that one cell waits for other kernels, in all."""
+_MOST_COMPARED = 256 << 20
+"""Bytes that are read to find out who signed the entries that are there when a kernel connects."""
+_OVERHEAD_BYTES = 1 << 20
+"""Bytes of a value for statements and signatures, and more."""
+_MOST_STRANGERS = 3
+"""Untrusted signers that notices name."""
+_PUTS = 3
+"""How often an entry is written again because others wrote it at the same time."""
+_PUBLICATION = "publication"
+"""Type of the artifact that a publication is; torch asks for none of that type."""
+_MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
+"""Publications of one notebook that are read, and their bytes: a team may have thousands of a common name."""
+_LISTED_BYTES = 65 * _MOST_PUBLICATIONS
+"""Bytes of the list of a notebook's publishers, which has one a line, that are read."""
+_REF_BYTES = 400
+"""About the bytes of memory that a manifest takes for each artifact."""
+_DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFigures:
-    """What a kernel has had from a shared store, and given to it."""
+    """One kernel's traffic with a shared store."""
 
     name: str
     found: int
@@ -42,11 +80,32 @@ class SharedFigures:
     """Why it is not asked, or not written to, now; None where it is both."""
 
 
-class SharedLevel:
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One publisher's manifest of a notebook."""
+
+    found: VerifiedEntry
+    manifest: Manifest
+
+    @property
+    def user(self) -> str:
+        return self.found.statement.user
+
+    @property
+    def host(self) -> str:
+        return self.found.statement.host
+
+    @property
+    def published(self) -> float:
+        """Unix seconds, by the publisher's clock."""
+        return self.found.statement.ref.used
+
+
+class SharedLevel(Connection):
     """One shared store, as one kernel uses it. Safe to call from any thread; no method raises StoreError.
 
     `wait_seconds` is how long the lookups of one cell that found nothing may take together; then the rest of
-    the cell does not ask. `say` is given one-line notices.
+    the cell does not ask. `say` gets one-line notices.
     """
 
     def __init__(
@@ -58,54 +117,36 @@ class SharedLevel:
         say: Callable[[str], None],
         timings: Timings = USUAL,
     ) -> None:
-        self.store = store
-        self.timings = timings
-        self.connection = Connection(store, say, timings)
+        super().__init__(store, say, timings)
+        self.introduce = signer.introduce
+        self.own_slot = ""
+        """The slot of this kernel's publication."""
         self._signer = signer
-        self._say = say
         self._wait_seconds = wait_seconds
         self._waited = self._in_vain = self._for_others = 0.0
-        self._entries = Entries(self.connection, signer)
-        self._publications = Publications(self.connection, self._entries, signer)
-        self._flights: SingleFlight | None = None
-        if (coordinator := self.connection.coordinator) is not None:
-            self._flights = SingleFlight(
-                coordinator,
-                signer.user,
-                signer.host,
-                sign=self._sign,
-                signer_of=signer.signer_of,
-                timings=timings,
-            )
+        self._found = self._published = self._announced = 0
+        self._known: set[tuple[str, str]] = set()
+        """Slots, each with a digest, that are known to be in the store."""
+        self._refused: set[str] = set()
+        """Why values were refused."""
+        self._strangers: set[str] = set()
+        """Messages about untrusted signers."""
+        self._listening = ForkSafeLock()
+        self._listener: RedisListener | None = None
+        self._listening_to = ""
+        coordinator = self.coordinator
+        self._flights = None if coordinator is None else SingleFlight(coordinator, signer, timings)
         renew_in_children(self)
 
     def renew(self) -> None:
         """Go on in a forked child, which waits for nobody."""
+        super().renew()
         self._flights = None
 
-    @property
-    def name(self) -> str:
-        """What to call it in reports; holds no secret."""
-        return self.store.name
-
-    @property
-    def failure(self) -> StoreError | None:
-        """Why it is not read, or not written to, now; None where it is both."""
-        return self.connection.failure
-
-    def introduce(self, fingerprint: str, user: str, host: str) -> str:
-        """Return what to call a signer, as `Signer.introduce` does."""
-        return self._signer.introduce(fingerprint, user, host)
-
     def figures(self) -> SharedFigures:
-        """Return what there was to find and to publish so far."""
+        """Return the figures so far."""
         off = None if self.failure is None else self.failure.what
-        entries, pending = self._entries, self.connection.pending
-        return SharedFigures(self.name, entries.found, entries.published, pending, off)
-
-    def ask(self) -> None:
-        """Ask whether it answers again, where it is off; within its timeouts."""
-        self.connection.ask()
+        return SharedFigures(self.name, self._found, self._published, self.pending, off)
 
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
@@ -113,57 +154,108 @@ class SharedLevel:
 
     def close(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for what is to be written, and let go of everything. Idempotent."""
-        if self.connection.closed:
+        if self.closed:
             return
         self.flush(timeout)
-        self.connection.stop()
-        self._publications.close()
+        self.stop()
+        with self._listening:
+            listener = self._listener
+        if listener is not None:
+            listener.close()
         if self._flights is not None:
             self._flights.close(release=self.failure is None)
-        self.connection.close()
-
-    def flush(self, timeout: float | None) -> bool:
-        """Wait until all is published; False where `timeout` seconds were too few, or the store is off."""
-        return self.connection.flush(timeout)
+        self.close_store()
 
     # --- lookups --------------------------------------------------------------------------------
 
     def find(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
-        """Return what may be used under torch's `key`, newest first, in one round trip."""
+        """Return the entries that may be used under torch's `key`, newest first, in one round trip."""
         if self._is_slow():
             return []
         began = time.monotonic()
-        found = self.connection.read(partial(self._entries.find, environment, type, key)) or []
+        entries = self.read(partial(self._look_up, environment, type, key)) or []
         spent = time.monotonic() - began
-        self._waited_in_vain(spent / _WORTH if found else spent)
-        return found
+        self._waited_in_vain(spent / _WORTH if entries else spent)
+        return entries
 
     def present(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
         """Return those of `refs` under whose keys there is something, whoever compiled it; reads nothing."""
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
-        there = self.connection.read(partial(self.connection.store.present, list(slots))) or ()
+        there = self.read(partial(self.store.present, list(slots))) or ()
         return [ref for slot, ref in slots.items() if slot in there]
 
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
     ) -> Iterator[VerifiedEntry]:
-        """Yield what may be used of these, some in each round trip, until it has read `most_bytes`.
+        """Yield the usable entries of these, some in each round trip, until it has read `most_bytes`.
 
-        What may not be used counts as well.
+        Entries that may not be used count as well.
         """
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
-        for _, values in self.connection.read_batches(list(slots), most_bytes):
+        for _, values in self.read_batches(list(slots), most_bytes):
             for slot, value in values.items():
-                yield from self._entries.judged(value, slot, environment, slots[slot].type, slots[slot].key)
+                yield from self._usable(value, slot, environment, slots[slot].type, slots[slot].key)
+
+    def _look_up(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
+        slot = slot_of(environment, type, key)
+        value = self.store.get(slot)
+        return [] if value is None else self._usable(value, slot, environment, type, key)
+
+    def _usable(
+        self, value: bytes, slot: str, environment: Environment, type: str, key: str
+    ) -> list[VerifiedEntry]:
+        """Return the entries in a value that may be used under this key."""
+        entries = []
+        for entry in self._admitted(value, slot):
+            if _place_of(entry.statement) == (scope(environment, type), type, key):
+                entries.append(entry)
+            else:
+                self.note("an entry that was signed for another key was refused")
+        self._known.update((slot, entry.statement.ref.digest) for entry in entries)
+        self._found += len(entries)
+        return entries
+
+    def _admitted(
+        self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT
+    ) -> Iterator[VerifiedEntry]:
+        """Yield those variants whose lengths, digests and signatures are right, of trusted signers.
+
+        Notices about others quote nothing of them: anybody may have written it.
+        """
+        try:
+            variants = decode_shared(value)
+        except FormatError as error:
+            self._refuse(slot, error)
+            return
+        for variant in variants:
+            try:
+                yield self._signer.checked(variant, purpose)
+            except (BadSignature, FormatError) as error:
+                self._refuse(slot, error)
+            except UntrustedSigner as error:
+                if error.what not in self._strangers and len(self._strangers) >= _MOST_STRANGERS:
+                    self.note("entries of more signers are not used: they are not trusted here")
+                    continue
+                self._strangers.add(error.what)
+                self.note(f"an entry is not used: {error.with_next_step()}")
+            except TrustError as error:
+                self.note(f"an entry is not used: {error.with_next_step()}")
+
+    def _refuse(self, slot: str, error: NbcacheError) -> None:
+        """Name the first key whose value is refused for a reason; the log names all keys."""
+        logger.info("refused %s: %s", slot, error)
+        if error.what not in self._refused:
+            self._refused.add(error.what)
+            self.note(f"an entry was refused: {error} ({slot})")
 
     def _is_slow(self) -> bool:
-        """Tell whether this cell has waited in vain for as long as it may."""
+        """Return whether this cell has waited in vain for as long as it may."""
         return self._waited > self._wait_seconds
 
     def _waited_in_vain(self, seconds: float) -> None:
         self._waited += seconds
-        if self._is_slow() and self.connection.reading.failure is None:
-            self._say(f"{self.name} is slow: the rest of this cell does not ask it")
+        if self._is_slow() and self.reading.failure is None:
+            self.say(f"{self.name} is slow: the rest of this cell does not ask it")
 
     # --- one compile for many kernels -----------------------------------------------------------
 
@@ -178,113 +270,295 @@ class SharedLevel:
     ) -> list[VerifiedEntry]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
 
-        Waits while somebody else compiles it, at most the `expected` seconds, and in one cell no longer than
-        that for all that did not come. Then, or when `compiled` is called, the others may go on. What is
-        there and was `tried`, by digest, is not what it waits for.
+        Waits while another kernel compiles it, at most the `expected` seconds, and in one cell no longer than
+        that for all that did not come. Then, or when `compiled` is called, the others may go on. Entries that
+        were `tried`, by digest, are not waited for.
         """
-        flights = self._flights
-        if flights is None or not self.connection.can_write or self._is_slow():
+        if self._flights is None or not self.can_write or self._is_slow():
             return []
-        slot = slot_of(environment, type, key)
         began, waits = time.monotonic(), False
         patience = max(0.0, min(expected - self._in_vain, _MOST_FOR_OTHERS - self._for_others))
 
         def arrived() -> list[VerifiedEntry] | None:
-            found = self._entries.find(environment, type, key)
-            return [each for each in found if each.statement.ref.digest not in tried] or None
+            entries = self._look_up(environment, type, key)
+            return [entry for entry in entries if entry.statement.ref.digest not in tried] or None
 
-        def told(holder: Holder | None) -> None:
+        def wait_for(holder: Holder | None) -> None:
             nonlocal waits
             waits = True
             tell(holder)
 
+        entries = None
         try:
-            found = flights.wait(slot, arrived, expected, told, patience) or []
+            slot = slot_of(environment, type, key)
+            entries = self._flights.wait(slot, arrived, expected, wait_for, patience)
         except StoreError as error:
-            self.connection.fails(error)
-            found = []
+            self.fails(error)
         spent = time.monotonic() - began
         if waits:
             self._for_others += spent
-            self._in_vain += 0.0 if found else spent
-        elif not found:
+            self._in_vain += 0.0 if entries else spent
+        elif not entries:
             self._waited_in_vain(spent)
-        return found
-
-    def _sign(self, content: bytes) -> bytes:
-        """Return a signature; the time that it takes is none that the store has cost."""
-        began = time.monotonic()
-        try:
-            return self._signer.sign(content)
-        finally:
-            self._waited -= time.monotonic() - began
+        return entries or []
 
     def compiled(self, environment: Environment, type: str, key: str) -> None:
         """Let others go on, once all that was handed to `publish` before is written, or could not be."""
-        flights = self._flights
-        if flights is not None and not self.connection.closed:
-            self.connection.after_writes(partial(self._let_go, flights, slot_of(environment, type, key)))
+        if self._flights is not None and not self.closed:
+            self.after_writes(partial(self._let_go, self._flights, slot_of(environment, type, key)))
 
     def _let_go(self, flights: SingleFlight, slot: str) -> None:
-        if not self.connection.can_read:
+        if not self.can_read:
             flights.forget(slot)
             return
         try:
             flights.done(slot)
         except StoreError as error:
-            self.connection.fails_to_write(error)
+            self.fails_to_write(error)
 
-    # --- writing --------------------------------------------------------------------------------
+    # --- artifacts ------------------------------------------------------------------------------
+
+    def lacks(self, environment: Environment, ref: ArtifactRef) -> bool:
+        """Return whether an artifact is to be published: this kernel has not seen it there."""
+        return not self.closed and (slot_of(environment, ref.type, ref.key), ref.digest) not in self._known
 
     def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
-        """Return those of `refs` under whose keys neither who compiled them has anything, nor the user."""
-        return self._entries.absent(environment, refs)
+        """Return the refs for which neither their compiler nor this user has published an entry.
 
-    def publish(self, environment: Environment, ref: ArtifactRef, packed: Callable[[], bytes | None]) -> None:
-        """Have an artifact written in the background; `packed` returns its content as `pack` makes it.
-
-        Nothing is where `packed` returns None.
+        Entries of others don't count: who is served here need not trust them. After very many bytes of
+        values, no further refs are compared, nor returned.
         """
-        slot, known = slot_of(environment, ref.type, ref.key), self._entries.known
-        if self.connection.closed or (slot, ref.digest) in known:
-            return
-        known.add((slot, ref.digest))
-        if (content := packed()) is None:
-            return
-        write = partial(self._write, slot, environment, ref, content)
-        if not self.connection.write(len(content), write, slot):
-            known.discard((slot, ref.digest))
+        try:
+            own = self._signer.keyring().fingerprint()
+        except TrustError:  # publishing says so
+            return list(refs)
+        wanted: dict[str, list[tuple[str, ArtifactRef]]] = {}
+        for ref in refs:
+            maker = own if ref.provenance is None else signed_by(ref.provenance)
+            if maker:
+                wanted.setdefault(slot_of(environment, ref.type, ref.key), []).append((maker, ref))
+        lacking: list[ArtifactRef] = []
+        for batch, values in self.read_batches(list(wanted), _MOST_COMPARED):
+            for slot in batch:
+                there = self._makers(values.get(slot, b""), environment, wanted[slot][0][1])
+                lacking += [ref for maker, ref in wanted[slot] if not there & {own, maker}]
+        return lacking
 
-    def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        if self._flights is None or self._flights.may_publish(slot):
-            self._entries.write(slot, environment, ref, packed)
+    def _makers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:
+        """Return the signers of a value's variants under the key of `ref`, trusted or not."""
+        try:
+            statements = filter(None, map(self._signer.statement_of, decode_shared(value)))
+        except FormatError:
+            return set()
+        wanted = (scope(environment, ref.type), ref.type, ref.key)
+        return {signer for statement, signer in statements if _place_of(statement) == wanted}
+
+    def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
+        """Have an artifact written in the background; `packed` is its content as `pack` makes it."""
+        if not self.lacks(environment, ref):
+            return
+        slot = slot_of(environment, ref.type, ref.key)
+        self._known.add((slot, ref.digest))
+        if not self.write(len(packed), partial(self._write, slot, environment, ref, packed), slot):
+            self._known.discard((slot, ref.digest))
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
         """Have the artifact of this digest removed in the background, whoever has published it."""
-        if not self.connection.closed:
+        if not self.closed:
             slot = slot_of(environment, type, key)
-            self.connection.write(0, partial(self._entries.withdraw, slot, digest), slot)
+            self.write(0, partial(self._remove, slot, digest), slot)
 
-    # --- what kernels have of a notebook --------------------------------------------------------
+    def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
+        """Write an artifact beside what others have under its key; StoreError where the store fails."""
+        if self._flights is not None and not self._flights.may_publish(slot):
+            return
+        if (ours := self._signer.variant(environment, ref, packed)) is None:
+            return
+        maker = signed_by(Provenance(ours.statement, ours.signature))
+
+        def with_ours(value: bytes | None, again: bool) -> bytes | None:
+            others = self._others(value, maker, ref, again=again)
+            return None if others is None else encode_shared(_fairly([(maker, ours), *others]))
+
+        self._published += self._replace(slot, with_ours)
+
+    def _remove(self, slot: str, digest: str) -> None:
+        """Remove the artifact of this digest, whoever has signed it; StoreError where the store fails."""
+
+        def without(value: bytes | None, again: bool) -> bytes | None:
+            try:
+                variants = [] if value is None else decode_shared(value)
+            except FormatError:  # that of a newer nbcache, too, is left alone
+                return None
+            signed = [(self._signer.statement_of(variant), variant) for variant in variants]
+            left = [variant for pair, variant in signed if pair is None or pair[0].ref.digest != digest]
+            return None if len(left) == len(variants) else encode_shared(left)
+
+        self._replace(slot, without)
+
+    def _replace(self, slot: str, changed: Callable[[bytes | None, bool], bytes | None]) -> bool:
+        """Write what `changed` makes of a value, nothing where that is None; return whether it was written.
+
+        Another kernel that read the same value may write later, so the value is read again; `changed` gets
+        whether it was written before.
+        """
+        written = False
+        for _ in range(_PUTS):
+            if (encoded := changed(self.store.get(slot), written)) is None:
+                break
+            self.store.put(slot, encoded)
+            written = True
+        return written
+
+    def _others(
+        self, value: bytes | None, maker: str, ref: ArtifactRef, *, again: bool
+    ) -> list[tuple[str, Variant]] | None:
+        """Return the variants to keep beside `ref`, which `maker` has compiled, each with its signer.
+
+        None where nothing is to be written: it is there, or one of `maker` that has replaced it since.
+        """
+        others: list[Variant] = []
+        if value is not None:
+            try:
+                others = decode_shared(value)
+            except UnsupportedVersion:
+                return None  # a newer nbcache's: it is left alone
+            except FormatError:
+                pass
+        beside: list[tuple[str, Variant]] = []
+        for variant in others:
+            signer = signed_by(Provenance(variant.statement, variant.signature))
+            try:
+                there = self._signer.checked(variant)
+            except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
+                beside.append((signer, variant))
+                continue
+            except (BadSignature, FormatError):
+                continue
+            if (there.signer, there.statement.ref.digest) == (maker, ref.digest):
+                return None  # it is there already
+            if not (there.signer == maker and type_of(ref.type).grows):
+                beside.append((signer, variant))
+            elif ref.provenance is not None or again:
+                return None  # who passes on does not know which of another's is the newest
+        return beside
+
+    # --- manifests of a notebook ----------------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Have what this kernel has of a notebook written in the background, and others told of it."""
-        if not self.connection.closed:
-            self._publications.publish(manifest)
+        """Have this kernel's manifest of a notebook written in the background, and announced to others."""
+        if not self.closed:
+            size = _REF_BYTES * len(manifest.artifacts)
+            self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
 
     def publications(self, notebook: str) -> list[Publication]:
-        """Return what may be used of what was published of a notebook, newest first; of very many, some."""
-        return self._publications.of(notebook)
+        """Return the usable publications of a notebook, newest first; of very many, some."""
+        names = self.read(partial(self._listed, notebook)) or []
+        prefix = layout.publications(notebook)
+        return self._read_publications([prefix + name for name in names[:_MOST_PUBLICATIONS]], notebook)
 
     def publication(self, slot: str, notebook: str) -> list[Publication]:
         """Return the publication that was announced under `slot`, if it may be used; that of others only."""
-        return self._publications.announced(slot, notebook)
+        if slot == self.own_slot or not (is_key(slot) and slot.startswith(layout.publications(notebook))):
+            return []
+        return self._read_publications([slot], notebook)
+
+    def _read_publications(self, slots: Sequence[str], notebook: str) -> list[Publication]:
+        publications: list[Publication] = []
+        for _, values in self.read_batches(slots, _MOST_PUBLISHED):
+            for slot, value in values.items():
+                publications += self._publications_in(value, slot, notebook)
+        return sorted(publications, key=lambda publication: publication.published, reverse=True)
+
+    def _publications_in(self, value: bytes, slot: str, notebook: str) -> Iterator[Publication]:
+        for entry in self._admitted(value, slot, Purpose.PUBLICATION):
+            try:
+                manifest = decode_manifest(entry.unpack())
+            except FormatError as error:
+                self.note(f"a publication was refused: {error}")
+                continue
+            if _place_of(entry.statement) == (manifest.environment.digest, _PUBLICATION, notebook):
+                yield Publication(entry, manifest)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        """Write this kernel's manifest of a notebook, united with that of another kernel of this publisher.
+
+        Nothing is written, nor announced, where all of it is there and was used within a day.
+        """
+        environment, notebook = manifest.environment, manifest.notebook
+        signer = self._signer.keyring().fingerprint()
+        publisher = {"environment": environment.digest, "host": self._signer.host, "signer": signer}
+        name = keys.digest(keys.components(publisher))
+        self.own_slot = slot = layout.publications(notebook) + name
+        published = self._publications_in(self.store.get(slot) or encode_shared([]), slot, notebook)
+        there = [publication.manifest for publication in published if publication.found.signer == signer]
+        earlier = union(environment, notebook, there)
+        whole = union(environment, notebook, [manifest, earlier])
+        now = time.time()
+        last_used = max((ref.used for ref in earlier.artifacts), default=0.0)
+        if _names(whole) == _names(earlier) and last_used > now - _DAY_SECONDS:
+            return
+        content = encode_manifest(whole)
+        ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
+        variant = self._signer.publication(environment.digest, ref, pack(content))
+        self.store.put(slot, encode_shared([variant]))
+        # Of two kernels that change the list at once one may be lost, until it publishes something next.
+        listed = self._listed(notebook)
+        if name not in listed:
+            names = [name, *listed][:_MOST_PUBLICATIONS]
+            self.store.put(layout.publishers(notebook), "\n".join(names).encode())
+        # All who listen read it: so a kernel that only hits, perhaps one of a thousand, announces nothing.
+        if self.coordinator is not None and self._published != self._announced:
+            self.coordinator.announce(layout.channel(notebook), slot.encode())
+            self._announced = self._published
+
+    def _listed(self, notebook: str) -> list[str]:
+        """Return the publishers in a notebook's list, which nobody signs, and which promises nothing."""
+        value = (self.store.get(layout.publishers(notebook)) or b"")[:_LISTED_BYTES]
+        return [line for line in value.decode("ascii", errors="replace").split("\n") if is_sha256(line)]
 
     @property
     def hears(self) -> bool:
-        """Whether it is told now of what others publish."""
-        return self._publications.hears
+        """Whether announcements of what others publish arrive now."""
+        return self._listener is not None and self._listener.connected
 
     def listen(self, notebook: str, heard: Callable[[str], None]) -> None:
         """Call `heard`, on a thread of its own, with each slot under which somebody publishes from now on."""
-        self._publications.listen(notebook, heard)
+        with self._listening:  # threads that have begun to connect may be late, and two may come at once
+            if self.coordinator is None or self._listening_to == notebook or self.closed:
+                return
+            before, self._listening_to = self._listener, notebook
+            self._listener = self.coordinator.listen(
+                layout.channel(notebook), lambda slot: heard(slot.decode())
+            )
+        if before is not None:
+            before.close()
+
+
+def _place_of(statement: Statement) -> tuple[str, str, str]:
+    """Return the scope, type and key that a statement is for."""
+    return statement.environment, statement.ref.type, statement.ref.key
+
+
+def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
+    """Return as many variants as a value may hold, in number and length: no signer crowds out all others.
+
+    First the newest of each signer, then the second of each, and so on.
+    """
+    turns: Counter[str] = Counter()
+    ordered = []
+    for place, (signer, variant) in enumerate(variants):
+        ordered.append((turns[signer], place, variant))
+        turns[signer] += 1
+    chosen: list[tuple[int, Variant]] = []
+    left = MAX_VALUE_BYTES - _OVERHEAD_BYTES
+    for _, place, variant in sorted(ordered, key=lambda entry: entry[:2]):
+        if len(chosen) < MAX_VARIANTS and len(variant.packed) <= left:
+            chosen.append((place, variant))
+            left -= len(variant.packed)
+    return [variant for _, variant in sorted(chosen, key=lambda pair: pair[0])]
+
+
+def _names(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
+    """Return the artifacts and graphs in a manifest, whenever they were used."""
+    return {ref.identity for ref in manifest.artifacts}, {graph.identity for graph in manifest.graphs}

@@ -53,10 +53,6 @@ class Signer:
     user: str = ""
     host: str = ""
 
-    def fingerprint(self) -> str:
-        """Return the fingerprint of the key that signs, which is made at the first use."""
-        return self.keyring().fingerprint()
-
     def introduce(self, fingerprint: str, user: str, host: str) -> str:
         """Return what the user calls a signer and what the signer states; `another kernel` without one."""
         with suppress(TrustError):
@@ -117,8 +113,8 @@ class Signer:
         provenance = Provenance(variant.statement, variant.signature)
         return VerifiedEntry(statement, signer, standing, variant.packed, provenance)
 
-    def said(self, variant: Variant) -> tuple[Statement, str] | None:
-        """Return a variant's statement and who has signed it, trusted or not; None where it is wrong."""
+    def statement_of(self, variant: Variant) -> tuple[Statement, str] | None:
+        """Return a variant's statement and its signer, trusted or not; None where it is wrong."""
         try:
             statement, signer = _signed(variant, Purpose.ARTIFACT)
             _check_digest(variant, statement)

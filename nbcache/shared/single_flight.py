@@ -21,9 +21,10 @@ from typing import TypeVar
 
 from nbcache.core.canonical_json import from_json, to_json
 from nbcache.core.errors import FormatError, StoreError, TrustError
-from nbcache.core.threads import renew_in_children, start_thread
-from nbcache.shared.timings import Timings
-from nbcache.stores.leases import HOLDER_BYTES, Coordinator, Lease
+from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
+from nbcache.shared.connection import Timings
+from nbcache.shared.signing import Signer
+from nbcache.stores.redis.leases import HOLDER_BYTES, Lease, RedisCoordinator
 
 __all__ = ["Holder", "SingleFlight"]
 
@@ -49,27 +50,27 @@ class Holder:
     signer: str = ""
     """Fingerprint of the trusted key that signed this; empty where no such key did."""
 
-    def encode(self, name: str, sign: Callable[[bytes], bytes]) -> bytes:
-        """Return what it says of itself as the holder of the lease `name`; unsigned where it cannot sign."""
+    def encode(self, name: str, signer: Signer) -> bytes:
+        """Return its statement as the holder of the lease `name`; unsigned where it cannot sign."""
         fields = {"host": self.host, "name": name, "since": self.since, "user": self.user}
         said = signature = b""
         with suppress(FormatError, TrustError):
             said = to_json(_FORMAT, fields)
-            signature = sign(said)
+            signature = signer.sign(said)
         return json.dumps({"said": said.decode(), "signature": signature.decode()}).encode()
 
     @classmethod
-    def decode(cls, data: bytes, name: str, signer_of: Callable[[bytes, bytes], str]) -> Holder:
-        """Return what `data` says of the holder of the lease `name`; nothing without a trusted signer."""
+    def decode(cls, data: bytes, name: str, signer: Signer) -> Holder:
+        """Return the holder of the lease `name` by its statement `data`; empty without a trusted signer."""
         try:
             match json.loads(data) if len(data) <= HOLDER_BYTES else None:
-                case {"said": str(said), "signature": str(signature)} if signer := signer_of(
+                case {"said": str(said), "signature": str(signature)} if trusted := signer.signer_of(
                     said.encode(), signature.encode()
                 ):
                     fields = from_json(said.encode(), _FORMAT)
                     if fields.text("name") == name:
                         since = fields.seconds("since")
-                        return cls(fields.text("user"), fields.text("host"), since, signer)
+                        return cls(fields.text("user"), fields.text("host"), since, trusted)
         except (FormatError, RecursionError, TrustError, ValueError):
             pass
         return cls("", "", time.time())
@@ -85,22 +86,11 @@ class _Flight:
 class SingleFlight:
     """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        user: str,
-        host: str,
-        *,
-        sign: Callable[[bytes], bytes],
-        signer_of: Callable[[bytes, bytes], str],
-        timings: Timings,
-    ) -> None:
-        """`sign` returns a signature, and `signer_of` the fingerprint of a trusted signer, else nothing."""
-        self._sign, self._signer_of = sign, signer_of
-        self._timings = timings
+    def __init__(self, coordinator: RedisCoordinator, signer: Signer, timings: Timings) -> None:
         self._coordinator = coordinator
-        self._user, self._host = user, host
-        self._lock = threading.Lock()
+        self._signer = signer
+        self._timings = timings
+        self._lock = ForkSafeLock()
         self._flights: dict[str, _Flight] = {}
         self._beating: threading.Thread | None = None
         self._closed = threading.Event()
@@ -108,7 +98,6 @@ class SingleFlight:
 
     def renew(self) -> None:
         """Go on in a forked child, which holds nothing."""
-        self._lock = threading.Lock()
         self._flights = {}
         self._beating = None
         self._closed = threading.Event()
@@ -127,6 +116,7 @@ class SingleFlight:
         never for itself. `tell` is called with who compiles, and with None at the end. Whoever gets None says
         so by `done` when it has compiled.
         """
+        signer = self._signer
         with self._lock:
             if name in self._flights:  # torch asks again, where it could not use what it had loaded before
                 return None
@@ -138,14 +128,14 @@ class SingleFlight:
         fruitless = 0
         try:
             while True:
-                mine = Holder(self._user, self._host, time.time()).encode(name, self._sign)
+                mine = Holder(signer.user, signer.host, time.time()).encode(name, signer)
                 claim = self._coordinator.claim(name, mine, self._timings.lease)
                 if claim.lease is not None:
                     self._begin(claim.lease, expected)
                 at_it = mine if claim.lease is not None else claim.holder
                 if at_it != last:  # else it is known already what that says
                     fruitless += last is not None
-                    other = None if at_it is None else Holder.decode(at_it, name, self._signer_of)
+                    other = None if at_it is None else Holder.decode(at_it, name, signer)
                 last = at_it
                 # After the claim: what another has published before it let the lease go is seen here.
                 if (found := arrived()) is not None:

@@ -14,8 +14,9 @@ from nbcache.artifacts.encoding import decode_snapshot
 from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.core.key import is_sha256, sha256
 from nbcache.snapshots.file import decode_file, refused
-from nbcache.snapshots.named import ARTIFACT, BATCH_KEYS, DOOMED, NamedSnapshots, chunks
+from nbcache.snapshots.named import ARTIFACT, BATCH_KEYS, DOOMED, NamedSnapshots
 from nbcache.snapshots.names import SNAPSHOTS
+from nbcache.stores.base import batches
 
 __all__ = ["GRACE_SECONDS", "Collected", "collect_garbage"]
 
@@ -77,7 +78,7 @@ class _Collection:
                 return Collected(waiting=len(marks), problems=tuple(problems))
             marks = {digest: marked for digest, marked in marks.items() if digest not in named}
         removed = 0
-        for batch in chunks(sorted(due & marks.keys()), BATCH_KEYS):
+        for batch in batches(sorted(due & marks.keys()), BATCH_KEYS):
             for digest, marked in self._marks(batch).items():
                 if marked + grace <= now:
                     self._store.delete(ARTIFACT + digest)
@@ -93,7 +94,7 @@ class _Collection:
     def _marks(self, digests: Iterable[str]) -> dict[str, float]:
         """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
         found: dict[str, float] = {}
-        for batch in chunks(digests, BATCH_KEYS):
+        for batch in batches(digests, BATCH_KEYS):
             for key, value in self._store.get_many(DOOMED + digest for digest in batch).items():
                 match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
                 found[key.removeprefix(DOOMED)] = float(value) if match else float("inf")

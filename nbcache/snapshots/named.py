@@ -28,7 +28,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 
 from nbcache.core.errors import (
     BadSignature,
@@ -49,10 +48,10 @@ from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file
 from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
 from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
 from nbcache.snapshots.versions import merge_into_existing
-from nbcache.stores.base import Store
+from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
 
-__all__ = ["ARTIFACT", "BATCH_KEYS", "DOOMED", "NamedSnapshots", "Version", "Written", "chunks", "opened"]
+__all__ = ["ARTIFACT", "BATCH_KEYS", "DOOMED", "NamedSnapshots", "Version", "Written", "opened"]
 
 ARTIFACT, DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
@@ -266,7 +265,7 @@ class NamedSnapshots:
         """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
         contents = draft.snapshot.contents
         needed = {each.packed_digest: digest for digest, each in contents.items()}
-        for batch in chunks(needed, BATCH_KEYS):
+        for batch in batches(needed, BATCH_KEYS):
             for mark in self._store.present(DOOMED + digest for digest in batch):
                 self._store.delete(mark)
         gone = needed.keys() - self._present(needed)
@@ -277,7 +276,7 @@ class NamedSnapshots:
 
     def _present(self, packed_digests: Iterable[str]) -> set[str]:
         found: set[str] = set()
-        for batch in chunks(packed_digests, BATCH_KEYS):
+        for batch in batches(packed_digests, BATCH_KEYS):
             keys = self._store.present(ARTIFACT + digest for digest in batch)
             found |= {key.removeprefix(ARTIFACT) for key in keys}
         return found
@@ -293,7 +292,7 @@ class NamedSnapshots:
         for _ in range(_LISTINGS):
             listed = set(self._store.keys(prefix))
             values = {}
-            for batch in chunks(listed, _BATCH_VERSIONS):
+            for batch in batches(listed, _BATCH_VERSIONS):
                 values |= self._store.get_many(batch)
                 if sum(map(len, values.values())) > _VERSIONS_BYTES:
                     raise StoreError(
@@ -393,9 +392,3 @@ def _by_size(contents: Mapping[str, Packed]) -> Iterator[list[str]]:
         length += each.packed_size
     if batch:
         yield batch
-
-
-def chunks(texts: Iterable[str], length: int) -> Iterator[list[str]]:
-    iterator = iter(texts)
-    while chunk := list(islice(iterator, length)):
-        yield chunk

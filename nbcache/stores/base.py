@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from nbcache.core.errors import StoreError
 
-__all__ = ["MAX_VALUE_BYTES", "Store", "Swapping", "check_key", "check_length", "check_prefix", "is_key"]
+__all__ = ["MAX_VALUE_BYTES", "Store", "batches", "check_key", "check_length", "check_prefix", "is_key"]
 
 MAX_VALUE_BYTES = 512 << 20
 """The longest value of a store that others write to; what is longer is not there, and not read.
@@ -52,6 +53,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def batches(keys: Iterable[str], length: int) -> Iterator[list[str]]:
+    """Yield keys in lists of this length at most, one for each round trip."""
+    iterator = iter(keys)
+    while batch := list(islice(iterator, length)):
+        yield batch
+
+
 @runtime_checkable
 class Store(Protocol):
     """Bytes under keys (`check_key` says which). Safe to call from several threads.
@@ -87,11 +95,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release what it holds. Idempotent."""
-
-
-@runtime_checkable
-class Swapping(Protocol):
-    """A store in which nobody's value is replaced unseen."""
-
-    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
-        """Store `value` as `put` does if `before` is there still, None for nothing; else return False."""

@@ -8,8 +8,8 @@ from nbcache.core.errors import ConfigError
 from nbcache.core.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
-from nbcache.stores.leases import Coordinator
 from nbcache.stores.redis.address import SCHEMES
+from nbcache.stores.redis.leases import RedisCoordinator
 from nbcache.stores.redis.store import RedisStore
 from nbcache.stores.with_timeout import BoundedStore
 
@@ -78,12 +78,9 @@ def open_shared(settings: Settings) -> Store:
     )
 
 
-def coordinator(store: Store, *, poll: float = 0.1) -> Coordinator | None:
-    """Return what coordinates those who share `store`; None where its kind has nothing for that.
+def coordinator(store: Store, *, poll: float = 0.1) -> RedisCoordinator | None:
+    """Return the leases and channels of a store on Redis; None for every other store.
 
-    Who listens looks every `poll` seconds whether it was closed.
+    A listener checks every `poll` seconds whether it was closed.
     """
-    from nbcache.stores.redis.leases import RedisCoordinator
-    from nbcache.stores.redis.store import RedisStore
-
     return RedisCoordinator(store, poll=poll) if isinstance(store, RedisStore) else None

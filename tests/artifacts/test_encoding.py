@@ -20,6 +20,7 @@ from nbcache.artifacts.encoding import (
     encode_entry,
     encode_manifest,
     encode_ref,
+    pack,
 )
 from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.core.key import components
@@ -107,7 +108,7 @@ def entry(payload: bytes, *, version: int = 1, codec: int = 0, content_length: i
 
 
 def test_the_bytes_of_a_raw_entry_are_frozen() -> None:
-    assert encode_entry(b"abc", compress=False) == RAW_ENTRY
+    assert encode_entry(b"abc") == RAW_ENTRY
     assert decode_entry(RAW_ENTRY) == b"abc"
 
 
@@ -124,14 +125,14 @@ def test_content_that_compresses_is_compressed_and_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"a", hashlib.sha256(b"").digest()])
 def test_content_that_does_not_compress_is_stored_raw(content: bytes) -> None:
-    assert encode_entry(content) == encode_entry(content, compress=False)
     assert len(encode_entry(content)) == HEADER_BYTES + len(content)
 
 
-@given(st.binary(max_size=2000), st.booleans())
-def test_content_comes_back_as_it_was(content: bytes, compress: bool) -> None:
+@given(st.binary(max_size=2000))
+def test_content_comes_back_as_it_was(content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    assert decode_entry(encode_entry(content, compress=compress), digest=digest) == content
+    assert decode_entry(encode_entry(content), digest=digest) == content
+    assert encode_entry(content, pack(content)) == encode_entry(content)
 
 
 @pytest.mark.parametrize("sound", [RAW_ENTRY, ZSTD_ENTRY])

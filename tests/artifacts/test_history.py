@@ -213,7 +213,6 @@ def test_where_nothing_can_be_kept_nothing_is_raised(tmp_path: Path) -> None:
 def test_it_lies_in_the_private_folder_of_the_store_and_is_cleared_with_it(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     artifacts = ArtifactStore(store)
-    store.put("history/an/earlier", b"entry of an earlier nbcache")
     assert artifacts.history.write(NOTEBOOK, [HIT])
     assert (tmp_path / "v2" / "history.sqlite").exists()
     artifacts.evict(1 << 20)

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from nbcache.core.errors import StoreError, StoreUnavailable
-from nbcache.shared.circuit_breaker import CircuitBreaker
-from nbcache.shared.timings import USUAL, Timings
+from nbcache.shared.connection import USUAL, CircuitBreaker, Timings
 from support.front_door import in_child
 from support.redis_servers import wait_until
 

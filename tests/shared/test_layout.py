@@ -137,7 +137,7 @@ class Reader:
         self.level = SharedLevel(self.store, signer, wait_seconds=600, say=self.said.append)
         packed = pack(CONTENT)
         ref = ArtifactRef("inductor", "one", sha256(CONTENT), len(CONTENT), 1.0, 1.0)
-        self.level.publish(HERE, ref, lambda: packed)
+        self.level.publish(HERE, ref, packed)
         assert self.level.flush(10)
         (self.slot,) = self.store.keys()
         self.value = self.store.get(self.slot) or b""

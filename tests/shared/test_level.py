@@ -17,12 +17,12 @@ from nbcache.core.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Manifest
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared import connection, entries, publications
-from nbcache.shared.keys import slot_of
-from nbcache.shared.layout import decode_shared
+from nbcache.shared import connection
+from nbcache.shared import level as level_module
+from nbcache.shared.connection import USUAL, Timings
+from nbcache.shared.layout import decode_shared, slot_of
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
-from nbcache.shared.timings import USUAL, Timings
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
@@ -76,7 +76,7 @@ def ref_of(content: bytes, key: str = "one", type: str = "inductor") -> Artifact
 
 def publish(level: SharedLevel, *contents: bytes, key: str = "one") -> None:
     for content in contents:
-        level.publish(HERE, ref_of(content, key), lambda content=content: pack(content))  # type: ignore[misc]
+        level.publish(HERE, ref_of(content, key), pack(content))
 
 
 def found(level: SharedLevel, key: str = "one") -> list[bytes]:
@@ -115,10 +115,10 @@ def test_many_are_found_in_few_round_trips(store: Store, level: Level) -> None:
     assert [ref.key for ref in reader.absent(HERE, wanted)] == ["absent"]
 
 
-def test_who_publishes_at_once_under_one_key_loses_nothing_of_each_other(
+def test_who_publishes_at_once_under_one_key_leaves_one_of_them_or_both(
     store: Store, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both read before either writes. Elsewhere than on Redis, one may be lost."""
+    """Both read before either writes: one may be lost until it is published again."""
     names, together, waiting = ("ada", "bob"), threading.Barrier(2), {"ada", "bob"}
     levels = [level(store, name) for name in names]
     get = type(store).get
@@ -138,10 +138,10 @@ def test_who_publishes_at_once_under_one_key_loses_nothing_of_each_other(
         assert each.flush(SECONDS) and each.figures().published == 1
     value = store.get(slot)
     assert value is not None
-    assert len(decode_shared(value)) == 2 or not isinstance(store, RedisStore)
+    assert len(decode_shared(value)) in (1, 2)
 
 
-def test_what_was_overwritten_meanwhile_is_written_again_where_nothing_can_be_swapped(level: Level) -> None:
+def test_what_was_overwritten_meanwhile_is_written_again(level: Level) -> None:
     class Busy(FilesystemStore):
         """Another's entry replaces each of the first two that are put."""
 
@@ -202,11 +202,11 @@ def test_no_more_is_read_to_tell_whose_it_is_than_a_bound(
     for ref, number in zip(refs, range(99), strict=False):
         publish(bob, b"%d" % number, key=ref.key)
     assert bob.flush(SECONDS)
-    monkeypatch.setattr(entries, "_MOST_COMPARED", 1)
+    monkeypatch.setattr(level_module, "_MOST_COMPARED", 1)
     before = store.calls["get_many"]
     absent = level(store, "ada").absent(HERE, refs)
-    assert [ref.key for ref in absent] == [*(f"k{number}" for number in range(16)), "k99"]
-    assert (store.calls["get_many"], store.calls["present"]) == (before + 1, 1)
+    assert [ref.key for ref in absent] == [f"k{number}" for number in range(16)]
+    assert (store.calls["get_many"], store.calls["present"]) == (before + 1, 0)
 
 
 def test_what_may_not_be_used_counts_for_the_bound_on_reading_ahead(level: Level) -> None:
@@ -284,11 +284,11 @@ def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
     assert [(each.user, each.host) for each in told] == [("bob", "engine"), ("ada", "engine")]
     assert [each.manifest for each in told] == [manifest] * 2
     assert ada.publications("nothing.ipynb") == []
-    assert ada.publication(bob._publications.own, "another.ipynb")[0].user == "bob"
+    assert ada.publication(bob.own_slot, "another.ipynb")[0].user == "bob"
     for slot in (
-        ada._publications.own,
-        stranger._publications.own,
-        bob._publications.own + "/x",
+        ada.own_slot,
+        stranger.own_slot,
+        bob.own_slot + "/x",
         "../x",
         "",
         "live/probe",
@@ -297,7 +297,7 @@ def test_what_a_publisher_has_of_a_notebook_is_told_newest_first(
 
 
 def test_of_very_many_publications_some_are_read(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publications, "_MOST_PUBLICATIONS", 20)
+    monkeypatch.setattr(level_module, "_MOST_PUBLICATIONS", 20)
     store = FailingStore(MemoryStore(), None)
     for number in range(30):  # as of pods, each with a name of its own
         writer = level(store, host=f"pod-{number}")
@@ -307,7 +307,7 @@ def test_of_very_many_publications_some_are_read(level: Level, monkeypatch: pyte
 
     assert len(level(store).publications("model.ipynb")) == 20
     assert store.calls["get_many"] == 2
-    monkeypatch.setattr(publications, "_MOST_PUBLISHED", 1)
+    monkeypatch.setattr(level_module, "_MOST_PUBLISHED", 1)
     assert len(level(store).publications("model.ipynb")) == 16
 
 
@@ -315,7 +315,7 @@ def test_a_publication_that_lies_under_another_notebook_is_none(store: Store, le
     ada = level(store)
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"a graph"),)))
     assert ada.flush(SECONDS)
-    value = store.get(ada._publications.own)
+    value = store.get(ada.own_slot)
     assert value is not None
     store.put(f"notebook/{sha256(b'another.ipynb')}/{'0' * 64}", value)
     store.put(f"notebook/{sha256(b'model.ipynb')}/{'0' * 64}", b"garbage")
@@ -329,12 +329,12 @@ def test_what_had_to_wait_to_be_published_loses_nothing_that_was_published_since
     failing = FailingStore(store, StoreFull("full"), ["put"])
     ada = level(failing)
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"old"),)))
-    wait_until(lambda: ada.connection._unsent, "it could not be written")
+    wait_until(lambda: ada._unsent, "it could not be written")
     failing.error = None
-    ada.connection.writing._failure = None
+    ada.writing.failure = None
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"new"),)))
-    assert ada.connection._worker.flush(SECONDS)
-    ada.connection._send_again()
+    assert ada._worker.flush(SECONDS)
+    ada._send_again()
     assert ada.flush(SECONDS)
     (told,) = ada.publications("model.ipynb")
     assert set(told.manifest.artifacts) == {ref_of(b"old"), ref_of(b"new")}
@@ -401,11 +401,11 @@ def test_a_forked_child_asks_publishes_and_waits_for_nothing(store: Store, level
         one.close(SECONDS)
         return nothing and one.flush(SECONDS)
 
-    one.connection._lock.acquire()
+    one._lock.__enter__()
     try:
         assert in_child(in_the_child)
     finally:
-        one.connection._lock.release()
+        one._lock.__exit__()
     assert found(one) == [b"a graph"]
 
 
@@ -425,7 +425,7 @@ def test_while_a_store_fails_nobody_asks_it_and_then_what_waited_is_written(
     assert "it is gone" in said[0] and "Next: wait" in said[0]
 
     store.error = None
-    wait_until(lambda: not one.connection._unsent, "it was written")
+    wait_until(lambda: not one._unsent, "it was written")
     assert one.flush(SECONDS)
     assert found(one) == [b"a graph"]
     assert len(one.publications("model.ipynb")) == 1
@@ -461,10 +461,10 @@ def test_what_fails_again_and_again_is_dropped_and_the_rest_is_written(level: Le
     noise = b"".join(sha256(b"%d" % number).encode() for number in range(400))
     publish(one, noise, b"a graph")
     wait_until(lambda: "3 times" in said[-1] if said else False, "it was given up")
-    wait_until(lambda: one.failure is None and not one.connection._unsent, "it is back")
+    wait_until(lambda: one.failure is None and not one._unsent, "it is back")
     assert one.flush(SECONDS)
     assert found(one) == [b"a graph"]
-    assert one.connection.pending == 0
+    assert one.pending == 0
 
 
 def test_no_more_waits_to_be_written_than_is_kept(
@@ -476,7 +476,7 @@ def test_no_more_waits_to_be_written_than_is_kept(
     for number in range(20):
         publish(one, b"%d" % number)
     one.flush(SECONDS)
-    assert 0 < len(one.connection._unsent) < 20
+    assert 0 < len(one._unsent) < 20
     assert "more waits to be written than is kept" in said[-1]
 
 

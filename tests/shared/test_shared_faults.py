@@ -11,7 +11,7 @@ import pytest
 
 from nbcache.core.model import Level
 from nbcache.core.reports import CellReport
-from nbcache.shared.keys import slot_of
+from nbcache.shared.layout import slot_of
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import in_child
 from support.live_kernels import HERE, HIT, IMPATIENT, MISS, SECONDS, TIMEOUT, Kernel, kernels
@@ -248,13 +248,13 @@ def test_a_user_who_may_only_read_reads(kernel: Make, server: RedisServer) -> No
         )
     reader = kernel(f"redis://reader:secret@{HOST}:{server.port}", notebook="another.ipynb")
     reader.run("new")
-    wait_until(lambda: reader.shared.connection.reading.failure is None, "it is read again")
+    wait_until(lambda: reader.shared.reading.failure is None, "it is read again")
     for _ in range(3):  # what it may not do is not tried again and again
         reader.bridge.clear()
         reader.session.clear()
         assert reader.run("one", "two") == [HIT, HIT]
         reader.session.flush(SECONDS)
-        assert reader.shared.connection.reading.failure is None
+        assert reader.shared.reading.failure is None
     assert reader.levels == [None, *[Level.L3] * 6]
     assert len(warnings(reader)) == 1
     assert "secret" not in warnings(reader)[0]
@@ -388,15 +388,15 @@ def test_a_forked_child_compiles_while_its_parent_is_connected(kernel: Make, ser
         other.session.close(SECONDS)
         return outcomes == [MISS, MISS]
 
-    locks = [other.shared.connection._lock, shared_client._reading]
+    locks = [other.shared._lock, shared_client._reading]
     for lock in locks:
-        lock.acquire()
+        lock.__enter__()
     try:
         with within(SLACK):
             assert in_child(child)
     finally:
         for lock in locks:
-            lock.release()
+            lock.__exit__()
     assert other.run("one") == [HIT]
     assert other.session.notices == []
 

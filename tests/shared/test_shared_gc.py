@@ -13,7 +13,7 @@ from nbcache.core.key import components, sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest
 from nbcache.core.trust import Keyring, Policy
 from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
-from nbcache.shared.keys import LIVE, NOTEBOOK
+from nbcache.shared.layout import LIVE, NOTEBOOK
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
@@ -43,7 +43,7 @@ def share(level: SharedLevel, *names: str, notebook: str = "model.ipynb", publis
     for name in names:
         content, now = name.encode() * 100, time.time()
         ref = ArtifactRef("inductor", name, sha256(content), len(content), now, now)
-        level.publish(HERE, ref, lambda content=content: pack(content))
+        level.publish(HERE, ref, pack(content))
         refs.append(ref)
     if publish:
         level.publish_manifest(Manifest(HERE, notebook, tuple(refs)))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nbcache.artifacts.encoding import pack
 from nbcache.artifacts.provenance import Statement
 from nbcache.artifacts.types import FAILED
 from nbcache.core import key as keys_of
@@ -19,10 +20,9 @@ from nbcache.core.model import Artifact, Environment, Level
 from nbcache.core.settings import Settings
 from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy, spelled
-from nbcache.shared import client as client_module
-from nbcache.shared import keys as shared_keys
-from nbcache.shared.keys import LIVE, slot_of
-from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared
+from nbcache.kernel import shared_client as client_module
+from nbcache.shared import layout as shared_keys
+from nbcache.shared.layout import LIVE, MAX_VARIANTS, Variant, decode_shared, encode_shared, slot_of
 from nbcache.stores.open import open_shared
 from nbcache.stores.redis.store import RedisStore
 from support.live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
@@ -268,7 +268,7 @@ def test_a_cell_that_is_not_saved_shares_nothing_and_has_nobody_wait(
 def test_what_was_read_from_elsewhere_claims_no_time_to_come(redis_server: RedisServer, kernel: Make) -> None:
     ada = kernel(redis_server.url)
     ref = ada.session.artifacts.put(HERE.digest, Artifact("inductor", "one", b"a graph"))
-    ada.shared.publish(HERE, replace(ref, used=ref.used + 1e6), lambda: ada.session.artifacts.packed(ref))
+    ada.shared.publish(HERE, replace(ref, used=ref.used + 1e6), pack(b"a graph"))
     assert ada.session.flush(SECONDS)
     bob = kernel(redis_server.url, notebook="another.ipynb")
     assert bob.run("one") == [HIT]
@@ -516,7 +516,7 @@ def test_content_that_is_not_what_was_signed_is_refused(redis_server: RedisServe
     ada = kernel(redis_server.url)
     ref = ada.session.artifacts.put(HERE.digest, Artifact("inductor", "one", b"a graph"))
     lying = replace(ref, digest=sha256(b"another graph"))
-    ada.shared.publish(HERE, lying, lambda: ada.session.artifacts.packed(ref))
+    ada.shared.publish(HERE, lying, pack(b"a graph"))
     assert ada.session.flush(SECONDS)
     reader = kernel(redis_server.url, notebook="another.ipynb")
 

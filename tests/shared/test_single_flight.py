@@ -17,12 +17,10 @@ import pytest
 
 from nbcache.core.model import Level
 from nbcache.core.trust import Keyring, Policy
-from nbcache.shared.keys import slot_of
-from nbcache.shared.layout import decode_shared
+from nbcache.shared.connection import USUAL, Timings
+from nbcache.shared.layout import decode_shared, slot_of
 from nbcache.shared.signing import Signer
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.shared.timings import USUAL, Timings
-from nbcache.stores.leases import Coordinator
 from nbcache.stores.open import coordinator
 from nbcache.stores.redis.leases import RedisCoordinator
 from nbcache.stores.redis.store import RedisStore
@@ -42,16 +40,22 @@ def kernel(tmp_path: Path) -> Iterator[Make]:
         yield lambda url, *args, **options: make(url, *args, **{**patient, **options})
 
 
-def signs(said: bytes) -> bytes:
-    return b"signed"
+class _Signs(Signer):
+    """Signs and believes without keys."""
+
+    def sign(self, content: bytes) -> bytes:
+        return b"signed"
+
+    def signer_of(self, content: bytes, signature: bytes) -> str:
+        return "f" * 64 if signature == b"signed" else ""
 
 
-def signer_of(said: bytes, signature: bytes) -> str:
-    return "f" * 64 if signature == b"signed" else ""
+def signer_called(user: str) -> Signer:
+    return _Signs(lambda: Keyring(Path("/nowhere")), lambda: Policy.STRICT, user)
 
 
-def flight_of(leases: Coordinator, user: str) -> SingleFlight:
-    return SingleFlight(leases, user, "", sign=signs, signer_of=signer_of, timings=USUAL)
+def flight_of(leases: RedisCoordinator, user: str) -> SingleFlight:
+    return SingleFlight(leases, signer_called(user), USUAL)
 
 
 class Compiler:
@@ -160,7 +164,7 @@ DYING = """
 import sys, time
 from pathlib import Path
 from support.live_kernels import Kernel
-from nbcache.shared.timings import Timings
+from nbcache.shared.connection import Timings
 
 brief = Timings(lease=0.4, heartbeat=0.1)
 kernel = Kernel(Path(sys.argv[1]), sys.argv[2], prefetch=False, timings=brief)
@@ -401,7 +405,7 @@ def said_of(**changes: object) -> str:
         b'{"user": "ada", "host": "engine", "since": -1}',
         b'{"user": 1, "host": "engine", "since": 1}',
         *(
-            json.dumps({"said": said, "signature": ""}).encode()
+            json.dumps({"said": said, "signature": "signed"}).encode()
             for said in (
                 "",
                 "{}",
@@ -417,14 +421,14 @@ def said_of(**changes: object) -> str:
     ],
 )
 def test_whatever_a_holder_says_of_itself_can_be_shown(data: bytes) -> None:
-    holder = Holder.decode(data, KEY, lambda said, signature: "f" * 64)
+    holder = Holder.decode(data, KEY, signer_called("ada"))
     assert not holder.signer
     assert abs(time.time() - holder.since) < SECONDS
 
 
 def test_a_holder_is_named_in_one_short_line(tmp_path: Path) -> None:
     holder = Holder("ada\n\x1b[31m", "e" * 1000, 12.5, "f" * 64)
-    assert Holder.decode(holder.encode(KEY, signs), KEY, signer_of) == holder
+    assert Holder.decode(holder.encode(KEY, signer_called("ada")), KEY, signer_called("ada")) == holder
     signer = Signer(lambda: Keyring(tmp_path / "bob"), lambda: Policy.STRICT)
     called = signer.introduce(holder.signer, holder.user, holder.host)
     assert called.startswith("ffff-ffff-ffff-ffff (says ada ?[31m@eee")
@@ -439,7 +443,7 @@ def test_nobody_is_named_whom_the_user_does_not_trust(
 ) -> None:
     mallory, ada = kernel(redis_server.url, "mallory"), kernel(redis_server.url)
     if trusted:
-        ada.keyring.add(mallory.shared._signer.fingerprint(), "Mal")
+        ada.keyring.add(mallory.keyring.fingerprint(), "Mal")
     compiler = Compiler(mallory)
     named: list[str] = []
 
@@ -461,14 +465,14 @@ def test_nobody_is_named_whom_the_user_does_not_trust(
 
 def test_what_a_holder_says_counts_for_its_own_lease_only(tmp_path: Path) -> None:
     signer = Signer(lambda: Keyring(tmp_path / "ada"), lambda: Policy.STRICT)
-    data = Holder("ada", "engine", 12.5).encode(KEY, signer.sign)
-    holder = Holder.decode(data, KEY, signer.signer_of)
-    assert (holder.user, holder.host, holder.signer) == ("ada", "engine", signer.fingerprint())
-    assert not Holder.decode(data, f"{KEY}x", signer.signer_of).signer
-    assert not Holder.decode(data.replace(b"ada", b"eve"), KEY, signer.signer_of).signer
+    data = Holder("ada", "engine", 12.5).encode(KEY, signer)
+    holder = Holder.decode(data, KEY, signer)
+    assert (holder.user, holder.host, holder.signer) == ("ada", "engine", signer.keyring().fingerprint())
+    assert not Holder.decode(data, f"{KEY}x", signer).signer
+    assert not Holder.decode(data.replace(b"ada", b"eve"), KEY, signer).signer
     (tmp_path / "ada").chmod(0o777)  # keys that cannot be believed
-    locked = Holder("ada", "engine", 12.5).encode(KEY, signer.sign)
-    assert not Holder.decode(locked, KEY, signer.signer_of).signer
+    locked = Holder("ada", "engine", 12.5).encode(KEY, signer)
+    assert not Holder.decode(locked, KEY, signer).signer
 
 
 def test_a_cell_waits_in_vain_no_longer_than_for_one_graph(redis_server: RedisServer, kernel: Make) -> None:
@@ -496,7 +500,7 @@ def test_a_graph_that_two_have_let_go_of_without_a_result_is_waited_for_no_more(
         ended: dict[str, bool] = {}
 
         def compile_in_vain(flight: SingleFlight) -> None:
-            me = flight._user
+            me = flight._signer.user
             flight.wait(
                 KEY, lambda: None, SECONDS, lambda holder: told.add((me, getattr(holder, "user", "")))
             )

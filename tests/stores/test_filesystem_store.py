@@ -430,7 +430,6 @@ def test_a_url_opens_the_store_of_its_scheme(tmp_path: Path, monkeypatch: pytest
     for url in (
         "redis://host",
         "rediss://host",
-        "unix:///a.sock",
         "redis+cluster://a,b",
         "redis+sentinel://a",
     ):

@@ -26,7 +26,6 @@ OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
     "get_many": lambda store: store.get_many(["artifact/a", "artifact/b"]),
     "present": lambda store: store.present(["artifact/a", "artifact/b"]),
     "put": lambda store: store.put("artifact/a", b"one"),
-    "swap": lambda store: store.swap("artifact/new", None, b"one"),
     "delete": lambda store: store.delete("artifact/a"),
     "keys": lambda store: list(store.keys()),
 }
@@ -68,11 +67,6 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
 def test_where_nobody_listens(scheme: str) -> None:
     with store_on(f"{scheme}://ada:secret@{HOST}:{free_port()}?ttl=86400") as store:
-        every_operation_raises(store, StoreUnavailable, bound=0.25)
-
-
-def test_where_no_socket_is(tmp_path: Path) -> None:
-    with store_on(f"unix://:secret@{tmp_path}/absent.sock") as store:
         every_operation_raises(store, StoreUnavailable, bound=0.25)
 
 
@@ -207,7 +201,7 @@ def test_a_replica_is_read_and_says_that_it_cannot_be_written_to(server: RedisSe
             client.replicaof(HOST, free_port())
         assert store.get("artifact/a") == b"one"
         assert list(store.keys()) == ["artifact/a"]
-        for name in ("put", "swap", "delete"):
+        for name in ("put", "delete"):
             with pytest.raises(StoreReadOnly, match="replica") as caught:
                 OPERATIONS[name](store)
             assert "primary" in (caught.value.next_step or "")
@@ -239,8 +233,6 @@ def test_a_full_server_says_so_keeps_what_it_has_and_nothing_of_what_it_refused(
         assert store.get("artifact/a") == b"a" * 150_000
         with server.client() as client:
             assert client.dbsize() == 1 + stored
-        with pytest.raises(StoreFull):
-            store.swap("artifact/new", None, b"c" * 90_000)
         store.delete("artifact/a")
         store.put("artifact/b", b"d" * 50_000)
         assert store.get("artifact/b") == b"d" * 50_000
@@ -361,14 +353,13 @@ class _NamesForEver(Proxy):
 
 @pytest.mark.parametrize(
     ("names", "length", "most"),
-    [(100, 10, (1000, 1 << 30)), (100, 500, (1 << 30, 100_000)), (20_000, 10, (1 << 30, 1 << 30))],
-    ids=["names", "bytes", "one answer"],
+    [(100, 10, 1000), (20_000, 10, 1 << 30)],
+    ids=["names", "one answer"],
 )
 def test_a_listing_of_ever_new_names_is_bounded(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, names: int, length: int, most: tuple[int, int]
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, names: int, length: int, most: int
 ) -> None:
-    monkeypatch.setattr(redis_store, "_MOST_NAMES", most[0], raising=False)
-    monkeypatch.setattr(redis_store, "_MOST_NAME_BYTES", most[1], raising=False)
+    monkeypatch.setattr(redis_store, "_MOST_NAMES", most, raising=False)
     monkeypatch.setattr(redis_store, "_SCAN_BYTES", 100_000, raising=False)
     with (
         _NamesForEver(redis_server.port, names, length) as proxy,
@@ -378,7 +369,7 @@ def test_a_listing_of_ever_new_names_is_bounded(
         with pytest.raises(StoreUnavailable, match="more names of keys") as caught:
             found.extend(store.keys())
         assert caught.value.next_step
-        assert len(found) <= most[0] and sum(map(len, found)) <= most[1]
+        assert len(found) <= most
         assert proxy.named <= 40_000  # it makes up two answers to each question
 
 

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
-from nbcache.stores.leases import HOLDER_BYTES, LEASE_SECONDS, MESSAGE_BYTES, Coordinator, Lease, Listener
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import coordinator
-from nbcache.stores.redis.leases import RedisCoordinator
+from nbcache.stores.redis.leases import _MESSAGE_BYTES, Lease, RedisCoordinator, RedisListener
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import RunPython, in_child
 from support.redis_servers import (
@@ -40,15 +39,15 @@ FORKS = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:Depre
 
 
 @contextlib.contextmanager
-def coordinating(url: str, **options: float) -> Iterator[Coordinator]:
+def coordinating(url: str, **options: float) -> Iterator[RedisCoordinator]:
     with closing(RedisStore(url, **options)) as store:  # type: ignore[arg-type]
         found = coordinator(store)
-        assert isinstance(found, Coordinator)
+        assert isinstance(found, RedisCoordinator)
         yield found
 
 
 @contextlib.contextmanager
-def listening(to: Coordinator, channel: str = "new") -> Iterator[tuple[Listener, list[bytes]]]:
+def listening(to: RedisCoordinator, channel: str = "new") -> Iterator[tuple[RedisListener, list[bytes]]]:
     """Listen to a channel; yield the listener, once it is connected, and the list of what it hears."""
     heard: list[bytes] = []
     with closing(to.listen(channel, heard.append)) as listener:
@@ -72,14 +71,14 @@ def listeners() -> list[threading.Thread]:
     return [thread for thread in there if thread.name == "nbcache-listen"]
 
 
-def claimed(by: Coordinator, name: str = NAME, holder: bytes = b"ada", seconds: float = 60) -> Lease:
+def claimed(by: RedisCoordinator, name: str = NAME, holder: bytes = b"ada", seconds: float = 60) -> Lease:
     """Claim a lease that must be free."""
     claim = by.claim(name, holder, seconds)
     assert claim.lease is not None and claim.lease.name == name and claim.holder is None
     return claim.lease
 
 
-def is_lost(by: Coordinator, lease: Lease) -> bool:
+def is_lost(by: RedisCoordinator, lease: Lease) -> bool:
     return (by.extend(lease, 60), by.holds(lease), by.release(lease)) == (False, False, False)
 
 
@@ -91,7 +90,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def redis_coordinator(redis_server: RedisServer) -> Iterator[Coordinator]:
+def redis_coordinator(redis_server: RedisServer) -> Iterator[RedisCoordinator]:
     with coordinating(redis_server.url) as found:
         yield found
 
@@ -100,7 +99,7 @@ def redis_coordinator(redis_server: RedisServer) -> Iterator[Coordinator]:
 
 
 def test_a_lease_is_held_by_one_until_it_is_released(
-    redis_server: RedisServer, redis_coordinator: Coordinator
+    redis_server: RedisServer, redis_coordinator: RedisCoordinator
 ) -> None:
     lease = claimed(redis_coordinator, holder=b"ada", seconds=60)
     for holder in (b"bob", b"ada"):  # by another, though its statement is the same
@@ -117,7 +116,7 @@ def test_a_lease_is_held_by_one_until_it_is_released(
 
 
 def test_a_lease_ends_by_itself_and_who_held_it_does_not_disturb_the_next(
-    redis_coordinator: Coordinator,
+    redis_coordinator: RedisCoordinator,
 ) -> None:
     lost = claimed(redis_coordinator, seconds=0.2)
     wait_until(lambda: not redis_coordinator.holds(lost), "the lease has ended")
@@ -129,7 +128,7 @@ def test_a_lease_ends_by_itself_and_who_held_it_does_not_disturb_the_next(
 
 
 def test_a_lease_that_the_server_has_lost_is_lost_and_can_be_claimed(
-    redis_server: RedisServer, redis_coordinator: Coordinator
+    redis_server: RedisServer, redis_coordinator: RedisCoordinator
 ) -> None:
     with redis_server.client() as client:
         for lose in (client.flushall, lambda: client.delete(KEY), lambda: client.pexpire(KEY, 0)):
@@ -156,7 +155,7 @@ def test_stores_with_other_prefixes_and_databases_do_not_share_leases_and_channe
         assert everything == [[b"0"], [b"1"], [b"2"]]
 
 
-def test_what_is_beyond_the_limits_is_refused_before_redis_is_asked() -> None:
+def test_a_name_that_is_no_key_is_refused_before_redis_is_asked() -> None:
     with coordinating(f"redis://{HOST}:{free_port()}") as found:
         for name in ("", "../a", "A", "a b"):
             with pytest.raises(ValueError, match="not a store key"):
@@ -165,16 +164,6 @@ def test_what_is_beyond_the_limits_is_refused_before_redis_is_asked() -> None:
                 found.announce(name, b"")
             with pytest.raises(ValueError, match="not a store key"):
                 found.listen(name, print)
-        for seconds in (0, -1, float("nan"), float("inf"), LEASE_SECONDS + 1):
-            with pytest.raises(ValueError, match="a lease of"):
-                found.claim(NAME, b"", seconds)
-            with pytest.raises(ValueError, match="a lease of"):
-                found.extend(Lease(NAME, b"x" * 16), seconds)
-        with pytest.raises(ValueError, match="a holder of 16,385 bytes"):
-            found.claim(NAME, b"x" * (HOLDER_BYTES + 1), 1)
-        with pytest.raises(ValueError, match="a message of 65,537 bytes"):
-            found.announce("new", b"x" * (MESSAGE_BYTES + 1))
-    assert not listeners()
 
 
 def test_other_stores_have_no_coordinator_and_need_no_redis_py(run_python: RunPython) -> None:
@@ -197,7 +186,7 @@ def test_of_20_threads_one_gets_it_and_the_others_hear_who(
     claims = []
     start = threading.Barrier(20)
 
-    def claim(by: Coordinator, number: int) -> None:
+    def claim(by: RedisCoordinator, number: int) -> None:
         start.wait()
         claims.append(by.claim(NAME, b"%d" % number, 60))
 
@@ -284,7 +273,7 @@ def test_each_operation_is_one_round_trip_and_a_claim_in_vain_two(redis_server: 
         assert proxy.round_trips - before == 2
 
 
-def operations(found: Coordinator, lease: Lease) -> dict[str, Callable[[], Any]]:
+def operations(found: RedisCoordinator, lease: Lease) -> dict[str, Callable[[], Any]]:
     return {
         "claim": lambda: found.claim("graph/free", b"", 60),
         "extend": lambda: found.extend(lease, 60),
@@ -294,7 +283,7 @@ def operations(found: Coordinator, lease: Lease) -> dict[str, Callable[[], Any]]
     }
 
 
-def every_operation_raises(found: Coordinator, kind: type[StoreError], match: str) -> None:
+def every_operation_raises(found: RedisCoordinator, kind: type[StoreError], match: str) -> None:
     for operation in operations(found, Lease(NAME, b"x" * 16)).values():
         with pytest.raises(StoreError, match=match) as caught:
             operation()
@@ -369,7 +358,7 @@ def test_garbage_is_an_error_and_no_lease(redis_server: RedisServer, garbage: by
 
 
 def test_a_key_that_holds_something_else_is_an_error(
-    redis_server: RedisServer, redis_coordinator: Coordinator
+    redis_server: RedisServer, redis_coordinator: RedisCoordinator
 ) -> None:
     with redis_server.client() as client:
         for strange in (lambda: client.lpush(KEY, "a list"), lambda: client.set(KEY, bytes(2 << 20))):
@@ -382,8 +371,8 @@ def test_a_key_that_holds_something_else_is_an_error(
 # --- listening ------------------------------------------------------------------------------------
 
 
-def test_who_listens_hears_what_is_announced_in_order(redis_coordinator: Coordinator) -> None:
-    messages = [b"", b"\x00\r\n\xff", b"x" * MESSAGE_BYTES, b"last"]
+def test_who_listens_hears_what_is_announced_in_order(redis_coordinator: RedisCoordinator) -> None:
+    messages = [b"", b"\x00\r\n\xff", b"x" * _MESSAGE_BYTES, b"last"]
     redis_coordinator.announce("new", b"nobody listens yet")
     with (
         listening(redis_coordinator) as (listener, heard),
@@ -403,16 +392,18 @@ def test_who_listens_hears_what_is_announced_in_order(redis_coordinator: Coordin
 
 
 def test_longer_messages_than_are_announced_are_not_heard(
-    redis_server: RedisServer, redis_coordinator: Coordinator
+    redis_server: RedisServer, redis_coordinator: RedisCoordinator
 ) -> None:
     with listening(redis_coordinator) as (_, heard), redis_server.client() as client:
-        client.publish("nbcache:channel:0:new", b"x" * (MESSAGE_BYTES + 1))
+        client.publish("nbcache:channel:0:new", b"x" * (_MESSAGE_BYTES + 1))
         redis_coordinator.announce("new", b"short")
         wait_until(lambda: heard, "the short one is heard")
         assert heard == [b"short"]
 
 
-def test_what_the_callback_raises_does_not_end_it_and_it_may_close(redis_coordinator: Coordinator) -> None:
+def test_what_the_callback_raises_does_not_end_it_and_it_may_close(
+    redis_coordinator: RedisCoordinator,
+) -> None:
     heard: list[bytes] = []
 
     def hear(message: bytes) -> None:
@@ -486,7 +477,7 @@ def test_a_listener_survives_garbage(redis_server: RedisServer, garbage: bytes) 
 
 
 @FORKS
-def test_a_forked_child_does_not_listen_but_can(redis_coordinator: Coordinator) -> None:
+def test_a_forked_child_does_not_listen_but_can(redis_coordinator: RedisCoordinator) -> None:
     with listening(redis_coordinator) as (listener, heard):
 
         def child() -> bool:
@@ -526,13 +517,9 @@ def everything_works(url: str) -> None:
         assert found.extend(lease, 60) and found.holds(lease) and found.release(lease)
         assert claimed(other, holder=b"bob").token != lease.token
         with listening(found) as (_, heard):
-            other.announce("new", b"x" * MESSAGE_BYTES)
+            other.announce("new", b"x" * _MESSAGE_BYTES)
             wait_until(lambda: heard, "it is heard")
-            assert heard == [b"x" * MESSAGE_BYTES]
-
-
-def test_on_a_socket_with_a_database_and_a_prefix(redis_server: RedisServer) -> None:
-    everything_works(f"unix://{redis_server.socket}?db=3&prefix=team.a&ttl=100")
+            assert heard == [b"x" * _MESSAGE_BYTES]
 
 
 def test_over_tls(redis_server: RedisServer, tmp_path: Path) -> None:

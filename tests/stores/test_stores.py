@@ -445,8 +445,8 @@ print("ready", flush=True)
 number = 0
 while True:
     number += 1
-    value = encode_entry(bytes([number % 256]) * (1 + number * 7919 % 400_000), compress=False)
-    store.put(f"artifact/{number % 5}", value)
+    value = bytes([number % 256]) * (1 + number * 7919 % 400_000)
+    store.put(f"artifact/{number % 5}", encode_entry(value, packed=value))
 """
 
 
@@ -486,7 +486,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(200):
     key = f"artifact/{number % 40}/{number % 3}"
-    store.put(key, encode_entry(bytes([number]) * 2000, compress=False))
+    store.put(key, encode_entry(bytes([number]) * 2000, packed=bytes(2000)))
     for value in store.get_many(store.keys()).values() if number % 20 == 0 else ():
         assert len(set(decode_entry(value))) == 1
     if number % 5 == 0:

@@ -16,9 +16,9 @@ from nbcache.core.reports import Cell, CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
+from nbcache.shared.connection import Timings
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
-from nbcache.shared.timings import Timings
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_shared

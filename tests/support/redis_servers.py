@@ -134,7 +134,7 @@ class RedisServer:
             file = self.folder / "sentinel.conf"  # it writes to it
             file.write_text(self._sentinel)
             return [redis_executable(), str(file), "--sentinel", *options]
-        options += ["--unixsocket", str(self.folder / f"{port}.sock"), "--save", "", "--appendonly", "no"]
+        options += ["--save", "", "--appendonly", "no"]
         if self._password is not None:
             options += ["--requirepass", self._password]
         return [redis_executable(), *options, *self._options]

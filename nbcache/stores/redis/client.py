@@ -34,14 +34,10 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
         "socket_connect_timeout": connect_timeout,
         "socket_timeout": timeout,
         "socket_read_size": _READ_BYTES,
+        "socket_keepalive": True,  # or only a timeout tells that a firewall has forgotten a connection
         "protocol": 2,  # for servers and proxies of any age; one round trip less to connect
         "driver_info": None,  # or each connection first tells it, in two round trips, which an ACL may refuse
     }
-    if address.path:
-        return redis.Redis.from_url(
-            address.url, connection_class=_bounded(redis.UnixDomainSocketConnection), **common
-        )
-    common["socket_keepalive"] = True  # or only a timeout tells that a firewall has forgotten a connection
     link = _bounded(redis.SSLConnection if address.tls else redis.Connection)
     if address.cluster:
         from redis.backoff import NoBackoff

@@ -1,5 +1,10 @@
 """Leases and channels on Redis, beside the values of a `RedisStore` and by its connections.
 
+Kernels that share a store see by a lease which of them compiles something, and hear on a channel what is new.
+One kernel holds a lease at a time. The lease expires, so that no kernel waits for one that died. A kernel may
+be stopped for longer than its lease lasts, and then not know that the lease has ended. So it asks `holds`
+before it writes.
+
 Below the prefix of the address (`nbcache.stores.redis.address`)::
 
     <prefix>:lock:<name>                       redis-py's `Lock`: a string that expires when the lease ends
@@ -25,18 +30,22 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import check_key
-from nbcache.stores.leases import HOLDER_BYTES, LEASE_SECONDS, MESSAGE_BYTES, Claim, Lease
 from nbcache.stores.redis.client import deadline, disconnect
 from nbcache.stores.redis.store import RedisStore
 
-__all__ = ["RedisCoordinator", "RedisListener"]
+__all__ = ["HOLDER_BYTES", "Claim", "Lease", "RedisCoordinator", "RedisListener"]
 
 _T = TypeVar("_T")
 
+HOLDER_BYTES = 16 * 1024
+"""The longest statement of a holder that is read."""
+_MESSAGE_BYTES = 64 * 1024
+"""The longest message of a channel that is read."""
 _CLOSE_SECONDS = 1.0
 _SILENCE_SECONDS = 30.0
 """After so long without a word the server is asked for one, or a connection could be dead unnoticed."""
@@ -45,15 +54,34 @@ _MOST_BYTES = 1 << 20
 _PAUSES = (0.1, 30.0)
 """Seconds between attempts to connect again: the first, and what they grow to."""
 _NONCE_BYTES = 16
-_SHORTEST_SECONDS = 0.001
-"""The unit of Redis's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease of this kernel, until it ends or is released."""
+
+    name: str
+    """A store key."""
+    token: bytes = field(repr=False)
+    """Differs from the token of every other claim, and ends with the holder's statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim: a lease, or its holder's statement."""
+
+    lease: Lease | None
+    """Ours, or None where another kernel holds it."""
+    holder: bytes | None
+    """The other kernel's statement; None where the lease is ours, or its holder let it go meanwhile."""
 
 
 class RedisCoordinator:
-    """A `Coordinator` by the connections of a store on Redis; holds nothing of its own.
+    """Leases and channels by the connections of a store. Safe to call from several threads.
 
-    A listener takes a connection for dead after two times `silence` seconds without a word, and looks every
-    `poll` seconds whether it was closed.
+    Names of leases and channels are store keys. A StoreError is a failure. A lease lasts from when the server
+    was asked. A listener takes a connection for dead after two times `silence` seconds without a word, and
+    checks every `poll` seconds whether it was closed.
     """
 
     def __init__(self, store: RedisStore, *, silence: float = _SILENCE_SECONDS, poll: float = 0.1):
@@ -64,9 +92,10 @@ class RedisCoordinator:
         return f"RedisCoordinator({self._store.name!r})"
 
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
-        """Take the lease `name` for `seconds`, or return its holder's statement."""
-        if len(holder) > HOLDER_BYTES:
-            raise ValueError(f"a holder of {len(holder):,} bytes; the most is {HOLDER_BYTES:,}")
+        """Take the lease `name` for `seconds`, or return its holder's statement.
+
+        After a StoreError this kernel may have the lease all the same; it then ends by itself.
+        """
         lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 
         def claim(lock: Any) -> Claim:
@@ -96,10 +125,8 @@ class RedisCoordinator:
         return self._run(lambda lock: bool(lock.owned()), lease.name, lease.token)
 
     def announce(self, channel: str, message: bytes) -> None:
-        """Have all who listen to `channel` now hear `message`."""
+        """Have all who listen to `channel` now hear `message`, once or, where a connection is lost, twice."""
         name = self._channel(channel)
-        if len(message) > MESSAGE_BYTES:
-            raise ValueError(f"a message of {len(message):,} bytes; the most is {MESSAGE_BYTES:,}")
 
         def publish(client: Any) -> None:
             if not isinstance(client.execute_command("PUBLISH", name, message), int):
@@ -108,21 +135,23 @@ class RedisCoordinator:
         self._store.exchange(publish)
 
     def listen(self, channel: str, heard: Callable[[bytes], None]) -> RedisListener:
-        """Call `heard` with each message of `channel`, on a thread of its own."""
+        """Call `heard` with each message of `channel`, on a thread of its own, until that is closed.
+
+        It returns at once, connects by itself, and again whenever the connection is lost; messages are lost
+        meanwhile, and so is what `heard` raises. A forked child does not listen.
+        """
         return RedisListener(self._store, self._channel(channel), heard, self._silence, self._poll)
 
     def _run(
-        self, ask: Callable[[Any], _T], name: str, token: bytes | None = None, seconds: float = LEASE_SECONDS
+        self, ask: Callable[[Any], _T], name: str, token: bytes | None = None, seconds: float = 1.0
     ) -> _T:
         """Return what `ask` returns for redis-py's lock of the lease `name`."""
         key = f"{self._store.address.prefix}:lock:{check_key(name)}"
-        if not 0 < seconds <= LEASE_SECONDS:
-            raise ValueError(f"a lease of {seconds:g} s; the most is {LEASE_SECONDS:g} s")
 
         def ask_lock(client: Any) -> _T:
             from redis.lock import Lock
 
-            lock = Lock(client, key, timeout=max(seconds, _SHORTEST_SECONDS), thread_local=False)
+            lock = Lock(client, key, timeout=seconds, thread_local=False)
             lock.local.token = token
             with deadline(self._store.timeout, _MOST_BYTES):
                 return ask(lock)
@@ -224,7 +253,7 @@ class RedisListener:
         match answer:
             case [b"message", self._channel, bytes(message)]:
                 # Longer ones are not of `announce`.
-                if len(message) <= MESSAGE_BYTES and not self._ends.is_set():
+                if len(message) <= _MESSAGE_BYTES and not self._ends.is_set():
                     with contextlib.suppress(Exception):
                         self._heard(message)
             case [b"pong", _]:

@@ -7,9 +7,8 @@ Keys of Redis, below the prefix of the address (`nbcache.stores.redis.address`),
 An earlier nbcache kept a long value as a hash of parts. Such a hash, like anything that is not a string, is
 absent, and the next `put` replaces it.
 
-A user of Redis needs the commands GET SET DEL TYPE EXPIRE SCAN, for `swap` also EVALSHA and SCRIPT LOAD, on
-a Cluster also CLUSTER and COMMAND, and the keys `<prefix>:*`. The module `leases` names what leases and
-channels need.
+A user of Redis needs the commands GET SET DEL TYPE SCAN, on a Cluster also CLUSTER and COMMAND, and the keys
+`<prefix>:*`. The module `leases` names what leases and channels need.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
 at most one connect timeout more. A bound on bytes applies to all answers of one `get_many` together. Finding
@@ -19,7 +18,6 @@ a host's address is not bounded: the system's resolver cannot be interrupted.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -40,23 +38,8 @@ _SCAN_BYTES = 16 << 20
 """The longest answer to one SCAN, which is about a thousandth of that."""
 _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
-_MOST_NAMES, _MOST_NAME_BYTES = 1_000_000, 256 << 20
-"""What a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
-_COMPARED_BYTES = 64 * 1024
-"""What a server digests of a value to tell it from another as long: a script holds up all others."""
-# Writes where the value is still the one that was read. Arguments: its length, or -1 where nothing was there;
-# how many of its first bytes are digested; the digest; the seconds that the new value lives, 0 for ever; the
-# new value. Redis before 7 puts the place in the script before an error's code, which comes first here.
-_SWAP = """
-local value, length = redis.pcall('GET', KEYS[1]), -1
-if type(value) == 'string' then length = #value else value = '' end
-local beginning = string.sub(value, 1, tonumber(ARGV[2]))
-if length ~= tonumber(ARGV[1]) or redis.sha1hex(beginning) ~= ARGV[3] then return 0 end
-local answer = redis.pcall('SET', KEYS[1], ARGV[5])
-if answer.err then return {err = string.gsub(answer.err, '^@user_script: %d+: %-', '')} end
-if ARGV[4] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[4]) end
-return 1
-"""
+_MOST_NAMES = 1_000_000
+"""Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
 _T = TypeVar("_T")
 
 
@@ -70,11 +53,12 @@ class RedisStore:
     read_only = False  # whether a server is a replica shows when it is written to, and changes
 
     def __init__(self, url: str, *, connect_timeout: float = 0.25, timeout: float = 2.0):
-        self._address = Address.parse(url)
-        self.name = self._address.name
+        self.address = Address.parse(url)
+        self.name = self.address.name
+        self.timeout = timeout
+        """Seconds that an operation may take."""
         self._connect_timeout = connect_timeout
-        self._timeout = timeout
-        self._faults = Faults(self.name, self._address, timeout, connect_timeout)
+        self._faults = Faults(self.name, self.address, timeout, connect_timeout)
         self._open: Any = None
         """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
         self._lock = threading.Lock()
@@ -83,15 +67,6 @@ class RedisStore:
 
     def __repr__(self) -> str:
         return f"RedisStore({self.name!r})"
-
-    @property
-    def address(self) -> Address:
-        return self._address
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that an operation may take."""
-        return self._timeout
 
     def renew(self) -> None:
         """Go on in a forked child, with connections of its own."""
@@ -116,27 +91,11 @@ class RedisStore:
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all."""
-        name, ttl = self._key(key), self._address.ttl
+        name, ttl = self._key(key), self.address.ttl
         check_length(value, self.name)
         (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
         if stored is not True:
             raise self._faults.garbled()
-
-    def swap(self, key: str, before: bytes | None, value: bytes) -> bool:
-        """Store `value` if the key still has `before`, None for nothing; return whether it is stored.
-
-        The server compares length and beginning, which holds the statement of a variant.
-        """
-        name = self._key(key)
-        check_length(value, self.name)
-        length, beginning = (-1, b"") if before is None else (len(before), before[:_COMPARED_BYTES])
-        digest = hashlib.sha1(beginning, usedforsecurity=False).hexdigest()
-        arguments = (length, _COMPARED_BYTES, digest, self._address.ttl or 0, value)
-        # Not in a pipeline: on a Cluster, that asks a node each time which of these are keys.
-        swapped = self.exchange(lambda client: client.register_script(_SWAP)([name], arguments, client))
-        if swapped not in (0, 1):
-            raise self._faults.garbled()
-        return bool(swapped)
 
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens where it is not there."""
@@ -158,7 +117,7 @@ class RedisStore:
 
     def new_client(self) -> Any:
         """Return a client with connections of its own, which `close` leaves open; raise redis-py's errors."""
-        return connect(self._address, self._connect_timeout, self._timeout)
+        return connect(self.address, self._connect_timeout, self.timeout)
 
     def exchange(self, send: Callable[[Any], _T]) -> _T:
         """Return what `send` returns, given redis-py's client; StoreError alone is raised, by the deadline.
@@ -179,7 +138,7 @@ class RedisStore:
                 return send(client)
 
     def _key(self, key: str) -> str:
-        return f"{self._address.prefix}:v1:{check_key(key)}"
+        return f"{self.address.prefix}:v1:{check_key(key)}"
 
     def _of_each(self, command: str, keys: Iterable[str], kind: type[_T]) -> dict[str, _T]:
         """Return by key the answers to a command that are not None; each must be of one `kind`."""
@@ -191,8 +150,8 @@ class RedisStore:
         return by_key
 
     def _scan(self, prefix: str) -> Iterator[str]:
-        beginning = f"{self._address.prefix}:v1:"
-        spent, length = 0.0, 0
+        beginning = f"{self.address.prefix}:v1:"
+        spent = 0.0
         seen = set()  # SCAN may name a key twice, and so may two nodes while it moves
         for node in self._nodes():
             cursor = 0
@@ -201,16 +160,13 @@ class RedisStore:
                 with self._round_trip():
                     cursor, names = self._scanned(node, cursor, f"{beginning}{prefix}*")
                 spent += time.monotonic() - began
-                if (
-                    spent > _LISTING_FACTOR * self._timeout
-                ):  # or a server that never ends would be asked for ever
+                if spent > _LISTING_FACTOR * self.timeout:  # or a server that never ends is asked for ever
                     raise self._faults.of(TimeoutError())
                 for name in names:
                     key = name.removeprefix(beginning)
                     if key not in seen and is_key(key):
                         seen.add(key)
-                        length += len(key)
-                        if len(seen) > _MOST_NAMES or length > _MOST_NAME_BYTES:
+                        if len(seen) > _MOST_NAMES:
                             raise self._faults.crowded()
                         yield key
                 if cursor == 0:
@@ -218,7 +174,7 @@ class RedisStore:
 
     def _scanned(self, node: Any, cursor: int, pattern: str) -> tuple[int, list[str]]:
         try:
-            with deadline(self._timeout, _SCAN_BYTES):
+            with deadline(self.timeout, _SCAN_BYTES):
                 cursor, found = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
         except TooMuchError:
             raise self._faults.crowded() from None
@@ -227,7 +183,7 @@ class RedisStore:
     def _nodes(self) -> list[Any]:
         """Return a client for each server that has keys of its own."""
         with self._round_trip() as client:
-            if not self._address.cluster:
+            if not self.address.cluster:
                 return [client]
             # Or nodes that came after this store connected are left out.
             client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
@@ -241,7 +197,7 @@ class RedisStore:
     def _round_trip(self) -> Iterator[Any]:
         """Yield the client; what is done with it ends by the deadline, and fails with StoreError alone."""
         try:
-            with deadline(self._timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
+            with deadline(self.timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
             # Nor may a traceback show what a server says.
@@ -249,7 +205,7 @@ class RedisStore:
 
     def _client(self) -> Any:
         lock = self._lock
-        if not lock.acquire(timeout=self._timeout):  # another thread connects to a Cluster
+        if not lock.acquire(timeout=self.timeout):  # another thread connects to a Cluster
             raise TimeoutError
         try:
             if self._open is None:

@@ -15,10 +15,10 @@ from nbcache.core.text import DOT
 from nbcache.core.trust import Policy
 from nbcache.core.version import __version__
 from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.shared_client import SharedClient
 from nbcache.kernel.snapshots import Sharing
 from nbcache.launcher.forked import parent
 from nbcache.launcher.protocol import ordinary
-from nbcache.shared.client import SharedClient
 from nbcache.snapshots.verify import Received
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import environment

@@ -20,9 +20,8 @@ from nbcache.core.settings import Settings, torchs_url
 from nbcache.core.text import DOT, ago, counted, duration, one_line
 from nbcache.core.trust import Keyring, spelled
 from nbcache.kernel.session import Session
-from nbcache.shared.client import SharedClient
-from nbcache.shared.level import SharedLevel
-from nbcache.shared.publications import Publication
+from nbcache.kernel.shared_client import SharedClient
+from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.snapshots.sources import beside, origin
 from nbcache.stores.base import Store

@@ -21,7 +21,7 @@ from nbcache.explain.plan import Plan
 from nbcache.explain.why import Why, explain
 from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
-from nbcache.shared.client import SharedClient
+from nbcache.kernel.shared_client import SharedClient
 from nbcache.snapshots.sources import beside
 from nbcache.torch_bridge.contents import contents_of
 from nbcache.ui.display.graph import render_graph
