@@ -25,7 +25,6 @@ from nbcache.shared.layout import LIVE
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.snapshots.build import Origin, build_snapshot
-from nbcache.snapshots.gc import collect_garbage
 from nbcache.snapshots.named import NamedSnapshots
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
@@ -145,7 +144,7 @@ def _list_snapshots(full: _Full, time: int) -> object:
 
 
 def _collect(full: _Full, time: int) -> object:
-    return collect_garbage(full.snapshots), remove_unused(full.level.store)
+    return full.snapshots.collect_garbage(), remove_unused(full.level.store)
 
 
 _ACTIONS: Mapping[str, Callable[[_Full, int], object]] = {

@@ -40,7 +40,7 @@ from nbcache.core.trust import Keyring, Standing
 from nbcache.explain.notebook import cells_of
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.session import Session
-from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers
+from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers, vouched
 from nbcache.snapshots.names import Place
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
@@ -53,7 +53,6 @@ from nbcache.snapshots.sources import (
     write,
 )
 from nbcache.snapshots.verify import Received, judged_file
-from nbcache.snapshots.versions import vouched
 
 __all__ = ["Sharing", "Stranger", "mismatch", "present_cells", "usable"]
 

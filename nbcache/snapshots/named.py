@@ -14,7 +14,7 @@ are its own, puts artifacts that are not there, then its version, and deletes th
 writer loses what another has written, and none waits. Everybody else's version is left beside, trusted or
 not: nobody signs for others, and nobody can keep others from a name.
 
-Artifacts that no version names are removed by `nbcache.snapshots.gc`, in two runs: the first marks them,
+Artifacts that no version names are removed by `collect_garbage` in two runs: the first marks them,
 one that comes later than a grace removes them. A writer takes away the marks of all that it names, before
 it looks what is there and again once its version is, and then puts what has gone meanwhile. So an artifact
 that is named can be lost only if that halts, between looking at a mark and deleting, for as long as a
@@ -24,13 +24,16 @@ of who has it puts again. A version of which an artifact is gone is refused whol
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from nbcache.artifacts.encoding import decode_snapshot
 from nbcache.core.errors import (
     BadSignature,
+    ConfigError,
     CorruptSnapshot,
     FormatError,
     MissingArtifact,
@@ -40,23 +43,29 @@ from nbcache.core.errors import (
     UnsupportedVersion,
     UntrustedSigner,
 )
-from nbcache.core.key import sha256
+from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import Packed
 from nbcache.core.trust import Keyring, Standing
-from nbcache.snapshots.build import Draft, Origin, signed_manifest
+from nbcache.snapshots.build import Draft, Origin, merge_into_existing, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
 from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
 from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
-from nbcache.snapshots.versions import merge_into_existing
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
 
-__all__ = ["ARTIFACT", "BATCH_KEYS", "DOOMED", "NamedSnapshots", "Version", "Written", "opened"]
+__all__ = [
+    "GRACE_SECONDS",
+    "Collected",
+    "NamedSnapshots",
+    "Version",
+    "Written",
+    "opened",
+]
 
-ARTIFACT, DOOMED = "artifact/", "doomed/"
+_ARTIFACT, _DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 """For a person who waits for megabytes, and not for a cell."""
-_BATCH_BYTES, BATCH_KEYS = 16 << 20, 256
+_BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
 """What is asked for in one round trip."""
 _BATCH_VERSIONS = 16
 _VERSIONS_BYTES = 1 << 28
@@ -65,6 +74,8 @@ _LISTINGS = 5
 """How often versions are listed again, when some were replaced between listing and reading."""
 _ATTEMPTS = 3
 """How often a snapshot is merged again, because artifacts went meanwhile."""
+GRACE_SECONDS = 3600.0
+"""How long what was marked is left: longer than any writer takes."""
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
 
 
@@ -97,6 +108,19 @@ class Written:
     """Versions that stand beside: of others, or damaged."""
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What removing artifacts that no snapshot names came to."""
+
+    removed: int = 0
+    waiting: int = 0
+    """How many are marked."""
+    due: float | None = None
+    """Unix seconds from which on the first of these may go; None where none is marked."""
+    problems: tuple[NbcacheError, ...] = ()
+    """Why nothing was removed: versions whose artifacts cannot be told."""
+
+
 @contextmanager
 def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
     """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
@@ -111,80 +135,65 @@ class NamedSnapshots:
     """The named snapshots of one store. Every method raises StoreError where the store fails."""
 
     def __init__(self, store: Store, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
+        self.store = store
+        self.name = store.name
+        """The store's name; holds no secret."""
         self._keyring = keyring
-        self.clock = clock
-
-    @property
-    def store(self) -> Store:
-        """The store itself."""
-        return self._store
-
-    @property
-    def name(self) -> str:
-        """What to call the store; holds no secret."""
-        return self._store.name
+        self._clock = clock
 
     def where(self, name: str) -> str:
         """Return what to call a snapshot in messages: its place, without secrets."""
-        return f"{self._store.name}#{name}"
+        return f"{self.name}#{name}"
 
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of a name, or of all; newest last, those that cannot be read first."""
         prefix = SNAPSHOTS if name is None else prefix_of(name)
-        found = [self._version(key, value) for key, value in self.values_below(prefix)[0].items()]
+        found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
         return sorted(found, key=lambda each: (each.name, _created(each), each.key))
 
-    def read(self, name: str) -> list[tuple[bytes, str]]:
-        """Return the versions of a name as snapshot files, and their place in words.
-
-        Signatures are checked before artifacts are fetched; who signed is not judged here. Raises the first
-        problem where no version is whole, and SnapshotError where there is none.
-        """
-        found, problems = self.read_all(name)
-        if not found:
-            raise problems[0]
-        return found
-
     def read_all(self, name: str) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
-        """Return the same, and what is wrong with the versions that are not whole."""
+        """Return the versions of a name as snapshot files, each with its place in words; and what is wrong.
+
+        Signatures are checked before artifacts are fetched; who signed is not judged here. SnapshotError
+        where there is no version, whole or not.
+        """
         # Again, where there is none: a listing may miss a version, and the one that absorbed it meanwhile.
         versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
-        found: list[tuple[bytes, str]] = []
+        files: list[tuple[bytes, str]] = []
         problems: list[NbcacheError] = []
         left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
         for version in versions:
+            received = version.received
+            if received is None:
+                assert version.problem is not None
+                problems.append(version.problem)
+                continue
+            contents = received.snapshot.contents
+            is_trusted = is_vouched(received.standing)
             try:
-                if version.received is None:
-                    assert version.problem is not None
-                    raise version.problem
-                if not is_vouched(version.received.standing):
-                    left -= self._fetched_of_stranger(version.received, left)
-                packed = self._fetch(version.received)
-                contents = version.received.snapshot.contents
-                frames = {contents[digest].packed_digest: frame for digest, frame in packed.items()}
-                whole = SnapshotFile(decode_file(version.data).versions, frames)
-                found.append((encode_file(whole), self.where(name)))
+                if not is_trusted:
+                    length = sum(packed.packed_size for packed in contents.values())
+                    if length > left:
+                        raise UntrustedSigner(
+                            f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched "
+                            "in all, and a version has more",
+                            where=received.where,
+                            next_step="nbcache ls URL shows who they are; nbcache trust add SIGNER, whom you "
+                            "know",
+                        )
+                    left -= length
+                frames = self._fetch(received)
+                files.append(
+                    (encode_file(SnapshotFile(decode_file(version.data).versions, frames)), self.where(name))
+                )
             except StoreError:
                 raise
             except NbcacheError as error:
-                error.of_trusted = version.received is not None and is_vouched(version.received.standing)
+                error.of_trusted = is_trusted
                 problems.append(error)
-        return found, problems
-
-    def _fetched_of_stranger(self, received: Received, left: int) -> int:
-        """Return the bytes of a version's artifacts; UntrustedSigner where that is more than is `left`."""
-        length = sum(each.packed_size for each in received.snapshot.contents.values())
-        if length > left:
-            raise UntrustedSigner(
-                f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in all, and a "
-                "version has more",
-                where=received.where,
-                next_step="nbcache ls URL shows who they are; nbcache trust add SIGNER, whom you know",
-            )
-        return length
+        return files, problems
 
     def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
         """Add what `build` returns, which is told what is there already, to the snapshot of this name.
@@ -202,12 +211,12 @@ class NamedSnapshots:
         SnapshotError where none is the user's. Artifacts stay, until `nbcache gc` finds that no other
         snapshot names them.
         """
-        keys = list(self._store.keys(prefix_of(name)))
+        keys = list(self.store.keys(prefix_of(name)))
         if not keys:
             raise self._absent(name)
         remaining = 0
         if not all_signers:
-            values = self.values_below(prefix_of(name))[0]
+            values = self._values_below(prefix_of(name))[0]
             own = [key for key, value in values.items() if self._is_own(value)]
             if not own:
                 raise SnapshotError(
@@ -217,7 +226,7 @@ class NamedSnapshots:
                 )
             keys, remaining = own, len(keys) - len(own)
         for key in keys:
-            self._store.delete(key)
+            self.store.delete(key)
         return len(keys), remaining
 
     def _is_own(self, value: bytes) -> bool:
@@ -247,10 +256,10 @@ class NamedSnapshots:
         if changed:
             value = signed_manifest(draft, self._keyring)
             key = prefix_of(name) + sha256(value)
-            self._store.put(key, value)
+            self.store.put(key, value)
             self._put_missing(draft, name)
             for absorbed in ours.keys() - {key}:
-                self._store.delete(absorbed)
+                self.store.delete(absorbed)
         lost = len(gone - draft.snapshot.contents.keys())
         return Written(draft, changed, lost, left=len(versions) - len(ours))
 
@@ -265,39 +274,39 @@ class NamedSnapshots:
         """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
         contents = draft.snapshot.contents
         needed = {each.packed_digest: digest for digest, each in contents.items()}
-        for batch in batches(needed, BATCH_KEYS):
-            for mark in self._store.present(DOOMED + digest for digest in batch):
-                self._store.delete(mark)
+        for batch in batches(needed, _BATCH_KEYS):
+            for mark in self.store.present(_DOOMED + digest for digest in batch):
+                self.store.delete(mark)
         gone = needed.keys() - self._present(needed)
         if any(needed[digest] not in draft.packed for digest in gone):
             raise self._missing(len(gone), len(needed), self.where(name))
         for packed_digest in gone:
-            self._store.put(ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
+            self.store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
 
     def _present(self, packed_digests: Iterable[str]) -> set[str]:
         found: set[str] = set()
-        for batch in batches(packed_digests, BATCH_KEYS):
-            keys = self._store.present(ARTIFACT + digest for digest in batch)
-            found |= {key.removeprefix(ARTIFACT) for key in keys}
+        for batch in batches(packed_digests, _BATCH_KEYS):
+            keys = self.store.present(_ARTIFACT + digest for digest in batch)
+            found |= {key.removeprefix(_ARTIFACT) for key in keys}
         return found
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
+    def _values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
         """Return all that is below `prefix`; and False where some went whenever they were to be read.
 
         StoreError where that is more than is held in memory.
         """
         values: dict[str, bytes] = {}
         for _ in range(_LISTINGS):
-            listed = set(self._store.keys(prefix))
+            listed = set(self.store.keys(prefix))
             values = {}
             for batch in batches(listed, _BATCH_VERSIONS):
-                values |= self._store.get_many(batch)
+                values |= self.store.get_many(batch)
                 if sum(map(len, values.values())) > _VERSIONS_BYTES:
                     raise StoreError(
                         f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
-                        where=self._store.name,
+                        where=self.store.name,
                         next_step="`nbcache rm URL#NAME --all-signers` removes one that should not be there",
                     )
             if values.keys() == listed:
@@ -313,31 +322,27 @@ class NamedSnapshots:
                 name, key, read_manifest(value, self._keyring, where=self.where(name)), None, value
             )
         except (FormatError, BadSignature) as error:
-            return Version(name or "", key, None, self.placed(error, key), value)
+            return Version(name or "", key, None, self._placed(error, key), value)
 
     def _fetch(self, received: Received) -> dict[str, bytes]:
-        """Return the artifacts of a version by digest of their content; MissingArtifact where some are gone.
+        """Return the frames of a version by their digests; MissingArtifact where some are gone.
 
-        What is not what its key says is removed, so that the next snapshot puts it again.
+        A value that does not have the digest in its key is removed, so that the next snapshot puts it again.
         """
-        contents = received.snapshot.contents
-        if sum(each.packed_size for each in contents.values()) > MAX_SNAPSHOT_BYTES:
+        sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
+        if sum(sizes.values()) > MAX_SNAPSHOT_BYTES:
             raise refused("its artifacts are longer than a snapshot's may be", received.where)
-        packed: dict[str, bytes] = {}
+        frames: dict[str, bytes] = {}
         damaged = 0
-        for batch in _by_size(contents):
-            values = self._store.get_many(ARTIFACT + contents[digest].packed_digest for digest in batch)
-            for digest in batch:
-                key = ARTIFACT + contents[digest].packed_digest
-                value = values.get(key)
-                if value is None:
-                    continue
-                if sha256(value) == contents[digest].packed_digest:
-                    packed[digest] = value
+        for batch in _by_size(sizes):
+            for key, value in self.store.get_many(_ARTIFACT + digest for digest in batch).items():
+                digest = key.removeprefix(_ARTIFACT)
+                if sha256(value) == digest:
+                    frames[digest] = value
                     continue
                 damaged += 1
                 with suppress(StoreError):
-                    self._store.delete(key)
+                    self.store.delete(key)
         if damaged:
             raise CorruptSnapshot(
                 f"the snapshot is refused whole: {damaged} of its artifacts in the store were not what their "
@@ -345,9 +350,9 @@ class NamedSnapshots:
                 where=received.where,
                 next_step=_AGAIN,
             )
-        if gone := len(contents) - len(packed):
-            raise self._missing(gone, len(contents), received.where)
-        return packed
+        if gone := len(sizes) - len(frames):
+            raise self._missing(gone, len(sizes), received.where)
+        return frames
 
     def _missing(self, gone: int, every: int, where: str) -> MissingArtifact:
         return MissingArtifact(
@@ -363,13 +368,93 @@ class NamedSnapshots:
             next_step="`nbcache ls URL` lists those that are",
         )
 
-    def placed(self, error: NbcacheError, key: str) -> NbcacheError:
+    def _placed(self, error: NbcacheError, key: str) -> NbcacheError:
         """Return what is wrong with a version, with its place and what to do there."""
         name = name_of(key)
         error.where = self.where(name or key)
         if not isinstance(error, UnsupportedVersion):
             error.next_step = "nbcache rm --all-signers removes all versions of this name; then take it again"
         return error
+
+    # --- removing what no snapshot names --------------------------------------------------------
+
+    def collect_garbage(self, grace: float = GRACE_SECONDS) -> Collected:
+        """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
+
+        Removes nothing while a version cannot be read: what it names is not known then. ConfigError where
+        the store is a kernel's local one, whose artifacts are named in another way.
+        """
+        if next(iter(self.store.keys("ref/")), None) is not None:
+            raise ConfigError(
+                "this is the local store of kernels, which keeps its bound by itself",
+                where=self.store.name,
+                next_step="name the store that snapshots were put into",
+            )
+        present = self._digests(_ARTIFACT)  # before versions: what is put later is not looked at
+        marks = self._marks(self._digests(_DOOMED))
+        named, problems = self._named()
+        if problems:
+            return Collected(waiting=len(marks), problems=tuple(problems))
+        now = self._clock()
+        unnamed = present - named
+        for digest in marks.keys() - unnamed:
+            self.store.delete(_DOOMED + digest)
+        for digest in unnamed:
+            if marks.get(digest, now + 1) > now:  # of another clock, if it is from the future
+                self.store.put(_DOOMED + digest, repr(now).encode())
+        marks = {digest: min(marks.get(digest, now), now) for digest in unnamed}
+        due = {digest for digest, marked in marks.items() if marked + grace <= now}
+        if due:  # a writer that was there before our marks did not see them, but its version is there now
+            named, problems = self._named()
+            if problems:
+                return Collected(waiting=len(marks), problems=tuple(problems))
+            marks = {digest: marked for digest, marked in marks.items() if digest not in named}
+        removed = 0
+        for batch in batches(sorted(due & marks.keys()), _BATCH_KEYS):
+            for digest, marked in self._marks(batch).items():
+                if marked + grace <= now:
+                    self.store.delete(_ARTIFACT + digest)
+                    self.store.delete(_DOOMED + digest)
+                    del marks[digest]
+                    removed += 1
+        return Collected(removed, len(marks), min(marks.values()) + grace if marks else None)
+
+    def _digests(self, prefix: str) -> set[str]:
+        found = (key.removeprefix(prefix) for key in self.store.keys(prefix))
+        return {digest for digest in found if is_sha256(digest)}
+
+    def _marks(self, digests: Iterable[str]) -> dict[str, float]:
+        """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
+        found: dict[str, float] = {}
+        for batch in batches(digests, _BATCH_KEYS):
+            for key, value in self.store.get_many(_DOOMED + digest for digest in batch).items():
+                match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
+                found[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
+        return found
+
+    def _named(self) -> tuple[set[str], list[NbcacheError]]:
+        """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
+        values, complete = self._values_below(SNAPSHOTS)
+        named: set[str] = set()
+        problems: list[NbcacheError] = []
+        for key, value in values.items():
+            try:
+                if sha256(value) != key.rpartition("/")[2]:
+                    raise refused("its manifest does not have the digest that it is named by")
+                for version in decode_file(value).versions:
+                    contents = decode_snapshot(version.manifest).contents
+                    named.update(each.packed_digest for each in contents.values())
+            except NbcacheError as error:
+                problems.append(self._placed(error, key))
+        if not complete:
+            problems.append(
+                SnapshotError(
+                    "snapshots were being written all the while",
+                    where=self.store.name,
+                    next_step="run it again",
+                )
+            )
+        return named, problems
 
 
 def _is_ours(received: Received) -> bool:
@@ -380,15 +465,15 @@ def _created(version: Version) -> float:
     return -1.0 if version.received is None else version.received.snapshot.created
 
 
-def _by_size(contents: Mapping[str, Packed]) -> Iterator[list[str]]:
-    """Yield the digests of contents in batches that a round trip can bring."""
+def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield digests in batches that a round trip can bring."""
     batch: list[str] = []
     length = 0
-    for digest, each in contents.items():
-        if batch and (length + each.packed_size > _BATCH_BYTES or len(batch) == BATCH_KEYS):
+    for digest, size in sizes.items():
+        if batch and (length + size > _BATCH_BYTES or len(batch) == _BATCH_KEYS):
             yield batch
             batch, length = [], 0
         batch.append(digest)
-        length += each.packed_size
+        length += size
     if batch:
         yield batch

@@ -24,12 +24,11 @@ from nbcache.core.threads import start_thread
 from nbcache.core.trust import Keyring
 from nbcache.core.version import __version__
 from nbcache.snapshots import in_notebook
-from nbcache.snapshots.build import Draft, Origin
+from nbcache.snapshots.build import Draft, Origin, added
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import opened
 from nbcache.snapshots.names import Place, place
 from nbcache.snapshots.verify import Received, judged_file
-from nbcache.snapshots.versions import added
 
 __all__ = ["MAX_NOTEBOOK_BYTES", "Taken", "beside", "destination", "origin", "sources", "versions", "write"]
 

@@ -17,7 +17,10 @@ from nbcache.core.trust import Keyring, Policy, Standing, admit, spelled
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
 
 __all__ = [
+    "MAX_ENVIRONMENTS",
     "Received",
+    "check",
+    "check_packed",
     "is_own",
     "is_vouched",
     "judged",
@@ -30,13 +33,9 @@ __all__ = [
 
 
 _MAX_MANIFEST_BYTES = 64 << 20
-
-
 _MAX_STRANGERS_BYTES = 8 << 20
 """Of all manifests of a file: reading them takes time and memory that nobody has agreed to yet."""
-
-
-_MAX_ENVIRONMENTS = 64
+MAX_ENVIRONMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +190,7 @@ def _read(
             else "have it signed by who made it",
         )
     snapshot = decode_snapshot(version.manifest)
-    _check(snapshot)
+    check(snapshot)
     return Received(snapshot, where, signer, standing, version.digest)
 
 
@@ -210,9 +209,9 @@ def is_vouched(standing: Standing | None) -> bool:
     return standing in (Standing.OWN, Standing.TRUSTED)
 
 
-def _check(snapshot: Snapshot) -> None:
+def check(snapshot: Snapshot) -> None:
     """Raise CorruptSnapshot unless what the manifest says is within bounds."""
-    if len(snapshot.manifests) > _MAX_ENVIRONMENTS or any(
+    if len(snapshot.manifests) > MAX_ENVIRONMENTS or any(
         max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
     ):
         raise refused("it names more artifacts than a snapshot may")
@@ -223,7 +222,7 @@ def _check(snapshot: Snapshot) -> None:
             raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
 
 
-def _check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
+def check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     """Raise CorruptSnapshot unless `packed`, by digest of the content, is what the manifest says."""
     if snapshot.contents.keys() != packed.keys():
         raise refused("it holds other artifacts than its manifest names")

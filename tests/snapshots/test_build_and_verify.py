@@ -41,10 +41,9 @@ from nbcache.core.model import (
 from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy, Standing
 from nbcache.snapshots import build as snapshot
-from nbcache.snapshots.build import Draft, Origin, build_snapshot, makers, merge, signed
+from nbcache.snapshots.build import Draft, Origin, attributed, build_snapshot, makers, merge, signed
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.verify import Received, receive
-from nbcache.snapshots.versions import attributed
 from nbcache.stores.memory import MemoryStore
 from nbcache.ui.display.snapshots import arrival_line
 from support.doctored import the_version

@@ -29,8 +29,7 @@ from nbcache.core.model import Level, Outcome, SnapshotRestored
 from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
-from nbcache.snapshots.named import NamedSnapshots, Written
+from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Written
 from nbcache.snapshots.names import Place, place
 from nbcache.snapshots.sources import destination
 from nbcache.stores.base import Store
@@ -72,10 +71,18 @@ def keys_of(store: Store, prefix: str = "") -> set[str]:
     return set(store.keys(prefix))
 
 
+def read_whole(store: Store, person: Person, name: str) -> list[tuple[bytes, str]]:
+    """Return the whole versions of a name, which are some; raise the first problem where there is none."""
+    files, problems = NamedSnapshots(store, Keyring(person.keys)).read_all(name)
+    if not files:
+        raise problems[0]
+    return files
+
+
 def held_by(store: Store, person: Person, name: str = NAME) -> set[str]:
     """Return the keys of the graphs that a name holds, in all versions that are whole and trusted."""
     held = set()
-    for data, where in NamedSnapshots(store, Keyring(person.keys)).read(name):
+    for data, where in read_whole(store, person, name):
         received = the_version(data, Keyring(person.keys), where=where)
         received.unpack_all(Policy.STRICT)
         held |= {ref.key for manifest in received.snapshot.manifests for ref in manifest.artifacts}
@@ -254,10 +261,10 @@ def test_removing_one_name_leaves_what_another_names(ada: Person) -> None:
     take_into(ada, store, "b", "two")
     snapshots = NamedSnapshots(store, Keyring(ada.keys))
     snapshots.remove("a")
-    assert collect_garbage(snapshots, grace=0).removed == 0
+    assert snapshots.collect_garbage(grace=0).removed == 0
     assert held_by(store, ada, "b") == {"one", "two"}
     snapshots.remove("b")
-    assert collect_garbage(snapshots, grace=0).removed == 2
+    assert snapshots.collect_garbage(grace=0).removed == 2
     assert keys_of(store) == set()
 
 
@@ -367,20 +374,20 @@ def test_what_is_not_named_goes_in_the_second_run_after_the_grace(ada: Person) -
     take_into(ada, store, NAME, "one")
     snapshots.remove(NAME)
     store.put("live/x/y", b"another's")
-    first = collect_garbage(snapshots)
+    first = snapshots.collect_garbage()
     assert (first.removed, first.waiting, first.due) == (0, 1, now[0] + GRACE_SECONDS)
     now[0] += GRACE_SECONDS - 1
-    assert collect_garbage(snapshots) == first
+    assert snapshots.collect_garbage() == first
     take_into(ada, store, "again")  # takes the mark away
     assert keys_of(store, "doomed/") == set()
     now[0] += GRACE_SECONDS
-    assert collect_garbage(snapshots).waiting == 0
+    assert snapshots.collect_garbage().waiting == 0
     snapshots.remove("again")
-    assert collect_garbage(snapshots).waiting == 1
+    assert snapshots.collect_garbage().waiting == 1
     now[0] -= 2 * GRACE_SECONDS  # a clock that goes wrong
-    assert collect_garbage(snapshots).due == now[0] + GRACE_SECONDS
+    assert snapshots.collect_garbage().due == now[0] + GRACE_SECONDS
     now[0] += GRACE_SECONDS
-    done = collect_garbage(snapshots)
+    done = snapshots.collect_garbage()
     assert (done.removed, done.waiting, done.due) == (1, 0, None)
     assert keys_of(store) == {"live/x/y"}
 
@@ -391,7 +398,7 @@ def test_a_stale_mark_is_removed_and_dooms_nothing(ada: Person) -> None:
     (artifact,) = keys_of(store, "artifact/")
     for digest in (artifact.removeprefix("artifact/"), "0" * 64):
         store.put(f"doomed/{digest}", b"1")
-    assert collect_garbage(NamedSnapshots(store, Keyring(ada.keys)), grace=0).removed == 0
+    assert NamedSnapshots(store, Keyring(ada.keys)).collect_garbage(grace=0).removed == 0
     assert keys_of(store, "doomed/") == set()
     assert held_by(store, ada) == {"one"}
 
@@ -402,7 +409,7 @@ def unnamed(ada: Person) -> MemoryStore:
     take_into(ada, store, NAME, "one")
     snapshots = NamedSnapshots(store, Keyring(ada.keys), clock=lambda: 1.0)
     snapshots.remove(NAME)
-    assert collect_garbage(snapshots).waiting == 1
+    assert snapshots.collect_garbage().waiting == 1
     return store
 
 
@@ -414,7 +421,7 @@ def test_a_writer_may_come_at_any_point_while_artifacts_are_collected(ada: Perso
         return Interrupted(store, at, lambda: take_into(ada, store, NAME))
 
     for store in interruptions(make):
-        collect_garbage(NamedSnapshots(store, keyring), grace=0)
+        NamedSnapshots(store, keyring).collect_garbage(grace=0)
         if not store.next:
             continue
         if store.next == "delete" and store.done[-1] == "get_many":
@@ -431,7 +438,7 @@ def test_artifacts_may_be_collected_at_any_point_while_a_writer_writes(ada: Pers
         def make(at: int, grace: float = grace) -> Interrupted:
             store = unnamed(ada)
             collector = NamedSnapshots(store, Keyring(ada.keys))
-            return Interrupted(store, at, lambda: collect_garbage(collector, grace))
+            return Interrupted(store, at, lambda: collector.collect_garbage(grace))
 
         for store in interruptions(make):
             take_into(ada, store, NAME)
@@ -475,7 +482,7 @@ def test_a_local_store_of_kernels_is_not_collected(ada: Person) -> None:
     bridge.compile("one")
     session.flush()
     with pytest.raises(ConfigError, match="local store"):
-        collect_garbage(NamedSnapshots(ada.store, Keyring(ada.keys)))
+        NamedSnapshots(ada.store, Keyring(ada.keys)).collect_garbage()
 
 
 # --- whose it is ------------------------------------------------------------------------------------------
@@ -533,7 +540,7 @@ def test_a_trusted_signers_version_stands_beside_ones_own(url: str, ada: Person,
         written = take_into(ada, store, NAME, "mine")
         assert (written.changed, written.left, written.lost) == (True, 1, 0)
         assert not take_into(ada, store, NAME).changed
-        read = NamedSnapshots(store, Keyring(ada.keys)).read(NAME)
+        read = read_whole(store, ada, NAME)
         signers = {the_version(data, Keyring(ada.keys), where=where).signer for data, where in read}
         assert signers == {Keyring(ada.keys).own(), Keyring(bob.keys).own()}
         assert held_by(store, ada) == {"bobs", "mine"}
@@ -564,7 +571,7 @@ def test_nothing_is_fetched_whose_signature_is_wrong(ada: Person, bob: Person) -
     store.put(f"{key.rpartition('/')[0]}/{sha256(value)}", value)
     store.read.clear()
     with pytest.raises(BadSignature, match=r"memory#team/gpt"):
-        NamedSnapshots(store, Keyring(ada.keys)).read(NAME)
+        read_whole(store, ada, NAME)
     assert not {key for key in store.read if key.startswith("artifact/")}
 
 

@@ -46,9 +46,8 @@ from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.layout import MAX_VARIANTS, decode_shared, encode_shared, slot_of
 from nbcache.shared.signing import Signer
-from nbcache.snapshots.build import Draft, makers, signed
+from nbcache.snapshots.build import Draft, makers, signed, vouched
 from nbcache.snapshots.verify import receive
-from nbcache.snapshots.versions import vouched
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.ui.display.snapshots import arrival_line, snapshot_json, snapshot_lines

@@ -7,9 +7,8 @@ from dataclasses import replace
 from nbcache.core.key import components
 from nbcache.core.model import Environment
 from nbcache.core.trust import Keyring, Policy
-from nbcache.snapshots.build import Draft, Origin, signed
+from nbcache.snapshots.build import Draft, Origin, attributed, signed
 from nbcache.snapshots.verify import Received, receive
-from nbcache.snapshots.versions import attributed
 
 __all__ = ["made_on", "the_version"]
 

@@ -12,10 +12,10 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import NOTHING, counted, one_line, size
 from nbcache.core.trust import Keyring
 from nbcache.snapshots import in_notebook
+from nbcache.snapshots.build import united
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
 from nbcache.snapshots.verify import receive
-from nbcache.snapshots.versions import united
 from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display.words import missed_lines
 from nbcache.ui.locate import opened_by

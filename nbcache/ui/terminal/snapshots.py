@@ -27,7 +27,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import present_cells, usable
-from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests
+from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests, vouched
 from nbcache.snapshots.sources import (
     beside,
     destination,
@@ -37,7 +37,6 @@ from nbcache.snapshots.sources import (
     write,
 )
 from nbcache.snapshots.verify import Received, receive
-from nbcache.snapshots.versions import vouched
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display.snapshots import (

@@ -10,8 +10,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line
 from nbcache.core.trust import Keyring
 from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
-from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
-from nbcache.snapshots.named import opened
+from nbcache.snapshots.named import GRACE_SECONDS, opened
 from nbcache.snapshots.sources import destination
 from nbcache.ui.display.snapshots import version_json, version_lines
 from nbcache.ui.terminal.shown import Shown, agree, judge_of
@@ -59,7 +58,7 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
     """
     max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
-        done = collect_garbage(snapshots, GRACE_SECONDS if grace is None else grace)
+        done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
         live = remove_unused(snapshots.store, max_age)
         name = snapshots.name
     due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
