@@ -122,14 +122,22 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def write_whole(
-    path: Path, content: bytes, *, mode: int | None = None, durable: bool = False, replace: bool = True
+    path: Path,
+    content: bytes,
+    *,
+    mode: int | None = None,
+    durable: bool = False,
+    replace: bool = True,
+    folder: Path | None = None,
 ) -> None:
     """Write a file: whoever reads meanwhile, and whoever dies, leaves the old one or the new one, whole.
 
     `mode` are its permissions, by default the process's. `durable` waits until it is on the disk. Where not
-    `replace`, what is there stays. Raises OSError.
+    `replace`, what is there stays. The temporary file is in `folder`, by default beside the file. Raises
+    OSError.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    unique = f"{os.getpid()}-{secrets.token_hex(8)}"
+    temporary = folder / unique if folder else path.with_name(f".{path.name}.{unique}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600)
     try:

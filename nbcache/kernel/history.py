@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Iterable
 
 from nbcache.artifacts.history import MAX_RUNS, HistoryStore, Run, merged, run_of
 from nbcache.core.reports import GraphRecord
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import ForkSafeLock
 from nbcache.kernel.events import INTERRUPTED
 
 __all__ = ["History"]
@@ -25,17 +24,12 @@ class History:
         self.kernel = secrets.token_hex(8)
         """Tells this kernel's runs from those of others."""
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._earlier: tuple[Run, ...] = ()
         self._own: list[Run] = []
         self._unsaved: list[Run] = []
         self._number = 0
         self._known: tuple[Run, ...] | None = ()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child."""
-        self._lock = threading.Lock()
 
     def runs(self) -> tuple[Run, ...]:
         """Return the runs that are known, oldest first."""

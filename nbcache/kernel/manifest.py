@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbcache.artifacts.types import type_of
 from nbcache.core.model import ArtifactRef, Environment, GraphSummary, Manifest, Outcome, Source
 from nbcache.core.reports import GraphRecord
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import ForkSafeLock
 
 __all__ = ["ManifestBuilder", "PendingImport", "summaries"]
 
@@ -28,15 +27,10 @@ class ManifestBuilder:
     """Collects what the manifest is to name. Safe to call from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._brought: list[PendingImport] = []
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._due = False
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child."""
-        self._lock = threading.Lock()
 
     def bring(self, brought: PendingImport) -> None:
         """Keep what was brought until it is stored: storing can wait, and the compiler cannot."""

@@ -10,7 +10,7 @@ from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.manifests import union
 from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Manifest, Source
-from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
 
 __all__ = ["Prefetcher"]
 
@@ -30,7 +30,7 @@ class Prefetcher:
         """`find` returns what the store has; `on_damage` hears of what a snapshot holds and is damaged."""
         self._find = find
         self._on_damage = on_damage
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._known = threading.Event()
         self._refs: tuple[ArtifactRef, ...] = ()
         self._graphs: tuple[GraphSummary, ...] = ()
@@ -47,7 +47,6 @@ class Prefetcher:
 
     def renew(self) -> None:
         """Go on in a forked child, where nothing is being read ahead: the rest is read when asked for."""
-        self._lock = threading.Lock()
         self._known = threading.Event()
         self._known.set()
         self._reading = object()

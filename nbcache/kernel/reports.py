@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from nbcache.core.log import logger
 from nbcache.core.reports import Cell, CellReport, GraphRecord
 from nbcache.core.text import printable
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import ForkSafeLock
 
 __all__ = ["ReportLog"]
 
@@ -27,7 +27,7 @@ class ReportLog:
     """Keeps reports and notices, and which cell's source is under which file name. Safe for all threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._reports: deque[CellReport] = deque(maxlen=_MOST_REPORTS)
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
@@ -35,11 +35,6 @@ class ReportLog:
         self._held: dict[int, list[str]] = {}
         """By thread: notices that it is to say itself, or not."""
         self._code: dict[str, Cell] = {}
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child."""
-        self._lock = threading.Lock()
 
     @property
     def reports(self) -> list[CellReport]:

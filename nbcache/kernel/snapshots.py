@@ -35,7 +35,7 @@ from nbcache.core.files import read
 from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
 from nbcache.core.text import one_line
-from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
 from nbcache.explain.notebook import cells_of
 from nbcache.kernel.elsewhere import Elsewhere, unusable
@@ -94,7 +94,7 @@ class Sharing:
         self._foreseen = foreseen
         self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
         self._looked = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._received: dict[str, Received] = {}
         """By what tells versions apart."""
         self._problems: list[NbcacheError] = []
@@ -109,7 +109,6 @@ class Sharing:
 
     def renew(self) -> None:
         """Go on in a forked child, where nobody looks for snapshots any more."""
-        self._lock = threading.Lock()
         self._looked = threading.Event()
         self._looked.set()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord, bare_name
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (
     ArtifactSeen,
@@ -94,7 +94,7 @@ class Tracker:
         It is called with the lock held.
         """
         self._renamed = renamed
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._threads: dict[int, _Thread] = {}
         self._frames: dict[str, FrameCompiled] = {}
         self._broken: dict[str, str] = {}
@@ -112,7 +112,6 @@ class Tracker:
 
     def renew(self) -> None:
         """Go on in a forked child: what other threads were compiling is compiled there no more."""
-        self._lock = threading.Lock()
         here = threading.get_ident()
         self._threads = {thread: state for thread, state in self._threads.items() if thread == here}
 

@@ -26,10 +26,11 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import StoreError, StoreUnavailable
+from nbcache.core.files import write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
-from nbcache.stores.os_errors import is_absence, is_collision, is_forbidden, is_full, is_too_long
+from nbcache.stores.os_errors import is_absence, is_forbidden, store_error
 from nbcache.stores.plain_files import is_plain, read_plain
 
 __all__ = ["DirectoryStore"]
@@ -220,26 +221,15 @@ class DirectoryStore:
         shutil.rmtree(aside, ignore_errors=True)
 
     def _write(self, file: Path, value: bytes) -> None:
-        temporary = self.root / _TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(value)
-            self._rename(temporary, file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-
-    def _rename(self, temporary: Path, file: Path) -> None:
-        for attempts_left in reversed(range(_ATTEMPTS)):
+        temporary = self.root / _TEMPORARY
+        for attempt in range(_ATTEMPTS):
             try:
-                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                temporary.replace(file)
+                if attempt:  # a delete elsewhere, of the folder's last key, may have removed the folder
+                    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_whole(file, value, mode=0o600, folder=temporary)
                 return
             except (FileNotFoundError, FileExistsError):
-                # A delete elsewhere, of the folder's last key, removed the folder in between.
-                if not attempts_left or not temporary.exists():
+                if attempt == _ATTEMPTS - 1 or not temporary.exists():
                     raise
 
     def _remove(self, file: Path) -> None:
@@ -341,36 +331,13 @@ class DirectoryStore:
 
     def _refuse_if_read_only(self) -> None:
         if self.read_only:
-            raise self._forbidden()
+            raise self._write_error(PermissionError())
 
     def _write_error(self, error: OSError) -> StoreError:
-        if is_full(error):
-            return StoreFull(
-                f"{self.name} has no room: {error.strerror}",
-                where=str(self.path),
-                next_step="free disk space; in a notebook, %nbcache clear --all removes all that is stored",
-            )
-        if is_forbidden(error):
-            return self._forbidden()
-        if is_collision(error):
-            return StoreError("a key cannot be a folder of other keys as well", where=str(error.filename))
-        if is_too_long(error):
-            return StoreError("a key is longer than this filesystem's names can be", where=str(self.path))
-        return self._unavailable("cannot be written to", error)
+        return store_error(error, "cannot be written to", self.name, str(self.path), writing=True)
 
-    def _forbidden(self) -> StoreReadOnly:
-        return StoreReadOnly(
-            f"{self.name} cannot be written to",
-            where=str(self.path),
-            next_step="choose a folder that you can write to, or use this one for reading only",
-        )
-
-    def _unavailable(self, what: str, error: OSError) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self.name} {what}: {error.strerror or error}",
-            where=str(self.path),
-            next_step="check that the folder exists, is yours, and that its disk works",
-        )
+    def _unavailable(self, what: str, error: OSError) -> StoreError:
+        return store_error(error, what, self.name, str(self.path))
 
     def _refused(self, folder: Path, reason: str) -> StoreUnavailable:
         return StoreUnavailable(

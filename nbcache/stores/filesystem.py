@@ -10,9 +10,8 @@ A put is atomic on a folder, and where the service takes an object whole, as obj
 miss.
 
 In a folder only regular files are values, reached by no link: others can put anything there. Nor is anything
-written or removed through a link. A chain of services that ends at a folder (`simplecache::file://`) would do
-so, and is refused, but for archives. One `get_many` reads no more bytes than one value may have; the rest is
-absent, and what is longer than a value may be.
+written or removed through a link. A chain of services (`simplecache::file://`) would do so, and is refused.
+One `get_many` reads no more bytes than one value may have. The rest is absent, as is a longer value.
 
 fsspec has no timeouts of its own: each service has its defaults, and a network folder may hang for as long as
 its server does. Whoever must not wait asks from a thread.
@@ -24,7 +23,6 @@ import contextlib
 import os
 import secrets
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +30,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import ConfigError, StoreError, StoreUnavailable
 from nbcache.core.text import redacted
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
-from nbcache.stores.os_errors import is_absence, is_collision, is_forbidden, is_full, is_too_long
+from nbcache.stores.os_errors import is_absence, store_error
 from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
 from nbcache.stores.with_timeout import given_up
 
@@ -51,10 +49,6 @@ _ABANDONED_SECONDS = 3600.0
 _AT_ONCE = 16
 """How many objects a service is asked for at once."""
 
-_FOLDERS = ("file", "local")
-"""fsspec's schemes of folders."""
-_ARCHIVES = ("zip", "tar", "libarchive")
-"""Services that open one file of a folder, and reach no other."""
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -74,11 +68,10 @@ class FilesystemStore:
         # Absolute, since a cell may change the working directory.
         self._url = text if "://" in text else str(Path(text).absolute())
         self.name = redacted(self._url)
-        _check_installed(self._url)
-        _check_chain(self._url)
+        _check(self._url)
         self._open: tuple[Any, str] | None = None
         self._looked_for_abandoned = False
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         renew_in_children(self)
 
     def __repr__(self) -> str:
@@ -86,7 +79,6 @@ class FilesystemStore:
 
     def renew(self) -> None:
         """Go on in a forked child: most of fsspec's services have a thread, which is not there."""
-        self._lock = threading.Lock()
         self._open = None
 
     def get(self, key: str) -> bytes | None:
@@ -113,9 +105,7 @@ class FilesystemStore:
             if length is not None and length <= left:
                 lengths[key] = length
                 left -= length
-        found = {
-            key: b"" for key, length in lengths.items() if not length
-        }  # some services have no part of it
+        found = {key: b"" for key, length in lengths.items() if not length}  # some have no part of it
         parts = [(key, length) for key, length in lengths.items() if length]
         paths, ends = [f"{root}/{key}" for key, _ in parts], [length + 1 for _, length in parts]
         answers = fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
@@ -188,10 +178,8 @@ class FilesystemStore:
                     paths = fs.find(f"{root}/{prefix}".rstrip("/"))
                 except FileNotFoundError:
                     paths = []
-        for path in paths:
-            key = path.lstrip("/").removeprefix(
-                f"{root.lstrip('/')}/"
-            )  # some services begin paths with a slash
+        for path in paths:  # some services begin paths with a slash
+            key = path.lstrip("/").removeprefix(f"{root.lstrip('/')}/")
             if key.startswith(prefix) and is_key(key):
                 yield key
 
@@ -235,66 +223,39 @@ class FilesystemStore:
         except StoreError:
             raise
         except Exception as error:  # each service has its own
-            raise self._error(error, what, writing) from error
-
-    def _error(self, error: Exception, what: str, writing: bool) -> StoreError:
-        if writing and isinstance(error, LinkInTheWay):
-            return StoreUnavailable(
-                "a folder in this store is a link, which somebody else may have put there",
-                where=str(error.filename),
-                next_step="remove it, or name another folder",
-            )
-        if writing and is_full(error):
-            return StoreFull(f"{self.name} has no room", where=self.name, next_step="free space there")
-        if writing and (isinstance(error, NotImplementedError) or is_forbidden(error)):
-            return StoreReadOnly(
-                "this store can be read, and not written to",
-                where=self.name,
-                next_step="ask for the right to write there, or use it for reading only",
-            )
-        if writing and is_collision(error):
-            return StoreError("a key cannot be a folder of other keys as well", where=self.name)
-        if is_too_long(error):
-            return StoreError("a key is longer than this filesystem's names can be", where=self.name)
-        # Not the message, in which a service may quote credentials.
-        reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-        return StoreUnavailable(
-            f"this store {what}: {reason}",
-            where=self.name,
-            next_step="check that the place exists and can be reached, and that you have the rights to it",
-        )
+            if writing and isinstance(error, LinkInTheWay):
+                raise StoreUnavailable(
+                    "a folder in this store is a link, which somebody else may have put there",
+                    where=str(error.filename),
+                    next_step="remove it, or name another folder",
+                ) from error
+            raise store_error(error, what, "this store", self.name, writing=writing) from error
 
 
-def _check_installed(url: str) -> None:
+def _check(url: str) -> None:
+    """Raise ConfigError where fsspec cannot open a URL, or it names a chain of services."""
     import fsspec
     from fsspec.registry import known_implementations
 
-    for part in url.split("::"):
-        protocol = part.partition("://")[0] if "://" in part or "::" in url else "file"
-        try:
-            fsspec.get_filesystem_class(protocol)
-        except ValueError as error:
-            raise ConfigError(f"fsspec knows no scheme {protocol[:40]!r}", where=redacted(url)) from error
-        except ImportError as error:
-            known = known_implementations.get(protocol, {})
-            package = known.get("class", "").partition(".")[0]
-            raise ConfigError(
-                f"stores on {protocol}:// need a package that is not installed",
-                where=redacted(url),
-                next_step=str(known.get("err")) if package == "fsspec" else f"pip install {package}",
-            ) from error
-
-
-def _check_chain(url: str) -> None:
-    """Raise ConfigError for a chain whose last service is a folder: what it opens follows links."""
-    *before, last = (part.partition("://")[0] for part in url.split("::"))
-    ends_at_folder = last in _FOLDERS or "://" not in url.rpartition("::")[2]
-    if before and ends_at_folder and not {*before} & {*_ARCHIVES}:
+    if "::" in url:
         raise ConfigError(
-            "a folder is not used through another service: that follows links, which others may put there",
+            "a store is not used through another service: that follows links, which others may put there",
             where=redacted(url),
-            next_step="name the folder itself",
+            next_step="name the service or the folder itself",
         )
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError as error:
+        raise ConfigError(f"fsspec knows no scheme {protocol[:40]!r}", where=redacted(url)) from error
+    except ImportError as error:
+        known = known_implementations.get(protocol, {})
+        package = known.get("class", "").partition(".")[0]
+        raise ConfigError(
+            f"stores on {protocol}:// need a package that is not installed",
+            where=redacted(url),
+            next_step=str(known.get("err")) if package == "fsspec" else f"pip install {package}",
+        ) from error
 
 
 def _is_folder(fs: Any) -> bool:

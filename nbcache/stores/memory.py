@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import ForkSafeLock
 from nbcache.stores.base import check_key
 
 __all__ = ["MemoryStore"]
@@ -19,12 +18,7 @@ class MemoryStore:
     def __init__(self, name: str = "memory"):
         self.name = name
         self._values: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child, which has a copy."""
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
         return f"MemoryStore({self.name!r})"

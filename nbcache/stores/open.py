@@ -32,8 +32,7 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
         return FilesystemStore(_folder(text) if isinstance(url, str) else text)
     import fsspec
 
-    # Of a chain, as in simplecache::s3://bucket, the first decides.
-    if text.partition("://")[0].partition("::")[0] not in fsspec.available_protocols():
+    if "::" not in text and text.partition("://")[0] not in fsspec.available_protocols():
         raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
     return FilesystemStore(text)
 
