@@ -16,7 +16,7 @@ from nbcache.artifacts.provenance import with_makers
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
-from nbcache.core.threads import ForkSafeLock, renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import VerifiedEntry
 from nbcache.shared.single_flight import Holder
@@ -46,12 +46,6 @@ class SharedClient:
         """Thread → the graphs that it compiles while other kernels wait for them."""
         self._seconds: dict[str, float] = {}
         """Function → seconds that compiling its longest graph took, here or elsewhere."""
-        self._reading = ForkSafeLock()
-        self._read_for: Environment | None = None
-        self._asked_for: set[tuple[str, str, str]] = set()
-        """Artifacts that were to be read ahead in that environment, by identity."""
-        self._ahead = 0
-        """Bytes of those that were there."""
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -153,53 +147,42 @@ class SharedClient:
         self.level.publish_manifest(replace(manifest, notebook=name, artifacts=refs))
 
     def begin(self, environment: Environment) -> None:
-        """Read ahead what others have of this notebook, publish what only this kernel has, and listen."""
+        """Read ahead what others have of this notebook, and publish what only this kernel has."""
         self._cache.refs(timeout=self.level.timings.least_expected)  # what is here is not read from there
-        self._read_ahead(environment, self.publications())
+        self._read_ahead(environment)
         if (manifest := self._cache.stored()) is not None and manifest.artifacts:
             # Of the manifest's own environment: the kernel's may have changed since this began.
             for ref in self.level.absent(manifest.environment, manifest.artifacts):
                 self.publish(manifest.environment, ref)
             self.publish_manifest(manifest)
-        self.level.listen(self._notebook(), self._heard)
 
     def publications(self) -> list[Publication]:
         """Return what was published of this notebook, newest first."""
         return self.level.publications(self._notebook())
 
-    def _heard(self, slot: str) -> None:
-        if (environment := self._cache.environment) is not None:
-            self._read_ahead(environment, self.level.publication(slot, self._notebook()))
-
-    def _read_ahead(self, environment: Environment, publications: Sequence[Publication]) -> None:
-        """Read the artifacts that others have published, and that are not here."""
+    def _read_ahead(self, environment: Environment) -> None:
+        """Read the artifacts that others have published of this notebook, and that are not here."""
         if not self._session.settings.prefetch or environment != self._cache.environment:
             return
-        with self._reading:
-            for publication in publications:
-                who = self.level.introduce(publication.found.signer, publication.user, publication.host)
-                self._cache.note_elsewhere(f"published by {who}", [publication.manifest])
-            fits = (fitting([publication.manifest], environment) for publication in publications)
-            whole = union(environment, "", filter(None, fits))
-            self._learn(whole.graphs)
-            if environment != self._read_for:  # the session has dropped what was read before
-                self._read_for, self._ahead = environment, 0
-                self._asked_for.clear()
-            here = {ref.identity for ref in self._cache.refs(timeout=0.0)} | self._asked_for
-            wanted = [ref for ref in whole.artifacts if ref.identity not in here]
-            listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD - self._ahead)
-            entries = {entry.statement.ref.identity: entry for entry in listed}
-            self._ahead += sum(len(entry.packed) for entry in entries.values())
-            # Artifacts that a failing store left out are asked for again.
-            self._asked_for.update(entries if self.level.failure else (ref.identity for ref in wanted))
-            refs = tuple(
-                replace(ref, provenance=entries[ref.identity].provenance)
-                for ref in wanted
-                if ref.identity in entries
-            )
-            if refs:
-                packed = {ref.digest: entries[ref.identity].packed for ref in refs}
-                self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
+        publications = self.publications()
+        for publication in publications:
+            who = self.level.introduce(publication.found.signer, publication.user, publication.host)
+            self._cache.note_elsewhere(f"published by {who}", [publication.manifest])
+        fits = (fitting([publication.manifest], environment) for publication in publications)
+        whole = union(environment, "", filter(None, fits))
+        self._learn(whole.graphs)
+        here = {ref.identity for ref in self._cache.refs(timeout=0.0)}
+        wanted = [ref for ref in whole.artifacts if ref.identity not in here]
+        listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD)
+        entries = {entry.statement.ref.identity: entry for entry in listed}
+        refs = tuple(
+            replace(ref, provenance=entries[ref.identity].provenance)
+            for ref in wanted
+            if ref.identity in entries
+        )
+        if refs:
+            packed = {ref.digest: entries[ref.identity].packed for ref in refs}
+            self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
 
     def _notebook(self) -> str:
         return os.path.basename(self._session.notebook(timeout=2.0))

@@ -17,7 +17,7 @@ from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOn
 from nbcache.core.log import logger
 from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
 from nbcache.stores.base import Store, batches
-from nbcache.stores.open import coordinator
+from nbcache.stores.open import leases_of
 
 __all__ = ["USUAL", "CircuitBreaker", "Connection", "Timings"]
 
@@ -50,8 +50,6 @@ class Timings:
     usually_expected: float = 60.0
     """The same, where nothing is known."""
     most_expected: float = 1800.0
-    poll: float = 0.1
-    """How often a listener checks whether it was closed."""
 
 
 USUAL = Timings()
@@ -150,7 +148,7 @@ class Connection:
         self.store = store
         self.say = say
         self.timings = timings
-        self.coordinator = coordinator(store, poll=timings.poll)
+        self.leases = leases_of(store)
         self.reading = CircuitBreaker(lambda: store.get(_PROBE), self._changed, timings)
         self.writing = CircuitBreaker(self._try_to_write, self._changed, timings)
         """Off where it is full, a replica, or fails at writing alone: then it is still read."""
@@ -285,8 +283,8 @@ class Connection:
     def _try_to_write(self) -> None:
         """Raise StoreError unless the store can be written to, and coordinates where it did."""
         self.store.put(_PROBE, b"")
-        if self.coordinator is not None:
-            self.coordinator.claim(_PROBE, b"", _PROBE_SECONDS)
+        if self.leases is not None:
+            self.leases.claim(_PROBE, b"", _PROBE_SECONDS)
 
     # --- faults ---------------------------------------------------------------------------------
 

@@ -46,7 +46,6 @@ __all__ = [
     "NOTEBOOK",
     "PUBLISHERS",
     "Variant",
-    "channel",
     "decode_shared",
     "encode_shared",
     "publications",
@@ -131,14 +130,9 @@ def slot_of(environment: Environment, type: str, key: str) -> str:
 
 def publications(notebook: str) -> str:
     """Return the prefix of the publications of a notebook."""
-    return f"{channel(notebook)}/"
+    return f"{NOTEBOOK}{notebook_digest(notebook)}/"
 
 
 def publishers(notebook: str) -> str:
     """Return the key of the list of a notebook's publishers."""
     return PUBLISHERS + notebook_digest(notebook)
-
-
-def channel(notebook: str) -> str:
-    """Return the channel on which publishers announce publications of a notebook."""
-    return NOTEBOOK + notebook_digest(notebook)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,14 +31,13 @@ from nbcache.core.key import is_sha256, sha256
 from nbcache.core.log import logger
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Provenance
 from nbcache.core.signature import Purpose
-from nbcache.core.threads import ForkSafeLock, renew_in_children
+from nbcache.core.threads import renew_in_children
 from nbcache.shared import layout
 from nbcache.shared.connection import USUAL, Connection, Timings
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared, slot_of
 from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.stores.base import MAX_VALUE_BYTES, Store, is_key
-from nbcache.stores.redis.leases import RedisListener
+from nbcache.stores.base import MAX_VALUE_BYTES, Store
 
 __all__ = ["Publication", "SharedFigures", "SharedLevel"]
 
@@ -119,23 +118,17 @@ class SharedLevel(Connection):
     ) -> None:
         super().__init__(store, say, timings)
         self.introduce = signer.introduce
-        self.own_slot = ""
-        """The slot of this kernel's publication."""
         self._signer = signer
         self._wait_seconds = wait_seconds
         self._waited = self._in_vain = self._for_others = 0.0
-        self._found = self._published = self._announced = 0
+        self._found = self._published = 0
         self._known: set[tuple[str, str]] = set()
         """Slots, each with a digest, that are known to be in the store."""
         self._refused: set[str] = set()
         """Why values were refused."""
         self._strangers: set[str] = set()
         """Messages about untrusted signers."""
-        self._listening = ForkSafeLock()
-        self._listener: RedisListener | None = None
-        self._listening_to = ""
-        coordinator = self.coordinator
-        self._flights = None if coordinator is None else SingleFlight(coordinator, signer, timings)
+        self._flights = None if self.leases is None else SingleFlight(self.leases, signer, timings)
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -158,10 +151,6 @@ class SharedLevel(Connection):
             return
         self.flush(timeout)
         self.stop()
-        with self._listening:
-            listener = self._listener
-        if listener is not None:
-            listener.close()
         if self._flights is not None:
             self._flights.close(release=self.failure is None)
         self.close_store()
@@ -446,7 +435,7 @@ class SharedLevel(Connection):
     # --- manifests of a notebook ----------------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Have this kernel's manifest of a notebook written in the background, and announced to others."""
+        """Have this kernel's manifest of a notebook written in the background."""
         if not self.closed:
             size = _REF_BYTES * len(manifest.artifacts)
             self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
@@ -454,16 +443,7 @@ class SharedLevel(Connection):
     def publications(self, notebook: str) -> list[Publication]:
         """Return the usable publications of a notebook, newest first; of very many, some."""
         names = self.read(partial(self._listed, notebook)) or []
-        prefix = layout.publications(notebook)
-        return self._read_publications([prefix + name for name in names[:_MOST_PUBLICATIONS]], notebook)
-
-    def publication(self, slot: str, notebook: str) -> list[Publication]:
-        """Return the publication that was announced under `slot`, if it may be used; that of others only."""
-        if slot == self.own_slot or not (is_key(slot) and slot.startswith(layout.publications(notebook))):
-            return []
-        return self._read_publications([slot], notebook)
-
-    def _read_publications(self, slots: Sequence[str], notebook: str) -> list[Publication]:
+        slots = [layout.publications(notebook) + name for name in names[:_MOST_PUBLICATIONS]]
         publications: list[Publication] = []
         for _, values in self.read_batches(slots, _MOST_PUBLISHED):
             for slot, value in values.items():
@@ -483,13 +463,13 @@ class SharedLevel(Connection):
     def _write_manifest(self, manifest: Manifest) -> None:
         """Write this kernel's manifest of a notebook, united with that of another kernel of this publisher.
 
-        Nothing is written, nor announced, where all of it is there and was used within a day.
+        Nothing is written where all of it is there and was used within a day.
         """
         environment, notebook = manifest.environment, manifest.notebook
         signer = self._signer.keyring().fingerprint()
         publisher = {"environment": environment.digest, "host": self._signer.host, "signer": signer}
         name = keys.digest(keys.components(publisher))
-        self.own_slot = slot = layout.publications(notebook) + name
+        slot = layout.publications(notebook) + name
         published = self._publications_in(self.store.get(slot) or encode_shared([]), slot, notebook)
         there = [publication.manifest for publication in published if publication.found.signer == signer]
         earlier = union(environment, notebook, there)
@@ -507,32 +487,11 @@ class SharedLevel(Connection):
         if name not in listed:
             names = [name, *listed][:_MOST_PUBLICATIONS]
             self.store.put(layout.publishers(notebook), "\n".join(names).encode())
-        # All who listen read it: so a kernel that only hits, perhaps one of a thousand, announces nothing.
-        if self.coordinator is not None and self._published != self._announced:
-            self.coordinator.announce(layout.channel(notebook), slot.encode())
-            self._announced = self._published
 
     def _listed(self, notebook: str) -> list[str]:
         """Return the publishers in a notebook's list, which nobody signs, and which promises nothing."""
         value = (self.store.get(layout.publishers(notebook)) or b"")[:_LISTED_BYTES]
         return [line for line in value.decode("ascii", errors="replace").split("\n") if is_sha256(line)]
-
-    @property
-    def hears(self) -> bool:
-        """Whether announcements of what others publish arrive now."""
-        return self._listener is not None and self._listener.connected
-
-    def listen(self, notebook: str, heard: Callable[[str], None]) -> None:
-        """Call `heard`, on a thread of its own, with each slot under which somebody publishes from now on."""
-        with self._listening:  # threads that have begun to connect may be late, and two may come at once
-            if self.coordinator is None or self._listening_to == notebook or self.closed:
-                return
-            before, self._listening_to = self._listener, notebook
-            self._listener = self.coordinator.listen(
-                layout.channel(notebook), lambda slot: heard(slot.decode())
-            )
-        if before is not None:
-            before.close()
 
 
 def _place_of(statement: Statement) -> tuple[str, str, str]:

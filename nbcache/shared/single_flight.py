@@ -24,7 +24,7 @@ from nbcache.core.errors import FormatError, StoreError, TrustError
 from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
 from nbcache.shared.connection import Timings
 from nbcache.shared.signing import Signer
-from nbcache.stores.redis.leases import HOLDER_BYTES, Lease, RedisCoordinator
+from nbcache.stores.redis.leases import HOLDER_BYTES, Lease, RedisLeases
 
 __all__ = ["Holder", "SingleFlight"]
 
@@ -86,8 +86,8 @@ class _Flight:
 class SingleFlight:
     """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
 
-    def __init__(self, coordinator: RedisCoordinator, signer: Signer, timings: Timings) -> None:
-        self._coordinator = coordinator
+    def __init__(self, leases: RedisLeases, signer: Signer, timings: Timings) -> None:
+        self._leases = leases
         self._signer = signer
         self._timings = timings
         self._lock = ForkSafeLock()
@@ -129,7 +129,7 @@ class SingleFlight:
         try:
             while True:
                 mine = Holder(signer.user, signer.host, time.time()).encode(name, signer)
-                claim = self._coordinator.claim(name, mine, self._timings.lease)
+                claim = self._leases.claim(name, mine, self._timings.lease)
                 if claim.lease is not None:
                     self._begin(claim.lease, expected)
                 at_it = mine if claim.lease is not None else claim.holder
@@ -165,12 +165,12 @@ class SingleFlight:
     def may_publish(self, name: str) -> bool:
         """Tell whether this kernel may publish `name`: not where another has taken over since it began."""
         flight = self._flights.get(name)
-        return flight is None or self._coordinator.holds(flight.lease)
+        return flight is None or self._leases.holds(flight.lease)
 
     def done(self, name: str) -> None:
         """Let the others go on: `name` is published, or was not compiled."""
         if (flight := self.forget(name)) is not None:
-            self._coordinator.release(flight.lease)
+            self._leases.release(flight.lease)
 
     def forget(self, name: str) -> _Flight | None:
         """Extend the lease on `name` no more, so that it ends by itself."""
@@ -203,4 +203,4 @@ class SingleFlight:
                     return
             for lease in alive:
                 with suppress(StoreError):
-                    self._coordinator.extend(lease, self._timings.lease)
+                    self._leases.extend(lease, self._timings.lease)

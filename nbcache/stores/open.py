@@ -9,11 +9,11 @@ from nbcache.core.settings import Settings
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.redis.address import SCHEMES
-from nbcache.stores.redis.leases import RedisCoordinator
+from nbcache.stores.redis.leases import RedisLeases
 from nbcache.stores.redis.store import RedisStore
 from nbcache.stores.with_timeout import BoundedStore
 
-__all__ = ["coordinator", "open_bounded", "open_shared", "open_store"]
+__all__ = ["leases_of", "open_shared", "open_store"]
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
@@ -35,12 +35,6 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
     if "::" not in text and text.partition("://")[0] not in fsspec.available_protocols():
         raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
     return FilesystemStore(text)
-
-
-def open_bounded(url: str, *, connect_timeout: float, timeout: float) -> Store:
-    """Return the store at `url` as `open_store` does, with each operation bounded in time on every kind."""
-    store = open_store(url, connect_timeout=connect_timeout, timeout=timeout)
-    return BoundedStore(store, timeout) if isinstance(store, FilesystemStore) else store
 
 
 def _folder(text: str) -> str:
@@ -70,16 +64,11 @@ def open_shared(settings: Settings) -> Store:
 
     ConfigError where the URL cannot be used. Nothing is asked of it yet.
     """
-    return open_bounded(
-        settings.shared_url,
-        connect_timeout=settings.shared_connect_timeout,
-        timeout=settings.shared_timeout,
-    )
+    seconds = settings.shared_timeout
+    store = open_store(settings.shared_url, connect_timeout=settings.shared_connect_timeout, timeout=seconds)
+    return BoundedStore(store, seconds) if isinstance(store, FilesystemStore) else store
 
 
-def coordinator(store: Store, *, poll: float = 0.1) -> RedisCoordinator | None:
-    """Return the leases and channels of a store on Redis; None for every other store.
-
-    A listener checks every `poll` seconds whether it was closed.
-    """
-    return RedisCoordinator(store, poll=poll) if isinstance(store, RedisStore) else None
+def leases_of(store: Store) -> RedisLeases | None:
+    """Return the leases of a store on Redis; None for every other store."""
+    return RedisLeases(store) if isinstance(store, RedisStore) else None

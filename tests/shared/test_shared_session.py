@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy, spelled
 from nbcache.kernel import shared_client as client_module
 from nbcache.shared import layout as shared_keys
-from nbcache.shared.layout import LIVE, MAX_VARIANTS, Variant, decode_shared, encode_shared, slot_of
+from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared, slot_of
 from nbcache.stores.open import open_shared
 from nbcache.stores.redis.store import RedisStore
 from support.live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
@@ -105,31 +104,6 @@ def test_without_prefetch_nothing_is_read_ahead(redis_server: RedisServer, kerne
     assert reader.run("one") == [HIT]
 
 
-def test_a_kernel_hears_of_what_another_compiles(redis_server: RedisServer, kernel: Make) -> None:
-    bob = kernel(redis_server.url, "bob")
-    ada = kernel(redis_server.url, "ada")
-    bob.keyring.add(ada.keyring.fingerprint())
-    wait_until(lambda: bob.shared.hears, "it listens")
-    ada.publish("one")
-
-    wait_until(lambda: bob.session.cache._prefetcher._brought, "it was read ahead")
-    with redis_server.client() as client:
-        client.flushall()
-    assert bob.run("one") == [HIT]
-
-
-def test_after_the_environment_changed_a_kernel_still_hears(redis_server: RedisServer, kernel: Make) -> None:
-    bob = kernel(redis_server.url, "bob", environment=ELSEWHERE)
-    ada = kernel(redis_server.url, "ada")
-    bob.keyring.add(ada.keyring.fingerprint())
-    bob.session.cache.environment_ready(HERE)
-    bob.settle()
-    wait_until(lambda: bob.shared.hears, "it listens")
-    ada.publish("one")
-
-    wait_until(lambda: bob.session.cache._prefetcher._brought, "it was read ahead")
-
-
 def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
     redis_server: RedisServer, kernel: Make
 ) -> None:
@@ -145,73 +119,16 @@ def test_what_is_here_is_published_for_the_environment_that_it_was_made_in(
     assert stored(redis_server, "one") == []
 
 
-def test_who_only_hits_is_heard_by_nobody(redis_server: RedisServer, kernel: Make) -> None:
-    def announced() -> int:
-        with redis_server.client() as client:
-            return int(client.info("commandstats").get("cmdstat_publish", {}).get("calls", 0))
-
-    with redis_server.client() as client:
-        client.config_resetstat()
-    kernel(redis_server.url).publish("one")
-    assert announced() == 1
-    reader = kernel(redis_server.url)
-    reader.publish("one")
-    reader.publish("one")
-    assert announced() == 1
-    assert reader.shared.figures().published == 0
-    reader.publish("two")
-    assert announced() == 2
-
-
-def test_nothing_is_read_ahead_twice(redis_server: RedisServer, kernel: Make) -> None:
-    reader, writer = kernel(redis_server.url), kernel(redis_server.url)
-    wait_until(lambda: reader.shared.hears, "it listens")
-    asked: list[str] = []
-    get_many = reader.shared.store.get_many
-
-    def noting(keys: Iterable[str]) -> dict[str, bytes]:
-        listed = list(keys)
-        asked.extend(key for key in listed if key.startswith(LIVE))
-        return get_many(listed)
-
-    reader.shared.store.get_many = noting  # type: ignore[method-assign]
-    for number in range(3):
-        writer.publish(f"graph {number}")
-        wait_until(
-            lambda count=number + 1: len(reader.session.cache._prefetcher._brought) == count, "it was read"
-        )  # type: ignore[misc]
-
-    assert sorted(asked) == sorted(slot_of(HERE, "inductor", f"graph {number}") for number in range(3))
-
-
 def test_reading_ahead_is_bounded_in_all(
     redis_server: RedisServer, kernel: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_MOST_AHEAD", 1500)  # a graph has 1,000 bytes
-    reader, writer = kernel(redis_server.url), kernel(redis_server.url)
-    wait_until(lambda: reader.shared.hears, "it listens")
-    for number in range(4):
-        writer.publish(f"graph {number}")
-        wait_until(lambda: reader.shared.publications("model.ipynb"), "it was published")
-    assert reader.session.shared_client is not None
-    reader.session.shared_client.begin(HERE)
+    monkeypatch.setattr(client_module, "_MOST_AHEAD", 3000)  # a graph and its statement have 2,000 bytes
+    monkeypatch.setattr("nbcache.shared.connection._BATCH", 1)
+    kernel(redis_server.url).publish(*(f"graph {number}" for number in range(4)))
+    reader = kernel(redis_server.url)
 
     assert len(reader.session.cache._prefetcher._packed) == 2
     assert reader.run(*(f"graph {number}" for number in range(4))) == [HIT] * 4
-
-
-def test_a_thread_that_is_late_listens_to_no_store_that_was_left(
-    redis_server: RedisServer, kernel: Make
-) -> None:
-    others = {*threading.enumerate()}
-    left = kernel(redis_server.url)
-    shared_client = left.session.shared_client
-    assert shared_client is not None
-    left.session.disconnect()
-    shared_client.level.listen("another.ipynb", lambda slot: None)
-
-    late = {*threading.enumerate()} - others
-    assert not [thread for thread in late if thread.name == "nbcache-listen"]
 
 
 def test_of_many_strangers_a_few_are_named(redis_server: RedisServer, kernel: Make) -> None:

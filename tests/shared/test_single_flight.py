@@ -21,8 +21,8 @@ from nbcache.shared.connection import USUAL, Timings
 from nbcache.shared.layout import decode_shared, slot_of
 from nbcache.shared.signing import Signer
 from nbcache.shared.single_flight import Holder, SingleFlight
-from nbcache.stores.open import coordinator
-from nbcache.stores.redis.leases import RedisCoordinator
+from nbcache.stores.open import leases_of
+from nbcache.stores.redis.leases import RedisLeases
 from nbcache.stores.redis.store import RedisStore
 from support.live_kernels import HERE, HIT, IMPATIENT, MISS, SECONDS, Kernel, at_once, kernels
 from support.redis_servers import RedisServer, wait_until
@@ -54,7 +54,7 @@ def signer_called(user: str) -> Signer:
     return _Signs(lambda: Keyring(Path("/nowhere")), lambda: Policy.STRICT, user)
 
 
-def flight_of(leases: RedisCoordinator, user: str) -> SingleFlight:
+def flight_of(leases: RedisLeases, user: str) -> SingleFlight:
     return SingleFlight(leases, signer_called(user), USUAL)
 
 
@@ -81,7 +81,7 @@ def waits(kernel: Kernel) -> bool:
 def free(server: RedisServer) -> bool:
     """Tell whether nobody holds the lease of KEY."""
     with closing(RedisStore(server.url)) as store:
-        claim = RedisCoordinator(store).claim(KEY, b"", 0.001)
+        claim = RedisLeases(store).claim(KEY, b"", 0.001)
     return claim.lease is not None
 
 
@@ -264,7 +264,7 @@ def test_who_disconnects_waits_no_more(redis_server: RedisServer, kernel: Make) 
 
 def test_an_interrupt_lets_go_of_what_this_kernel_was_to_compile(redis_server: RedisServer) -> None:
     with closing(RedisStore(redis_server.url)) as store:
-        leases = coordinator(store)
+        leases = leases_of(store)
         assert leases is not None
         flights = flight_of(leases, "ada")
 
@@ -479,7 +479,7 @@ def test_a_cell_waits_in_vain_no_longer_than_for_one_graph(redis_server: RedisSe
     keys = [f"graph-{number}" for number in range(8)]
     waiting = kernel(redis_server.url, timings=Timings(least_expected=1.0, usually_expected=1.0))
     with closing(RedisStore(redis_server.url)) as store:
-        leases = RedisCoordinator(store)
+        leases = RedisLeases(store)
         for key in (*keys, "another"):
             assert leases.claim(slot_of(HERE, "inductor", key), b"", 600.0).lease is not None
         began = time.monotonic()
@@ -494,7 +494,7 @@ def test_a_graph_that_two_have_let_go_of_without_a_result_is_waited_for_no_more(
     redis_server: RedisServer,
 ) -> None:
     with closing(RedisStore(redis_server.url)) as store:
-        flights = [flight_of(RedisCoordinator(store), name) for name in ("ada", "bob", "eve", "kim")]
+        flights = [flight_of(RedisLeases(store), name) for name in ("ada", "bob", "eve", "kim")]
         ada, *others = flights
         told: set[tuple[str, str]] = set()
         ended: dict[str, bool] = {}

@@ -16,7 +16,7 @@ from nbcache.core.reports import Cell, CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
-from nbcache.shared.connection import Timings
+from nbcache.shared.connection import USUAL, Timings
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
@@ -31,9 +31,7 @@ TIMEOUT = 0.6
 """Seconds that the shared store may take."""
 SECONDS = 20.0
 """How long a busy machine may take for what needs no time."""
-QUICK = Timings(poll=0.01)
-"""Closing takes as long."""
-IMPATIENT = replace(QUICK, first_pause=0.05, longest_pause=0.1)
+IMPATIENT = Timings(first_pause=0.05, longest_pause=0.1)
 """A store that was left alone is asked again soon."""
 
 
@@ -52,7 +50,7 @@ class Kernel:
         environment: Environment = HERE,
         notebook: str = "model.ipynb",
         user: str = "ada",
-        timings: Timings = QUICK,
+        timings: Timings = USUAL,
         before: Set[threading.Thread] = frozenset(),
         **settings: Any,
     ) -> None:

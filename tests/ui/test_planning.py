@@ -23,7 +23,7 @@ from nbcache.shared.signing import Signer
 from nbcache.stores.open import open_shared
 from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.planning import Planner
-from support.live_kernels import HERE, QUICK
+from support.live_kernels import HERE
 from support.people import Person
 from support.testing import FakeBridge
 
@@ -196,7 +196,7 @@ def test_what_others_share_live_is_counted(ada: Person, bob: Person, tmp_path: P
         signer = Signer(lambda: Keyring(person.keys), lambda: session.settings.trust, "ada", "engine")
         store = open_shared(url)
         session.configure(replace(session.settings, prefetch=False))  # so that it is there alone
-        session.join(SharedLevel(store, signer, wait_seconds=10, say=session.notice, timings=QUICK))
+        session.join(SharedLevel(store, signer, wait_seconds=10, say=session.notice))
         return session, bridge, sharing
 
     session, bridge, _ = joined(ada)

@@ -69,8 +69,8 @@ class Faults:
             case kinds.NoPermissionError():
                 return self._unavailable(
                     "the user may not do this on Redis",
-                    f"allow the user the keys and the channels {self._address.prefix}:*, and to read, write"
-                    " and list keys, to run scripts, to publish and to subscribe",
+                    f"allow the user the keys {self._address.prefix}:*, and to read, write and list keys, and"
+                    " to run scripts",
                 )
             case kinds.MovedError() if not self._address.cluster:
                 return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")

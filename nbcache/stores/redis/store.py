@@ -8,7 +8,7 @@ An earlier nbcache kept a long value as a hash of parts. Such a hash, like anyth
 absent, and the next `put` replaces it.
 
 A user of Redis needs the commands GET SET DEL TYPE SCAN, on a Cluster also CLUSTER and COMMAND, and the keys
-`<prefix>:*`. The module `leases` names what leases and channels need.
+`<prefix>:*`. The module `leases` names what leases need.
 
 Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
 at most one connect timeout more. A bound on bytes applies to all answers of one `get_many` together. Finding
@@ -115,10 +115,6 @@ class RedisStore:
         if client is not None:
             disconnect(client)
 
-    def new_client(self) -> Any:
-        """Return a client with connections of its own, which `close` leaves open; raise redis-py's errors."""
-        return connect(self.address, self._connect_timeout, self.timeout)
-
     def exchange(self, send: Callable[[Any], _T]) -> _T:
         """Return what `send` returns, given redis-py's client; StoreError alone is raised, by the deadline.
 
@@ -209,7 +205,7 @@ class RedisStore:
             raise TimeoutError
         try:
             if self._open is None:
-                self._open = self.new_client()
+                self._open = connect(self.address, self._connect_timeout, self.timeout)
             return self._open
         finally:
             lock.release()
