@@ -5,10 +5,9 @@ Keys of a store, all below these prefixes (each value is an entry of `nbcache.ar
     artifact/<content digest>                                     content
     ref/<digest of environment, type, key>/<content digest>       ArtifactRef
     manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
-    corrupt/<key, with - for />                                   bytes that could not be used
 
 An artifact is written before its reference, so that a reference promises its artifact. A fault in
-what is stored is reported, set aside and then a miss; only a failing store raises.
+what is stored is reported, removed and then a miss; only a failing store raises.
 
 A reference says who compiled its artifact, where that was not this user. What `admits` refuses, since its
 maker is trusted no more, stays where it is, and is found by nobody meanwhile.
@@ -64,9 +63,9 @@ _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
 """How often manifests are listed again, when some were replaced between listing and reading."""
 _UPKEEP_SHARE = 16
-"""Manifests and corrupt bytes may each take this fraction of what artifacts may, at most."""
+"""Manifests may take this fraction of what artifacts may, at most."""
 
-_ARTIFACT, _REF, _MANIFEST, _CORRUPT = "artifact/", "ref/", "manifest/", "corrupt/"
+_ARTIFACT, _REF, _MANIFEST = "artifact/", "ref/", "manifest/"
 
 _T = TypeVar("_T")
 
@@ -74,10 +73,10 @@ _T = TypeVar("_T")
 class ArtifactStore:
     """Artifacts and manifests above any `Store`, for all environments and notebooks.
 
-    `on_fault` gets the error of each entry that is damaged, which is then set aside below `corrupt/`, or of a
-    newer nbcache (UnsupportedVersion), which is left alone; it is called in the thread that read the entry.
-    `admits` returns whether a reference's artifact may be used. Every method raises StoreError where the
-    store fails, and FormatError only where it says so.
+    `on_fault` gets the error of each entry that is damaged, which is then removed, or of a newer nbcache
+    (UnsupportedVersion), which is left alone; it is called in the thread that read the entry. `admits`
+    returns whether a reference's artifact may be used. Every method raises StoreError where the store fails,
+    and FormatError only where it says so.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class ArtifactStore:
             elif (content := self._read_content(entry, ref.digest)) is not None:
                 found.append(Artifact(type, key, content))
             elif self.store.get(_ARTIFACT + ref.digest) is None:
-                self._drop(ref_key)  # it was set aside, not left to a newer nbcache
+                self._drop(ref_key)  # it was removed, not left to a newer nbcache
         return found
 
     def forget(self, environment_digest: str, type: str, key: str) -> None:
@@ -232,8 +231,7 @@ class ArtifactStore:
         if not isinstance(self.store, DirectoryStore):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
-        for prefix in (_MANIFEST, _CORRUPT):
-            self.store.evict(prefix, max_bytes // _UPKEEP_SHARE)
+        self.store.evict(_MANIFEST, max_bytes // _UPKEEP_SHARE)
         if removed:
             # In this order: a reference is put after its artifact, so one that is listed now and
             # whose artifact is not listed later has lost it.
@@ -278,7 +276,7 @@ class ArtifactStore:
         """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
         removed = 0
         self.history.clear()
-        for prefix in (_MANIFEST, _REF, _ARTIFACT, _CORRUPT):
+        for prefix in (_MANIFEST, _REF, _ARTIFACT):
             for key in list(self.store.keys(prefix)):
                 self.store.delete(key)
                 removed += 1
@@ -376,7 +374,7 @@ class ArtifactStore:
         return {key: manifest for key, manifest in decoded.items() if manifest is not None}
 
     def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
-        """Return what `entry` holds, or None after reporting the fault, and then setting it aside.
+        """Return what `entry` holds, or None after reporting the fault, and then removing it.
 
         In this order: who finds it gone on another thread can rely on the fault's having been reported.
         """
@@ -386,8 +384,6 @@ class ArtifactStore:
             error.where = f"{key} in {self.store.name}"
             self._on_fault(error)
             if not isinstance(error, UnsupportedVersion):
-                with suppress(StoreError):  # a courtesy to who looks for the cause; there may be no room
-                    self.store.put(_CORRUPT + key.replace("/", "-"), entry)
                 self._drop(key)
             return None
 

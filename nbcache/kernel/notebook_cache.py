@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nbcache.artifacts.encoding import pack
 from nbcache.artifacts.store import ArtifactStore
+from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, StoreError, TrustError, UnsupportedVersion
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest, Source
@@ -24,7 +25,7 @@ from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.history import History
-from nbcache.kernel.manifest import ManifestBuilder, PendingImport
+from nbcache.kernel.manifest import summaries
 from nbcache.kernel.prefetch import Prefetcher
 from nbcache.stores.base import Store
 
@@ -71,7 +72,11 @@ class NotebookCache:
         self._given_up: set[tuple[str, str]] = set()
         self._readers: list[threading.Thread] = []
         self._prefetcher = self._new_prefetcher()
-        self._manifest_builder = ManifestBuilder()
+        self._brought: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
+        """Manifests from elsewhere that are to be stored here, each with packed contents by digest."""
+        self._used: dict[tuple[str, str, str], ArtifactRef] = {}
+        """Artifacts that the compiler has made or hit, which the manifest is to name."""
+        self._manifest_is_due = False
         self._uses: deque[Callable[[], object]] = deque()
         """Notes of artifacts that were used: work that waits for the end of the cell."""
         self._pid = os.getpid()
@@ -286,7 +291,8 @@ class NotebookCache:
         """Begin as if nothing had been read, found or used; with the lock held."""
         self._prefetcher.stop()
         self._prefetcher = self._new_prefetcher()
-        self._manifest_builder.forget()
+        self._used.clear()
+        self._manifest_is_due = False
         self._origins.clear()
         self._elsewhere.clear()
 
@@ -318,7 +324,7 @@ class NotebookCache:
             if self._closed or environment != self.environment:
                 return
             if self._prefetcher.bring(ours, packed, source) and self._session.settings.save:
-                self._manifest_builder.bring(PendingImport(ours, packed, source))
+                self._brought.append((ours, packed, source))  # storing can wait, and the compiler cannot
 
     def store_fetched(
         self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
@@ -400,7 +406,12 @@ class NotebookCache:
         self._bound(ref.size)
         with self._lock:
             if environment is self.environment:
-                self._manifest_builder.use(ref)
+                if type_of(ref.type).grows:
+                    earlier = [identity for identity in self._used if identity[:2] == ref.identity[:2]]
+                    for identity in earlier:
+                        del self._used[identity]
+                self._used.setdefault(ref.identity, ref)
+                self._manifest_is_due = True
         if (shared_client := self._session.shared_client) is not None:
             shared_client.publish(environment, ref, packed)
 
@@ -436,26 +447,28 @@ class NotebookCache:
             self._next_save = ended + _PAUSES * (ended - began)
 
     def _save_manifest(self) -> None:
-        for brought in self._manifest_builder.take_brought():  # so that it is here without who brought it
-            refs = brought.manifest.artifacts
+        with self._lock:
+            pending, self._brought = self._brought, []
+        for brought, packed, source in pending:  # so that it is here without who brought it
+            refs = brought.artifacts
             for ref in refs:
-                if self._adopt(brought.manifest.environment, ref, brought.packed[ref.digest]):
-                    self._prefetcher.came_from(ref.type, ref.key, brought.source)
-            self._save_one(brought.manifest)
+                if self._adopt(brought.environment, ref, packed[ref.digest]):
+                    self._prefetcher.came_from(ref.type, ref.key, source)
+            self._save_one(brought)
             look = partial(self.artifacts.present, [ref.digest for ref in refs])
             present = self._access("read", "looking for what was stored", look) or ()
             self._prefetcher.release(ref for ref in refs if ref.digest in present and self._admits(ref))
         notebook = self._session.notebook(timeout=1.0)
         with self._lock:  # the environment may change, and what was used belongs to one
-            if (environment := self.environment) is None:
+            if (environment := self.environment) is None or not self._manifest_is_due:
                 return
-            manifest = self._manifest_builder.manifest(
-                environment, notebook, self._prefetcher.refs(), self._session.graphs
-            )
-        if manifest is None:
-            return
+            self._manifest_is_due = False
+            used = dict(self._used)
+            earlier = [ref for ref in self._prefetcher.refs() if ref.identity not in used]
+        named = (*used.values(), *earlier)
+        manifest = Manifest(environment, notebook, named, summaries(self._session.graphs, named))
         if (saved := self._save_one(manifest)) is None:
-            self._manifest_builder.not_saved()
+            self._manifest_is_due = True
         elif (shared_client := self._session.shared_client) is not None:
             shared_client.publish_manifest(saved)
 
@@ -507,5 +520,5 @@ class NotebookCache:
             text = "entries of a newer nbcache were left alone"
         else:
             self._damaged.add(getattr(self._looking_for, "key", ""))
-            text = "damaged entries were set aside and count as misses"
+            text = "damaged entries were removed and count as misses"
         self._session.notice(f"{self.artifacts.store.name}: {text}")

@@ -17,7 +17,7 @@ __all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Miss", "Reason", "names_changed"
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
 """How a reason begins that a trace can tell better."""
-DAMAGED = "what is stored is damaged; it was set aside"
+DAMAGED = "what is stored is damaged; it was removed"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
 GONE = "it was stored, and is not there any more: evicted, or removed"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})

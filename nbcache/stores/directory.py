@@ -41,8 +41,6 @@ _LOCK = ".lock"
 
 _EVICT_TO = 0.9
 """Evict to this part of the bound, so that the next few puts do not evict again."""
-_IN_USE_SECONDS = 60.0
-"""How long after its last use an entry counts as in use."""
 _ABANDONED_SECONDS = 3600.0
 """How old a temporary file is when its writer must be dead."""
 _ATTEMPTS = 100
@@ -301,25 +299,10 @@ class DirectoryStore:
         total = sum(status.st_size for status in statuses.values())
         if total <= max_bytes:
             return []
-        # An entry that was used just now is likely one of a group that is being put or read: an
-        # artifact whose reference is not there yet, the next graphs of a cell that is restoring. With
-        # part of a group gone the rest is of no use, so while older entries can make the room, they do,
-        # even if nine tenths are then not reached. But a bound that a burst can break is none: where
-        # entries in use exceed it on their own, the oldest of them go too, and cost a miss.
-        now = time.time()
-        in_use = {
-            key
-            for key, status in statuses.items()
-            if abs(now - status.st_mtime) < _IN_USE_SECONDS  # one from the future may go: a clock was wrong
-        }
-        if sum(statuses[key].st_size for key in in_use) > max_bytes:
-            in_use.clear()
         removed = []
-        for key, status in sorted(statuses.items(), key=lambda pair: pair[1].st_mtime_ns):
+        for key, status in sorted(statuses.items(), key=lambda pair: _last_used(pair[1])):
             if total <= max_bytes * _EVICT_TO:
                 break
-            if key in in_use:
-                continue
             file = self._file(key)
             with contextlib.suppress(FileNotFoundError):
                 if file.stat().st_mtime_ns != status.st_mtime_ns:
@@ -345,3 +328,8 @@ class DirectoryStore:
             where=str(folder),
             next_step=f"remove {folder}, or choose another folder that is yours alone",
         )
+
+
+def _last_used(status: os.stat_result) -> float:
+    """Return when a file was last used; a time in the future, of a clock that was wrong, is as old as any."""
+    return status.st_mtime if status.st_mtime <= time.time() else 0.0

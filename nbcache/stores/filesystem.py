@@ -36,7 +36,6 @@ from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.os_errors import is_absence, store_error
 from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
-from nbcache.stores.with_timeout import given_up
 
 __all__ = ["FilesystemStore"]
 
@@ -285,7 +284,7 @@ def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     left = MAX_VALUE_BYTES
     for key in keys:
-        content = read_plain(*_below(root, key), max_bytes=left, given_up=given_up)
+        content = read_plain(*_below(root, key), max_bytes=left)
         if content is not None:
             found[key] = content
             left -= len(content)
@@ -293,7 +292,7 @@ def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
 
 
 def _names_below(root: Path, prefix: str) -> Iterator[str]:
-    found = files_below(*_below(root, prefix), given_up)
+    found = files_below(*_below(root, prefix))
     return (name.removeprefix(f"{root.name}/") for name in found)
 
 

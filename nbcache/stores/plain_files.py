@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from nbcache.stores.os_errors import is_absence
@@ -74,17 +74,10 @@ def _is_link(name: str, parent: int) -> bool:
     return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
 
 
-def read_plain(
-    root: Path,
-    key: str,
-    *,
-    max_bytes: int,
-    given_up: Callable[[], bool] = lambda: False,
-    used: bool = False,
-) -> bytes | None:
+def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
     """Return the bytes of the file of `key` below `root`; None where there is none that may be read.
 
-    `used` has it count as used now. TimeoutError once it is `given_up`.
+    With `used` it counts as used now.
     """
     try:
         with folder_of(root, key) as (folder, name):
@@ -100,8 +93,6 @@ def read_plain(
             return None
         content = bytearray()
         while len(content) < status.st_size:  # what is appended meanwhile is not of this value
-            if given_up():
-                raise TimeoutError
             piece = os.read(descriptor, min(_CHUNK_BYTES, status.st_size - len(content)))
             if not piece:
                 break
@@ -125,7 +116,7 @@ def is_plain(root: Path, key: str) -> bool:
         raise
 
 
-def files_below(root: Path, prefix: str, given_up: Callable[[], bool] = lambda: False) -> Iterator[str]:
+def files_below(root: Path, prefix: str) -> Iterator[str]:
     """Yield the names, relative to `root`, of the regular files below `prefix`, through no link."""
     folders = [prefix]
     while folders:
@@ -133,8 +124,6 @@ def files_below(root: Path, prefix: str, given_up: Callable[[], bool] = lambda: 
         try:
             with folder_of(root, f"{folder}.") as (descriptor, _), os.scandir(descriptor) as entries:
                 for entry in entries:
-                    if given_up():
-                        raise TimeoutError
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(f"{folder}{entry.name}/")
                     elif entry.is_file(follow_symlinks=False):

@@ -11,26 +11,18 @@ from nbcache.core.errors import StoreUnavailable
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.stores.base import Store
 
-__all__ = ["BoundedStore", "given_up"]
+__all__ = ["BoundedStore"]
 
 T = TypeVar("T")
 
 _WRITE_FACTOR = 15
 """Nobody waits for what is written, nor for listings: they may take so many times as long."""
-_asking = threading.local()
-
-
-def given_up() -> bool:
-    """Tell whether nobody waits any more for what this thread asks: a store then reads no further."""
-    over: threading.Event | None = getattr(_asking, "over", None)
-    return over is not None and over.is_set()
 
 
 class BoundedStore:
     """Asks `store` from threads of its own, and gives up after `timeout` seconds; writes have 15 times that.
 
-    What is given up goes on in its thread, until the store looks whether it is `given_up`. While too many
-    hang so, `most_hanging`, all operations fail at once.
+    What is given up goes on in its thread. While too many hang so, `most_hanging`, all operations fail.
     """
 
     def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
@@ -88,17 +80,14 @@ class BoundedStore:
         if not self._hanging.acquire(blocking=False):
             raise self._late(seconds)
         done: Future[T] = Future()
-        over = threading.Event()
         hanging = self._hanging
 
         def act() -> None:
-            _asking.over = over
             try:
                 done.set_result(action())
             except BaseException as error:
                 done.set_exception(error)
             finally:
-                _asking.over = None
                 hanging.release()
 
         if start_thread(act, "ask") is None:
@@ -107,8 +96,6 @@ class BoundedStore:
             return done.result(seconds)
         except TimeoutError as error:
             raise self._late(seconds) from error
-        finally:
-            over.set()
 
     def _late(self, seconds: float) -> StoreUnavailable:
         return StoreUnavailable(

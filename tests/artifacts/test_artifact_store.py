@@ -1,4 +1,4 @@
-"""Artifacts and manifests above a store: what is kept, merged, set aside, and never lost."""
+"""Artifacts and manifests above a store: what is kept, merged, removed, and never lost."""
 
 import hashlib
 import itertools
@@ -192,7 +192,7 @@ def test_putting_again_counts_as_use_where_the_store_keeps_that_order(tmp_path: 
         file = tmp_path / "v2/artifact" / put.digest
         os.utime(file, (1000.0, 1000.0) if content == b"one" else (2000.0, 2000.0))
     artifacts.put(HERE, artifact(b"one"))
-    assert store.evict("artifact/", 60) == [f"artifact/{artifact(b'two').digest}"]
+    assert store.evict("artifact/", 64) == [f"artifact/{artifact(b'two').digest}"]
 
 
 def test_an_artifact_is_written_before_its_reference(clock: Clock) -> None:
@@ -270,7 +270,6 @@ def test_a_damaged_entry_is_reported_set_aside_and_a_miss(
     assert artifacts.find(HERE, "inductor", "fkey") == []
     assert named(faults) == [(CorruptEntry, key)]
     assert faults[0].where == f"{key} in {store.name}"
-    assert store.get("corrupt/" + key.replace("/", "-")) == damaged
     assert below(store, prefix) == []
     assert below(store, "ref/") == []
 
@@ -492,7 +491,6 @@ def test_a_damaged_manifest_is_set_aside_and_the_others_are_loaded(
     store.put(damaged, truncate(store.get(damaged) or b""))
     assert artifacts.load_manifest(ENVIRONMENT, NOTEBOOK) == manifest(ref("b"))
     assert named(faults) == [(CorruptEntry, damaged)]
-    assert len(below(store, "corrupt/")) == 1
 
 
 def test_a_manifest_of_another_notebook_or_environment_is_not_taken(
@@ -752,9 +750,7 @@ def test_evicting_bounds_the_artifacts_and_drops_their_references(tmp_path: Path
 
 def test_evicting_bounds_corrupt_bytes_too(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    store.put("corrupt/artifact-a", b"x" * 2000)
     ArtifactStore(store).evict(16_000)
-    assert below(store, "corrupt/") == []
 
 
 def test_evicting_leaves_a_store_alone_that_keeps_no_order_of_use() -> None:
@@ -771,9 +767,8 @@ def test_clearing_removes_everything_of_nbcaches_and_nothing_else(
     put = artifacts.put(HERE, artifact(b"content"))
     artifacts.put(OTHER_ENVIRONMENT.digest, artifact(b"other"))
     artifacts.save_manifest(manifest(put))
-    store.put("corrupt/artifact-a", b"damaged")
     store.put("another/program", b"its own")
-    assert artifacts.clear() == 6
+    assert artifacts.clear() == 5
     assert list(store.keys()) == ["another/program"]
     assert artifacts.clear() == 0
 

@@ -306,7 +306,7 @@ def test_a_corrupt_artifact_is_a_miss_and_is_stored_anew(store: DirectoryStore, 
     second = Kernel(store)
     assert second.run("a", "k") == [Outcome.MISS]
     notices = second.session.reports[0].notices
-    assert len(notices) == 1 and "set aside" in notices[0]
+    assert len(notices) == 1 and "removed" in notices[0]
     third = second.restart(store)
     assert third.run("a", "k") == [Outcome.HIT]
     assert third.session.reports[0].notices == ()

@@ -374,7 +374,7 @@ def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(
     notices = [notice for report in reports(notebook) for notice in report["notices"]]
     assert len(notices) == 1 and "damaged" in notices[0]
     assert notices[0] in " ".join(" ".join(shown(notebook, index) for index in range(4)).split())
-    assert {graph["reason"] for graph in graphs(notebook)} == {"what is stored is damaged; it was set aside"}
+    assert {graph["reason"] for graph in graphs(notebook)} == {"what is stored is damaged; it was removed"}
 
 
 def test_a_folder_for_torch_that_the_user_has_set_is_used_and_never_cleaned(

@@ -28,7 +28,6 @@ from nbcache.stores.base import MAX_VALUE_BYTES, Store
 from nbcache.stores.filesystem import FilesystemStore, redacted
 from nbcache.stores.open import open_store
 from nbcache.stores.redis.store import RedisStore
-from nbcache.stores.with_timeout import BoundedStore
 from support.front_door import files, special_files
 from support.testing import StoreContract, store_state_machine
 
@@ -153,27 +152,6 @@ def test_what_is_read_at_once_is_no_longer_than_one_value_may_be(
     for key in "abc":
         store.put(key, b"12345")
     assert store.get_many("abc") == {"a": b"12345", "b": b"12345"}
-
-
-def test_a_reader_that_was_given_up_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow disk, which takes 50 ms for each piece of a value."""
-    store = FilesystemStore(tmp_path / "store")
-    store.put("artifact/a", b"")
-    os.truncate(tmp_path / "store/v1/artifact/a", MAX_VALUE_BYTES)
-    read, pieces = os.read, []
-
-    def slow(descriptor: int, length: int) -> bytes:
-        if os.fstat(descriptor).st_size == MAX_VALUE_BYTES:  # other threads of this process read, too
-            pieces.append(length)
-            time.sleep(0.05)
-        return read(descriptor, length)
-
-    monkeypatch.setattr("nbcache.stores.plain_files.os.read", slow)
-    with pytest.raises(StoreUnavailable, match="did not answer"):
-        BoundedStore(store, 0.2).get("artifact/a")
-    reached = len(pieces)
-    time.sleep(0.5)
-    assert len(pieces) <= reached + 1 < MAX_VALUE_BYTES / max(pieces)
 
 
 def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -592,17 +592,6 @@ def test_what_was_read_or_touched_is_kept_before_what_was_not(store: DirectorySt
     assert store.evict("artifact/", 250) == ["artifact/c", "artifact/d"]
 
 
-def test_what_is_in_use_is_kept_while_older_entries_can_make_the_room(store: DirectoryStore) -> None:
-    put_aged(store, {"artifact/old": HOUR, "artifact/a": 30, "artifact/b": 20, "artifact/c": 10})
-    assert store.evict("artifact/", 310) == ["artifact/old"]  # 300 bytes are more than nine tenths
-    assert store.size() == 300
-
-
-def test_what_is_in_use_is_evicted_too_where_it_exceeds_the_bound_alone(store: DirectoryStore) -> None:
-    put_aged(store, {"artifact/old": HOUR, "artifact/a": 30, "artifact/b": 20, "artifact/c": 10})
-    assert store.evict("artifact/", 250) == ["artifact/old", "artifact/a"]
-
-
 def test_an_entry_from_the_future_is_not_kept_for_ever(store: DirectoryStore) -> None:
     put_aged(store, {"artifact/future": -HOUR, "artifact/a": 10})
     assert store.evict("artifact/", 150) == ["artifact/future"]
