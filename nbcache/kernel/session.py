@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
@@ -29,10 +29,9 @@ from nbcache.explain.progress import with_estimates
 from nbcache.explain.why import Why, explain
 from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
-from nbcache.kernel.interfaces import CompilerBridge
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
-from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.program import Program
 from nbcache.kernel.reasons import DAMAGED, Miss, Reason, names_changed, why_missed
 from nbcache.kernel.reports import ReportLog
@@ -45,7 +44,7 @@ from nbcache.stores.base import Store
 if TYPE_CHECKING:
     from nbcache.kernel.snapshots import Sharing
 
-__all__ = ["Session"]
+__all__ = ["CompilerBridge", "Session"]
 
 T = TypeVar("T")
 
@@ -53,6 +52,33 @@ _FLUSH_SECONDS = 5.0
 """How long is waited for what is still to be written."""
 _COMPILE = "inductor_compile"
 """torch's span in which a graph is compiled and stored."""
+
+
+class CompilerBridge(Protocol):
+    """What a session needs of the compiler; `torch_bridge` implements it for torch.
+
+    Once installed, the bridge calls `emit` of the session for what the compiler does, and `find` when it is
+    about to look an artifact up; and of the session's cache `environment_ready` when the compiler is there,
+    and `record` for each artifact that it makes or hits.
+    """
+
+    def install(self, session: Session) -> None:
+        """Begin to watch and serve; at once where the compiler is there, else when it is imported."""
+
+    def uninstall(self) -> None:
+        """Leave every patched name, flag, hook and environment variable as it was found."""
+
+    def configure(self) -> None:
+        """Compile for what the session's settings say now; ConfigError where that is impossible."""
+
+    def clear(self) -> None:
+        """Empty the compiler's own cache folder, if it is one of ours."""
+
+    def disown(self) -> None:
+        """Have what the compiler finds in its folder count as others' from now on; may be called often."""
+
+    def prewarm(self) -> Steps:
+        """Return what can be done before the first compile, in slices for the kernel's own thread."""
 
 
 class Session:

@@ -31,7 +31,7 @@ from nbcache.core.files import write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
 from nbcache.stores.os_errors import is_absence, is_forbidden, store_error
-from nbcache.stores.plain_files import is_plain, read_plain
+from nbcache.stores.plain_files import files_below, is_plain, read_plain
 
 __all__ = ["DirectoryStore"]
 
@@ -115,8 +115,11 @@ class DirectoryStore:
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
-        for key, _ in self._walk(prefix):
-            yield key
+        try:
+            names = list(files_below(self.root, check_prefix(prefix)))
+        except OSError as error:
+            raise self._unavailable("cannot be listed", error) from error
+        return filter(is_key, names)
 
     def close(self) -> None:
         """Do nothing: no file is held open."""
@@ -245,30 +248,10 @@ class DirectoryStore:
             except OSError:
                 return  # not empty
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        folders = [check_prefix(prefix)]
-        while folders:
-            folder = folders.pop()
-            try:
-                with os.scandir(self.root / folder) as entries:
-                    present = list(entries)
-            except OSError as error:
-                if is_absence(error):
-                    continue
-                raise self._unavailable("cannot be listed", error) from error
-            for entry in present:
-                key = folder + entry.name
-                if not is_key(key):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{key}/")
-                elif entry.is_file(follow_symlinks=False):
-                    yield key, entry
-
     def _statuses(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-        for key, entry in self._walk(prefix):
+        for key in self.keys(prefix):
             with contextlib.suppress(FileNotFoundError):
-                yield key, entry.stat(follow_symlinks=False)
+                yield key, self._file(key).lstat()
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bool]:
