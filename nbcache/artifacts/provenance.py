@@ -125,9 +125,8 @@ def verified(provenance: Provenance) -> tuple[Statement, str]:
 
     Raises FormatError or BadSignature, whatever the bytes are. Whether the maker is trusted is not judged.
     """
-    signature = Signature.decode(provenance.signature)
-    signature.verify(Purpose.ARTIFACT, provenance.statement)
-    return Statement.decode(provenance.statement), signature.fingerprint
+    signer = Signature.signer(provenance.signature, Purpose.ARTIFACT, provenance.statement)
+    return Statement.decode(provenance.statement), signer
 
 
 @lru_cache(_REMEMBERED)

@@ -13,8 +13,6 @@ A signature beside what it signs is JSON (version 2, frozen), keys sorted, no wh
 
     {"algorithm": "ed25519", "format": "nbcache.signature", "public_key": 64 hexadecimal digits,
      "signature": 128 hexadecimal digits, "version": 2}
-
-Those of version 1, from before the first release, had one purpose for everything, and are refused.
 """
 
 from __future__ import annotations
@@ -82,12 +80,6 @@ class Signature:
         match fields:
             case {"format": "nbcache.signature", "version": int(version)} if version > _VERSION:
                 raise unsupported("signature", version)
-            case {"format": "nbcache.signature", "version": 1}:
-                raise BadSignature(
-                    "it was signed by an nbcache from before the first release, whose signatures did not say "
-                    "what they were for",
-                    next_step="have it made again, with this nbcache, by who made it",
-                )
             case {
                 "algorithm": "ed25519",
                 "format": "nbcache.signature",
@@ -97,6 +89,16 @@ class Signature:
             } if is_sha256(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
                 return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
         raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
+
+    @classmethod
+    def signer(cls, data: bytes, purpose: Purpose, content: bytes) -> str:
+        """Return the fingerprint of the signer of `content`, by the signature that `data` holds.
+
+        Raises BadSignature or UnsupportedVersion, whatever the bytes are.
+        """
+        signature = cls.decode(data)
+        signature.verify(purpose, content)
+        return signature.fingerprint
 
     def verify(self, purpose: Purpose, content: bytes) -> None:
         """Raise BadSignature unless this is the signature of exactly `content`, made for this purpose."""

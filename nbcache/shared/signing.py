@@ -67,11 +67,9 @@ class Signer:
     def signer_of(self, content: bytes, signature: bytes) -> str:
         """Return the fingerprint of the trusted signer of what a lease says; empty without one."""
         try:
-            signed = Signature.decode(signature)
-            signed.verify(Purpose.LEASE, content)
+            fingerprint = Signature.signer(signature, Purpose.LEASE, content)
         except (BadSignature, FormatError):
             return ""
-        fingerprint = signed.fingerprint
         return "" if self.keyring().standing(fingerprint) is Standing.UNKNOWN else fingerprint
 
     def variant(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> Variant | None:
@@ -125,13 +123,12 @@ class Signer:
 
 def _signed(variant: Variant, purpose: Purpose) -> tuple[Statement, str]:
     """Return a variant's statement and who has signed it, where its lengths are right."""
-    signature = Signature.decode(variant.signature)
-    signature.verify(purpose, variant.statement)
+    signer = Signature.signer(variant.signature, purpose, variant.statement)
     statement = Statement.decode(variant.statement)
     packed = statement.packed
     if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
         raise CorruptEntry("it is not as long as its statement says, or would be much longer")
-    return statement, signature.fingerprint
+    return statement, signer
 
 
 def _check_digest(variant: Variant, statement: Statement) -> None:

@@ -19,7 +19,7 @@ from nbcache.artifacts.store import ArtifactStore
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256
-from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot
+from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot, SnapshotTaken
 from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy, Standing
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
@@ -36,6 +36,7 @@ from nbcache.snapshots.verify import (
 __all__ = [
     "Draft",
     "Origin",
+    "Taken",
     "added",
     "attributed",
     "build_snapshot",
@@ -70,6 +71,36 @@ class Draft:
     """By digest of their content; of what is there already, where it goes, it may lack some."""
     missing: tuple[ArtifactRef, ...] = ()
     """What was to be in it, and is not there any more, or cannot be in a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot that was just taken."""
+
+    where: str
+    """The file, or where in a store, without secrets."""
+    draft: Draft
+    data: bytes
+    """The file; empty where it is in a store."""
+    changed: bool
+    """False where all of it was there already."""
+    lost: int = 0
+    """Artifacts of earlier versions in a store that are not there any more."""
+    left: int = 0
+    """Versions that stand beside: of others, or damaged."""
+
+    def summary(self) -> SnapshotTaken:
+        """Return what to tell of it."""
+        snapshot = self.draft.snapshot
+        return SnapshotTaken(
+            where=self.where,
+            graphs=sum(len(manifest.graphs) for manifest in snapshot.manifests),
+            artifacts=len(snapshot.contents),
+            packed_bytes=sum(each.packed_size for each in snapshot.contents.values()),
+            changed=self.changed,
+            missing=len(self.draft.missing) + self.lost,
+            left=self.left,
+        )
 
 
 def build_snapshot(

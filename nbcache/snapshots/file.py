@@ -12,8 +12,7 @@ file tells what the rest is::
     hex64     = 64 of 0-9 a-f                ; SHA-256 of the frame; ascending, none twice
 
 Versions are those of different signers, side by side: each is judged on its own, and nobody's replaces
-another's. A frame that several of them name is there once. Version 1 of the format, from before the first
-release, had one manifest, and a signature that did not say what it was for: it is refused.
+another's. A frame that several of them name is there once.
 
 Every member is stored: not deflated, not encrypted, dated 1980-01-01; the archive has no zip64 parts and
 no comments. So the bytes follow from the contents alone, and no reader has to inflate anything.
@@ -133,12 +132,6 @@ def decode_file(data: bytes) -> SnapshotFile:
         raise
     except Exception as error:  # zipfile raises many kinds on what is no sound archive
         raise refused("it is no sound zip archive") from error
-    if next(iter(members), None) == _MANIFEST:
-        raise CorruptSnapshot(
-            "the snapshot is refused whole: it was taken by an nbcache from before the first release, whose "
-            "signatures did not say what they were for",
-            next_step="remove it, and have it taken again with this nbcache: %nbcache snapshot",
-        )
     parts: dict[int, dict[str, bytes]] = {}
     packed = {}
     for name, content in members.items():

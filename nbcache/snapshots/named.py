@@ -46,7 +46,7 @@ from nbcache.core.errors import (
 from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import Packed
 from nbcache.core.trust import Keyring, Standing
-from nbcache.snapshots.build import Draft, Origin, merge_into_existing, signed_manifest
+from nbcache.snapshots.build import Draft, Origin, Taken, merge_into_existing, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
 from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
 from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
@@ -58,7 +58,6 @@ __all__ = [
     "Collected",
     "NamedSnapshots",
     "Version",
-    "Written",
     "opened",
 ]
 
@@ -92,20 +91,6 @@ class Version:
     problem: NbcacheError | None
     """Why it cannot be used."""
     data: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What writing a named snapshot came to."""
-
-    draft: Draft
-    """All that the user's version holds now; artifacts that were read for it."""
-    changed: bool
-    """False where all of it was there already."""
-    lost: int
-    """Artifacts that earlier versions named, and that are not there any more."""
-    left: int
-    """Versions that stand beside: of others, or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +180,7 @@ class NamedSnapshots:
                 problems.append(error)
         return files, problems
 
-    def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
+    def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         """Add what `build` returns, which is told what is there already, to the snapshot of this name.
 
         Writes only what is new. Raises what `build` raises, and SnapshotError where it gets too long.
@@ -238,7 +223,7 @@ class NamedSnapshots:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Written:
+    def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         versions = self.versions(name)
         ours = {each.key: each.received for each in versions if each.received and _is_ours(each.received)}
         earlier = [self._as_it_is(received) for received in ours.values()]
@@ -261,7 +246,7 @@ class NamedSnapshots:
             for absorbed in ours.keys() - {key}:
                 self.store.delete(absorbed)
         lost = len(gone - draft.snapshot.contents.keys())
-        return Written(draft, changed, lost, left=len(versions) - len(ours))
+        return Taken(self.where(name), draft, b"", changed, lost, len(versions) - len(ours))
 
     def _as_it_is(self, received: Received) -> Received:
         """Return a version without what it names and is not there any more."""

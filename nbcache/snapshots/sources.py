@@ -10,27 +10,26 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.core.files import read, update
 from nbcache.core.key import sha256
-from nbcache.core.model import Manifest, Packed, SnapshotTaken
+from nbcache.core.model import Manifest, Packed
 from nbcache.core.settings import Settings
 from nbcache.core.text import redacted
 from nbcache.core.threads import start_thread
 from nbcache.core.trust import Keyring
 from nbcache.core.version import __version__
 from nbcache.snapshots import in_notebook
-from nbcache.snapshots.build import Draft, Origin, added
+from nbcache.snapshots.build import Draft, Origin, Taken, added
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import opened
 from nbcache.snapshots.names import Place, place
 from nbcache.snapshots.verify import Received, judged_file
 
-__all__ = ["MAX_NOTEBOOK_BYTES", "Taken", "beside", "destination", "origin", "sources", "versions", "write"]
+__all__ = ["MAX_NOTEBOOK_BYTES", "beside", "destination", "origin", "sources", "versions", "write"]
 
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
@@ -105,36 +104,6 @@ def _sources(
     return found, problems
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A snapshot that was just taken."""
-
-    where: str
-    """The file, or where in a store, without secrets."""
-    draft: Draft
-    data: bytes
-    """The file; empty where it is in a store."""
-    changed: bool
-    """False where all of it was there already."""
-    lost: int = 0
-    """Artifacts of earlier versions in a store that are not there any more."""
-    left: int = 0
-    """Versions that stand beside: of others, or damaged."""
-
-    def summary(self) -> SnapshotTaken:
-        """Return what to tell of it."""
-        snapshot = self.draft.snapshot
-        return SnapshotTaken(
-            where=self.where,
-            graphs=sum(len(manifest.graphs) for manifest in snapshot.manifests),
-            artifacts=len(snapshot.contents),
-            packed_bytes=sum(each.packed_size for each in snapshot.contents.values()),
-            changed=self.changed,
-            missing=len(self.draft.missing) + self.lost,
-            left=self.left,
-        )
-
-
 def destination(dest: str | os.PathLike[str]) -> Path | Place:
     """Return where a snapshot is to be written: a file, or a name in a store, else ConfigError."""
     if isinstance(dest, str):
@@ -162,9 +131,7 @@ def write(
     """
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
-            written = snapshots.write(target.name, build, origin)
-            where = snapshots.where(target.name)
-        return Taken(where, written.draft, b"", written.changed, written.lost, written.left)
+            return snapshots.write(target.name, build, origin)
     path = target
     taken: list[Taken] = []
 

@@ -168,9 +168,8 @@ def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
     """Return who signed a version, and who they are to this user; raises what is wrong with the signature."""
     if version.signature is None:
         return "", None
-    signature = Signature.decode(version.signature)
-    signature.verify(Purpose.SNAPSHOT, version.manifest)
-    return signature.fingerprint, keyring.standing(signature.fingerprint)
+    signer = Signature.signer(version.signature, Purpose.SNAPSHOT, version.manifest)
+    return signer, keyring.standing(signer)
 
 
 def _read(
@@ -197,9 +196,7 @@ def _read(
 def is_own(version: Signed, keyring: Keyring) -> bool:
     """Tell whether the user has signed a version, whatever else is wrong with it."""
     try:
-        signature = Signature.decode(version.signature or b"")
-        signature.verify(Purpose.SNAPSHOT, version.manifest)
-        return keyring.standing(signature.fingerprint) is Standing.OWN
+        return _signer(version, keyring)[1] is Standing.OWN
     except (TrustError, FormatError):
         return False
 

@@ -28,8 +28,9 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Level, Outcome, SnapshotRestored
 from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy
+from nbcache.snapshots.build import Taken
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Written
+from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots
 from nbcache.snapshots.names import Place, place
 from nbcache.snapshots.sources import destination
 from nbcache.stores.base import Store
@@ -56,7 +57,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "shared") if request.param == "folder" else f"memory://named-{next(numbers)}"
 
 
-def take_into(person: Person, store: Store, name: str, *keys: str) -> Written:
+def take_into(person: Person, store: Store, name: str, *keys: str) -> Taken:
     """Compile `keys` in a new kernel, and write its snapshot under a name."""
     session, bridge, sharing = person.session()
     for key in keys:

@@ -27,8 +27,7 @@ from nbcache.core.reports import Cell
 from nbcache.core.trust import Keyring, Policy, Standing
 from nbcache.kernel.session import Session
 from nbcache.snapshots import in_notebook, sources
-from nbcache.snapshots.build import Draft, makers, signed
-from nbcache.snapshots.sources import Taken
+from nbcache.snapshots.build import Draft, Taken, makers, signed
 from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore

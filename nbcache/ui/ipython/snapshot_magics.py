@@ -23,9 +23,9 @@ from nbcache.core.threads import start_thread
 from nbcache.core.trust import Policy, is_called, short, spelled
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing, Stranger
-from nbcache.snapshots.build import attributed, makers, signed
+from nbcache.snapshots.build import Taken, attributed, makers, signed
 from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
-from nbcache.snapshots.sources import Taken, beside, destination
+from nbcache.snapshots.sources import beside, destination
 from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.ui.display.snapshots import (
     COMPARE,
