@@ -293,6 +293,10 @@ def ref_of(fields: Fields) -> ArtifactRef:
     """Return the reference that `fields` are; CorruptEntry where they are none."""
     if not fields.text("type"):
         raise corrupt("an artifact has no type")
+    provenance = None
+    if fields.has("provenance"):
+        signed = Fields(fields.object("provenance"), "provenance")
+        provenance = Provenance(signed.text("statement").encode(), signed.text("signature").encode())
     return ArtifactRef(
         type=fields.text("type"),
         key=fields.text("key"),
@@ -302,15 +306,8 @@ def ref_of(fields: Fields) -> ArtifactRef:
         used=fields.seconds("used"),
         cell=fields.text("cell"),
         function=fields.text("function"),
-        provenance=_provenance(fields),
+        provenance=provenance,
     )
-
-
-def _provenance(fields: Fields) -> Provenance | None:
-    if not fields.has("provenance"):
-        return None
-    signed = Fields(fields.object("provenance"), "provenance")
-    return Provenance(signed.text("statement").encode(), signed.text("signature").encode())
 
 
 def _manifest_fields(manifest: Manifest) -> dict[str, Any]:

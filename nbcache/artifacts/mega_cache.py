@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import re
 import zlib
 from collections.abc import Iterable
@@ -70,7 +71,7 @@ def decode_bundle(data: bytes) -> list[Artifact]:
             next_step="upgrade nbcache here: pip install --upgrade nbcache",
         )
     artifacts: dict[Artifact, None] = {}
-    while not reader.at_end:
+    while reader.tell() < len(data):
         type = reader.text()
         for _ in range(reader.integer()):
             artifacts[Artifact(type, reader.text(), reader.take(reader.integer()))] = None
@@ -89,20 +90,11 @@ def holds_cpu_code(artifact: Artifact) -> bool:
     return any(mark in artifact.content for mark in _CPP)
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def at_end(self) -> bool:
-        return self._at == len(self._data)
-
+class _Reader(io.BytesIO):
     def take(self, length: int) -> bytes:
-        if length > len(self._data) - self._at:
+        if length > len(self.getbuffer()) - self.tell():
             raise _corrupt("it ends too early")
-        self._at += length
-        return self._data[self._at - length : self._at]
+        return self.read(length)
 
     def integer(self) -> int:
         return int.from_bytes(self.take(_INTEGER_BYTES))

@@ -257,7 +257,7 @@ class Session:
         stored = any((graph.function, graph.cell) == known for graph in self.cache.summaries())
         history = self.cache.history.runs()
         activity = with_estimates(activity, history, cell, self.environment, stored=stored)
-        if (shared_client := self.shared_client) is None or (holder := shared_client.holder) is None:
+        if (shared_client := self.shared_client) is None or (holder := shared_client.level.holder) is None:
             return activity
         by = shared_client.level.introduce(holder.signer, holder.user, holder.host)
         return replace(activity, compiled_by=by, compiled_since=holder.since)

@@ -19,7 +19,6 @@ from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, Gra
 from nbcache.core.threads import renew_in_children
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import VerifiedEntry
-from nbcache.shared.single_flight import Holder
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -38,8 +37,6 @@ class SharedClient:
         self.level = level
         self.source = (Level.L3, level.name)
         """The source of artifacts from there, as reports name it."""
-        self.holder: Holder | None = None
-        """The kernel that this one waits for."""
         self._session = session
         self._cache = session.cache
         self._claims: dict[int, list[tuple[Environment, str]]] = {}
@@ -49,8 +46,7 @@ class SharedClient:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which waits for nobody, and for which nobody waits."""
-        self.holder = None
+        """Go on in a forked child, for which nobody waits."""
         self._claims = {}
 
     @property
@@ -89,7 +85,7 @@ class SharedClient:
         digest, is not what it waits for.
         """
         expected = self._expected_seconds(function)
-        entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, self._wait_for, tried)
+        entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, tried)
         if not entries:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
         return self._unpacked(environment, entries)
@@ -98,9 +94,6 @@ class SharedClient:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
         for environment, key in self._claims.pop(thread, []):
             self._cache.submit(partial(self.level.compiled, environment, _GRAPH, key))
-
-    def _wait_for(self, holder: Holder | None) -> None:
-        self.holder = holder
 
     def _expected_seconds(self, function: str) -> float:
         timings = self.level.timings

@@ -43,8 +43,6 @@ __all__ = ["Publication", "SharedFigures", "SharedLevel"]
 
 _WORTH = 5
 """A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
-_MOST_FOR_OTHERS = 1800.0
-"""Seconds that one cell waits for other kernels, in all."""
 _MOST_COMPARED = 256 << 20
 """Bytes that are read to find out who signed the entries that are there when a kernel connects."""
 _OVERHEAD_BYTES = 1 << 20
@@ -118,9 +116,11 @@ class SharedLevel(Connection):
     ) -> None:
         super().__init__(store, say, timings)
         self.introduce = signer.introduce
+        self.holder: Holder | None = None
+        """The kernel that this one waits for."""
         self._signer = signer
         self._wait_seconds = wait_seconds
-        self._waited = self._in_vain = self._for_others = 0.0
+        self._waited = self._in_vain = 0.0
         self._found = self._published = 0
         self._known: set[tuple[str, str]] = set()
         """Slots, each with a digest, that are known to be in the store."""
@@ -134,7 +134,7 @@ class SharedLevel(Connection):
     def renew(self) -> None:
         """Go on in a forked child, which waits for nobody."""
         super().renew()
-        self._flights = None
+        self._flights = self.holder = None
 
     def figures(self) -> SharedFigures:
         """Return the figures so far."""
@@ -143,7 +143,7 @@ class SharedLevel(Connection):
 
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
-        self._waited = self._in_vain = self._for_others = 0.0
+        self._waited = self._in_vain = 0.0
 
     def close(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for what is to be written, and let go of everything. Idempotent."""
@@ -254,7 +254,6 @@ class SharedLevel(Connection):
         type: str,
         key: str,
         expected: float,
-        tell: Callable[[Holder | None], None],
         tried: Collection[str] = (),
     ) -> list[VerifiedEntry]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
@@ -266,7 +265,7 @@ class SharedLevel(Connection):
         if self._flights is None or not self.can_write or self._is_slow():
             return []
         began, waits = time.monotonic(), False
-        patience = max(0.0, min(expected - self._in_vain, _MOST_FOR_OTHERS - self._for_others))
+        patience = max(0.0, expected - self._in_vain)
 
         def arrived() -> list[VerifiedEntry] | None:
             entries = self._look_up(environment, type, key)
@@ -274,8 +273,7 @@ class SharedLevel(Connection):
 
         def wait_for(holder: Holder | None) -> None:
             nonlocal waits
-            waits = True
-            tell(holder)
+            waits, self.holder = True, holder
 
         entries = None
         try:
@@ -284,9 +282,8 @@ class SharedLevel(Connection):
         except StoreError as error:
             self.fails(error)
         spent = time.monotonic() - began
-        if waits:
-            self._for_others += spent
-            self._in_vain += 0.0 if entries else spent
+        if waits and not entries:
+            self._in_vain += spent
         elif not entries:
             self._waited_in_vain(spent)
         return entries or []

@@ -170,7 +170,8 @@ class FilesystemStore:
         with self._errors("cannot be listed"):
             fs, root = self._opened()
             if _is_folder(fs):
-                paths = [f"{root}/{name}" for name in _names_below(Path(root), prefix)]
+                folder, below = _below(Path(root), prefix)
+                paths = [f"{folder}/{name}" for name in files_below(folder, below)]
             else:
                 fs.invalidate_cache()  # of listings: others write here too
                 try:
@@ -289,11 +290,6 @@ def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
             found[key] = content
             left -= len(content)
     return found
-
-
-def _names_below(root: Path, prefix: str) -> Iterator[str]:
-    found = files_below(*_below(root, prefix))
-    return (name.removeprefix(f"{root.name}/") for name in found)
 
 
 def _remove_abandoned(folder: int) -> None:

@@ -241,7 +241,9 @@ def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_al
     assert not first.session.wait_for_other_kernel("one", tried)
 
     def compile() -> None:
-        wait_until(lambda: second.session.shared_client and second.session.shared_client.holder, "it waits")
+        wait_until(
+            lambda: second.session.shared_client and second.session.shared_client.level.holder, "it waits"
+        )
         record(first, "inductor", "one", b"these guards")
 
     (found, _) = at_once([lambda: second.session.wait_for_other_kernel("one", tried), compile])

@@ -154,12 +154,17 @@ class RedisStore:
             while True:
                 began = time.monotonic()
                 with self._round_trip():
-                    cursor, names = self._scanned(node, cursor, f"{beginning}{prefix}*")
+                    try:
+                        with deadline(self.timeout, _SCAN_BYTES):
+                            pattern = f"{beginning}{prefix}*"
+                            cursor, names = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
+                    except TooMuchError:
+                        raise self._faults.crowded() from None
+                    keys = [name.decode(errors="replace").removeprefix(beginning) for name in names]
                 spent += time.monotonic() - began
                 if spent > _LISTING_FACTOR * self.timeout:  # or a server that never ends is asked for ever
                     raise self._faults.of(TimeoutError())
-                for name in names:
-                    key = name.removeprefix(beginning)
+                for key in keys:
                     if key not in seen and is_key(key):
                         seen.add(key)
                         if len(seen) > _MOST_NAMES:
@@ -167,14 +172,6 @@ class RedisStore:
                         yield key
                 if cursor == 0:
                     break
-
-    def _scanned(self, node: Any, cursor: int, pattern: str) -> tuple[int, list[str]]:
-        try:
-            with deadline(self.timeout, _SCAN_BYTES):
-                cursor, found = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
-        except TooMuchError:
-            raise self._faults.crowded() from None
-        return cursor, [bytes.decode(name, errors="replace") for name in found]
 
     def _nodes(self) -> list[Any]:
         """Return a client for each server that has keys of its own."""
