@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from nbcache.artifacts.types import type_of
 from nbcache.core.key import sha256
@@ -11,6 +11,8 @@ from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary,
 
 __all__ = [
     "MAX_MANIFEST_ARTIFACTS",
+    "Clearing",
+    "clearing",
     "holdings",
     "newest_first",
     "notebook_digest",
@@ -83,3 +85,46 @@ def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
 def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
     """Order summaries of one graph; total, so that all kernels agree which of two counts."""
     return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """What goes with a notebook, in all environments, and what stays since others use it as well."""
+
+    notebook: str
+    """Its identity; empty for what kernels that cannot tell their notebook have in common."""
+    graphs: int
+    artifacts: int
+    kept: int
+    """Artifacts that other notebooks use as well."""
+    manifests: tuple[str, ...]
+    """Keys of the manifests that go."""
+    refs: tuple[tuple[str, ArtifactRef], ...]
+    """The references that go, each after the digest of its environment."""
+
+
+def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
+    """Return what of the `manifests` of all notebooks, by key, is one notebook's alone."""
+    own = {key: each for key, each in manifests.items() if each.notebook == notebook}
+    elsewhere = {
+        _slot(each.environment.digest, ref)
+        for each in manifests.values()
+        if each.notebook != notebook
+        for ref in each.artifacts
+    }
+    refs = {
+        (each.environment.digest, *ref.identity): (each.environment.digest, ref)
+        for each in own.values()
+        for ref in each.artifacts
+    }
+    going = [pair for pair in refs.values() if _slot(*pair) not in elsewhere]
+    graphs = {(each.environment.digest, *graph.identity) for each in own.values() for graph in each.graphs}
+    digests = {ref.digest for _, ref in going}
+    kept = len(refs) - len(going)
+    return Clearing(notebook, len(graphs), len(digests), kept, tuple(own), tuple(going))
+
+
+def _slot(environment_digest: str, ref: ArtifactRef) -> tuple[str, ...]:
+    """Return what two manifests share where they name one artifact, or an earlier state of it."""
+    identity = ref.identity[:2] if type_of(ref.type).grows else ref.identity
+    return (environment_digest, *identity)

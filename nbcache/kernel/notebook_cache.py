@@ -20,12 +20,20 @@ from nbcache.artifacts.store import ArtifactStore
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, StoreError, TrustError, UnsupportedVersion
 from nbcache.core.log import logger
-from nbcache.core.model import Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest, Source
+from nbcache.core.model import (
+    Artifact,
+    ArtifactRef,
+    Environment,
+    GraphSummary,
+    Level,
+    Manifest,
+    Outcome,
+    Source,
+)
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.history import History
-from nbcache.kernel.manifest import summaries
 from nbcache.kernel.prefetch import Prefetcher
 from nbcache.stores.base import Store
 
@@ -466,7 +474,7 @@ class NotebookCache:
             used = dict(self._used)
             earlier = [ref for ref in self._prefetcher.refs() if ref.identity not in used]
         named = (*used.values(), *earlier)
-        manifest = Manifest(environment, notebook, named, summaries(self._session.graphs, named))
+        manifest = Manifest(environment, notebook, named, _summaries(self._session.graphs, named))
         if (saved := self._save_one(manifest)) is None:
             self._manifest_is_due = True
         elif (shared_client := self._session.shared_client) is not None:
@@ -522,3 +530,40 @@ class NotebookCache:
             self._damaged.add(getattr(self._looking_for, "key", ""))
             text = "damaged entries were removed and count as misses"
         self._session.notice(f"{self.artifacts.store.name}: {text}")
+
+
+def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
+    """Return what a manifest tells of `graphs`, each with those of `refs` that belong to its function."""
+    artifacts: dict[tuple[str, str], dict[str, None]] = {}
+    keys: set[str] = set()
+    for ref in refs:
+        artifacts.setdefault((ref.cell, ref.function), {})[ref.digest] = None
+        keys.add(ref.key)
+    found = []
+    for graph in graphs:
+        cell = graph.cell_digest
+        if (cell, graph.function) not in artifacts:
+            continue  # not cached, not to be saved, or of another environment
+        if graph.outcome is Outcome.MISS and graph.key and graph.key not in keys:
+            continue  # its compile was interrupted
+        found.append(
+            GraphSummary(
+                cell=cell,
+                function=graph.function,
+                direction=graph.direction,
+                outcome=graph.outcome,
+                key=graph.key or "",
+                seconds=max(0.0, _compiling(graph)),
+                artifacts=tuple(artifacts[cell, graph.function]),
+                threads=graph.threads,
+                components=graph.components,
+            )
+        )
+    return tuple(found)
+
+
+def _compiling(graph: GraphRecord) -> float:
+    """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
+    if graph.saved_seconds is not None:
+        return graph.saved_seconds
+    return graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))

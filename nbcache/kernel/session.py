@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from nbcache.artifacts.manifests import Clearing, clearing
 from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import sha256
@@ -27,7 +28,6 @@ from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
 from nbcache.explain.progress import with_estimates
 from nbcache.explain.why import Why, explain
-from nbcache.kernel.clearing import Clearing, clearing
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.notebook_locator import NotebookLocator
@@ -175,7 +175,7 @@ class Session:
     def clearing(self) -> Clearing:
         """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
         self.cache.flush()
-        return clearing(self.artifacts, self.notebook(timeout=_FLUSH_SECONDS))
+        return clearing(self.artifacts.manifests(), self.notebook(timeout=_FLUSH_SECONDS))
 
     def clear(self, only: Clearing | None = None) -> int:
         """Remove all that is stored, or `only` what is one notebook's, and the compiler's own cache folders

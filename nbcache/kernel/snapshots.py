@@ -41,7 +41,7 @@ from nbcache.explain.notebook import cells_of
 from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.session import Session
 from nbcache.snapshots.build import Draft, Origin, Taken, build_snapshot, makers, vouched
-from nbcache.snapshots.names import Place
+from nbcache.snapshots.named import Place
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
     _of,

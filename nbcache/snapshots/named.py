@@ -24,6 +24,7 @@ of who has it puts again. A version of which an artifact is gone is refused whol
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,7 +49,6 @@ from nbcache.core.model import Packed
 from nbcache.core.trust import Keyring, Standing
 from nbcache.snapshots.build import Draft, Origin, Taken, merge_into_existing, signed_manifest
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
-from nbcache.snapshots.names import SNAPSHOTS, name_of, prefix_of
 from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
@@ -57,10 +57,19 @@ __all__ = [
     "GRACE_SECONDS",
     "Collected",
     "NamedSnapshots",
+    "Place",
     "Version",
     "opened",
+    "place",
 ]
 
+_SNAPSHOTS = "snapshot/"
+"""Where a store has snapshots under names."""
+_LONGEST, _LONGEST_PART = 100, 200
+"""Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_ENCODED = re.compile(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", re.ASCII)
+_FILES = (".nbcache", ".ipynb")
 _ARTIFACT, _DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 """For a person who waits for megabytes, and not for a cell."""
@@ -76,6 +85,15 @@ _ATTEMPTS = 3
 GRACE_SECONDS = 3600.0
 """How long what was marked is left: longer than any writer takes."""
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in a store."""
+
+    url: str = field(repr=False)
+    """The store's, which may hold a password."""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +150,7 @@ class NamedSnapshots:
 
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of a name, or of all; newest last, those that cannot be read first."""
-        prefix = SNAPSHOTS if name is None else prefix_of(name)
+        prefix = _SNAPSHOTS if name is None else _prefix_of(name)
         found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
         return sorted(found, key=lambda each: (each.name, _created(each), each.key))
 
@@ -196,12 +214,12 @@ class NamedSnapshots:
         SnapshotError where none is the user's. Artifacts stay, until `nbcache gc` finds that no other
         snapshot names them.
         """
-        keys = list(self.store.keys(prefix_of(name)))
+        keys = list(self.store.keys(_prefix_of(name)))
         if not keys:
             raise self._absent(name)
         remaining = 0
         if not all_signers:
-            values = self._values_below(prefix_of(name))[0]
+            values = self._values_below(_prefix_of(name))[0]
             own = [key for key, value in values.items() if self._is_own(value)]
             if not own:
                 raise SnapshotError(
@@ -240,7 +258,7 @@ class NamedSnapshots:
         self._put_missing(draft, name)
         if changed:
             value = signed_manifest(draft, self._keyring)
-            key = prefix_of(name) + sha256(value)
+            key = _prefix_of(name) + sha256(value)
             self.store.put(key, value)
             self._put_missing(draft, name)
             for absorbed in ours.keys() - {key}:
@@ -299,7 +317,7 @@ class NamedSnapshots:
         return values, False  # others absorbed them into versions that are not in this listing
 
     def _version(self, key: str, value: bytes) -> Version:
-        name = name_of(key)
+        name = _name_of(key)
         try:
             if name is None or sha256(value) != key.rpartition("/")[2]:
                 raise refused("its manifest does not have the digest that it is named by")
@@ -355,7 +373,7 @@ class NamedSnapshots:
 
     def _placed(self, error: NbcacheError, key: str) -> NbcacheError:
         """Return what is wrong with a version, with its place and what to do there."""
-        name = name_of(key)
+        name = _name_of(key)
         error.where = self.where(name or key)
         if not isinstance(error, UnsupportedVersion):
             error.next_step = "nbcache rm --all-signers removes all versions of this name; then take it again"
@@ -419,7 +437,7 @@ class NamedSnapshots:
 
     def _named(self) -> tuple[set[str], list[NbcacheError]]:
         """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
-        values, complete = self._values_below(SNAPSHOTS)
+        values, complete = self._values_below(_SNAPSHOTS)
         named: set[str] = set()
         problems: list[NbcacheError] = []
         for key, value in values.items():
@@ -462,3 +480,59 @@ def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         length += size
     if batch:
         yield batch
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def place(text: str) -> Place | None:
+    """Return the store and name that `text` gives, `URL#NAME`; None where it is a file's path or on the web.
+
+    What exists, or ends in .nbcache or .ipynb, is a file. Raises ConfigError, which quotes no part of a URL.
+    """
+    url, separator, name = text.rpartition("#")
+    if text.startswith(("https://", "http://")):
+        return None
+    if not separator:
+        if "://" not in text:
+            return None
+        raise _no_name("the URL of a store names no snapshot in it")
+    if "://" not in url and (text.endswith(_FILES) or os.path.exists(os.path.expanduser(text))):
+        return None
+    if "://" in url and "@" in name and "@" not in url:  # redis://:pass#word@host/0
+        raise _no_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
+    if not name.isprintable() or not all(name.split("/")):
+        raise _no_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
+    if len(name) > _LONGEST or len(_encoded(name)) > _LONGEST_PART:
+        raise _no_name(
+            f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "
+            "but a-z, 0-9 and - count three times or more"
+        )
+    return Place(url, name)
+
+
+def _no_name(what: str) -> ConfigError:
+    return ConfigError(
+        what, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
+    )
+
+
+def _name_of(key: str) -> str | None:
+    """Return the name that a version's key holds; None where it holds none that a writer would make."""
+    match key.split("/"):
+        case ["snapshot", part, _] if _ENCODED.fullmatch(part):
+            data = re.sub(rb"_(..)", lambda each: bytes.fromhex(each[1].decode()), part.encode())
+            name = data.decode(errors="replace")
+            return name if _encoded(name) == part else None
+    return None
+
+
+def _encoded(name: str) -> str:
+    return "".join(
+        character if character in _PLAIN else "".join(f"_{byte:02x}" for byte in character.encode())
+        for character in name
+    )
+
+
+def _prefix_of(name: str) -> str:
+    return f"{_SNAPSHOTS}{_encoded(name)}/"

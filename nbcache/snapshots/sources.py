@@ -25,8 +25,7 @@ from nbcache.core.version import __version__
 from nbcache.snapshots import in_notebook
 from nbcache.snapshots.build import Draft, Origin, Taken, added
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
-from nbcache.snapshots.named import opened
-from nbcache.snapshots.names import Place, place
+from nbcache.snapshots.named import Place, opened, place
 from nbcache.snapshots.verify import Received, judged_file
 
 __all__ = ["MAX_NOTEBOOK_BYTES", "beside", "destination", "origin", "sources", "versions", "write"]

@@ -30,8 +30,14 @@ from nbcache.core.errors import StoreError, StoreUnavailable
 from nbcache.core.files import write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
-from nbcache.stores.os_errors import is_absence, is_forbidden, store_error
-from nbcache.stores.plain_files import files_below, is_plain, read_plain
+from nbcache.stores.plain_files import (
+    files_below,
+    is_absence,
+    is_forbidden,
+    is_plain,
+    read_plain,
+    store_error,
+)
 
 __all__ = ["DirectoryStore"]
 

@@ -34,8 +34,15 @@ from nbcache.core.errors import ConfigError, StoreError, StoreUnavailable
 from nbcache.core.text import redacted
 from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
-from nbcache.stores.os_errors import is_absence, store_error
-from nbcache.stores.plain_files import LinkInTheWay, files_below, folder_of, is_plain, read_plain
+from nbcache.stores.plain_files import (
+    LinkInTheWay,
+    files_below,
+    folder_of,
+    is_absence,
+    is_plain,
+    read_plain,
+    store_error,
+)
 
 __all__ = ["FilesystemStore"]
 

@@ -1,4 +1,6 @@
-"""Files as a store reads them: regular ones, reached by no link, and no longer than a value may be.
+"""Files as stores read them, and errors as they raise them.
+
+Regular files are read, reached by no link, and no longer than a value may be.
 
 Who else can write to a folder can put anything there: a pipe, which has nobody at its other end; a link to a
 device, which never ends; a file of a terabyte.
@@ -13,13 +15,26 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from nbcache.stores.os_errors import is_absence
+from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 
-__all__ = ["LinkInTheWay", "files_below", "folder_of", "is_plain", "read_plain"]
+__all__ = [
+    "LinkInTheWay",
+    "files_below",
+    "folder_of",
+    "is_absence",
+    "is_forbidden",
+    "is_plain",
+    "read_plain",
+    "store_error",
+]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 8 << 20
+_ABSENT = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
+_COLLISION = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL = frozenset({errno.EDQUOT, errno.ENOSPC})
 
 
 class LinkInTheWay(NotADirectoryError):
@@ -131,3 +146,48 @@ def files_below(root: Path, prefix: str) -> Iterator[str]:
         except OSError as error:
             if not is_absence(error):
                 raise
+
+
+def is_absence(error: BaseException) -> bool:
+    """Return whether there is no such file, or there can be none."""
+    return isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError) or (
+        _number(error) in _ABSENT
+    )
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Return whether the user may not do this, or nobody may."""
+    return isinstance(error, PermissionError) or _number(error) in _FORBIDDEN
+
+
+def store_error(error: Exception, what: str, name: str, where: str, *, writing: bool = False) -> StoreError:
+    """Return the error of the store `name`, which is at `where`; `what` is a clause as `cannot be read`."""
+    number = _number(error)
+    # Not the message, in which a service may quote credentials.
+    reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+    if writing and number in _FULL:
+        return StoreFull(
+            f"{name} has no room: {reason}",
+            where=where,
+            next_step="free space there; %nbcache clear --all removes all that is in the local store",
+        )
+    if writing and (isinstance(error, NotImplementedError) or is_forbidden(error)):
+        return StoreReadOnly(
+            f"{name} cannot be written to",
+            where=where,
+            next_step="choose a place that you can write to, or use this one for reading only",
+        )
+    if writing and (isinstance(error, FileExistsError | IsADirectoryError) or number in _COLLISION):
+        return StoreError("a key cannot be a folder of other keys as well", where=where)
+    if number == errno.ENAMETOOLONG:
+        return StoreError("a key is longer than this filesystem's names can be", where=where)
+    return StoreUnavailable(
+        f"{name} {what}: {reason}",
+        where=where,
+        next_step="check that the place exists and works, and that you have the rights to it",
+    )
+
+
+def _number(error: BaseException) -> int | None:
+    number: int | None = getattr(error, "errno", None)
+    return number

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nbcache.artifacts.manifests import clearing
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.key import components
 from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
-from nbcache.kernel.clearing import clearing
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
@@ -44,19 +44,19 @@ def found(artifacts: ArtifactStore, *keys: str, type: str = "inductor") -> list[
 def test_what_only_this_notebook_uses_goes_and_the_rest_stays(artifacts: ArtifactStore) -> None:
     keep(artifacts, "/a.ipynb", "mine", "both")
     keep(artifacts, "/b.ipynb", "theirs", "both")
-    what = clearing(artifacts, "/a.ipynb")
+    what = clearing(artifacts.manifests(), "/a.ipynb")
     assert (what.graphs, what.artifacts, what.kept) == (2, 1, 1)
 
     assert artifacts.drop(what.manifests, what.refs) == 1
     assert found(artifacts, "mine", "both", "theirs") == [False, True, True]
     assert artifacts.load_manifest(HERE, "/a.ipynb") is None
-    assert clearing(artifacts, "/a.ipynb").manifests == ()
+    assert clearing(artifacts.manifests(), "/a.ipynb").manifests == ()
 
 
 def test_it_goes_in_every_environment(artifacts: ArtifactStore) -> None:
     keep(artifacts, "/a.ipynb", "now")
     keep(artifacts, "/a.ipynb", "before", environment=EARLIER)
-    what = clearing(artifacts, "/a.ipynb")
+    what = clearing(artifacts.manifests(), "/a.ipynb")
     artifacts.drop(what.manifests, what.refs)
 
     assert not list(artifacts.store.keys())
@@ -66,7 +66,7 @@ def test_a_content_that_something_else_refers_to_stays(artifacts: ArtifactStore)
     """As what another kernel has just stored, whose manifest is not written yet."""
     keep(artifacts, "/a.ipynb", "content")
     artifacts.put(HERE.digest, Artifact("inductor", "another key", b"content"))
-    what = clearing(artifacts, "/a.ipynb")
+    what = clearing(artifacts.manifests(), "/a.ipynb")
     assert artifacts.drop(what.manifests, what.refs) == 0
 
     assert found(artifacts, "content", "another key") == [False, True]
@@ -76,7 +76,7 @@ def test_earlier_states_of_a_profile_go_as_well(artifacts: ArtifactStore) -> Non
     for content in (b"earlier", b"later"):
         ref = artifacts.put(HERE.digest, Artifact("pgo", "profile", content))
     artifacts.save_manifest(Manifest(HERE, "/a.ipynb", (ref,)))
-    what = clearing(artifacts, "/a.ipynb")
+    what = clearing(artifacts.manifests(), "/a.ipynb")
 
     assert artifacts.drop(what.manifests, what.refs) == 2
     assert not list(artifacts.store.keys())
@@ -88,7 +88,7 @@ def test_a_profile_that_two_notebooks_share_stays_in_either_state(
     for notebook, content in (("/b.ipynb", b"earlier"), ("/a.ipynb", b"later")):
         ref = artifacts.put(HERE.digest, Artifact("pgo", "profile", content))
         artifacts.save_manifest(Manifest(HERE, notebook, (ref,)))
-    what = clearing(artifacts, "/a.ipynb")
+    what = clearing(artifacts.manifests(), "/a.ipynb")
     artifacts.drop(what.manifests, what.refs)
 
     assert found(artifacts, "profile", type="pgo") == [True]

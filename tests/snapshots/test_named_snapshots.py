@@ -30,8 +30,7 @@ from nbcache.core.signature import Purpose
 from nbcache.core.trust import Keyring, Policy
 from nbcache.snapshots.build import Taken
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
-from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots
-from nbcache.snapshots.names import Place, place
+from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Place, place
 from nbcache.snapshots.sources import destination
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore

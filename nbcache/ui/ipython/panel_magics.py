@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.display import display as _display
 
+from nbcache.artifacts.manifests import Clearing
 from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.model import Environment
 from nbcache.core.reports import GraphContents, GraphRecord
@@ -19,7 +20,6 @@ from nbcache.core.text import DOT, ago, counted, one_line, size
 from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.why import Why, explain
-from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
 from nbcache.kernel.shared_client import SharedClient
 from nbcache.snapshots.sources import beside

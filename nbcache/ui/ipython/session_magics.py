@@ -12,12 +12,12 @@ from pathlib import Path
 from IPython.core.error import UsageError
 from IPython.display import display as _display
 
+from nbcache.artifacts.manifests import Clearing
 from nbcache.core import log
 from nbcache.core.errors import ConfigError, StoreError
 from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
-from nbcache.kernel.clearing import Clearing
 from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
 from nbcache.snapshots.sources import beside
