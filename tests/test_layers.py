@@ -15,15 +15,15 @@ LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "artifacts": 2400,
+    "artifacts": 2380,
     "bench": 1100,
     "core": 4200,
     "explain": 2300,
-    "kernel": 3600,
+    "kernel": 3420,
     "launcher": 1650,
-    "shared": 2000,
-    "snapshots": 1900,
-    "stores": 2450,
+    "shared": 1450,
+    "snapshots": 1800,
+    "stores": 2000,
     "torch_bridge": 13950,
     "ui": 10000,
 }

@@ -131,7 +131,6 @@ def test_no_more_is_received_than_a_value_may_have(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nbcache.stores.redis.store.MAX_VALUE_BYTES", 1 << 20)
-    monkeypatch.setattr("nbcache.stores.redis.faults.MAX_VALUE_BYTES", 1 << 20)
     monkeypatch.setattr("nbcache.stores.redis.store._OVERHEAD_BYTES", 1 << 20)
     with closing(RedisStore(redis_server.url, timeout=10)) as store, redis_server.client() as client:
         client.set("nbcache:v1:artifact/a", bytes(8 << 20))

@@ -18,16 +18,17 @@ a host's address is not bounded: the system's resolver cannot be interrupted.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.core.threads import renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
-from nbcache.stores.redis.faults import Faults
 
 __all__ = ["RedisStore"]
 
@@ -40,6 +41,16 @@ _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
 _MOST_NAMES = 1_000_000
 """Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
+_CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
+"""What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
+_SAYINGS = (
+    "unknown command",
+    "cluster support disabled",
+    "DB index is out of range",
+    "max number of clients reached",
+    "Connection closed by server",
+)
+"""What Redis and redis-py say that helps a user, and that holds nothing of anybody's."""
 _T = TypeVar("_T")
 
 
@@ -58,7 +69,6 @@ class RedisStore:
         self.timeout = timeout
         """Seconds that an operation may take."""
         self._connect_timeout = connect_timeout
-        self._faults = Faults(self.name, self.address, timeout, connect_timeout)
         self._open: Any = None
         """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
         self._lock = threading.Lock()
@@ -95,7 +105,7 @@ class RedisStore:
         check_length(value, self.name)
         (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
         if stored is not True:
-            raise self._faults.garbled()
+            raise self._garbled()
 
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens where it is not there."""
@@ -142,7 +152,7 @@ class RedisStore:
         answers = self._ask(*((command, name) for name in names.values())) if names else []
         by_key = {key: answer for key, answer in zip(names, answers, strict=True) if answer is not None}
         if not all(isinstance(answer, kind) for answer in by_key.values()):
-            raise self._faults.garbled()
+            raise self._garbled()
         return by_key
 
     def _scan(self, prefix: str) -> Iterator[str]:
@@ -159,16 +169,16 @@ class RedisStore:
                             pattern = f"{beginning}{prefix}*"
                             cursor, names = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
                     except TooMuchError:
-                        raise self._faults.crowded() from None
+                        raise self._crowded() from None
                     keys = [name.decode(errors="replace").removeprefix(beginning) for name in names]
                 spent += time.monotonic() - began
                 if spent > _LISTING_FACTOR * self.timeout:  # or a server that never ends is asked for ever
-                    raise self._faults.of(TimeoutError())
+                    raise self._fault(TimeoutError())
                 for key in keys:
                     if key not in seen and is_key(key):
                         seen.add(key)
                         if len(seen) > _MOST_NAMES:
-                            raise self._faults.crowded()
+                            raise self._crowded()
                         yield key
                 if cursor == 0:
                     break
@@ -194,7 +204,7 @@ class RedisStore:
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
             # Nor may a traceback show what a server says.
-            raise self._faults.of(error) from None
+            raise self._fault(error) from None
 
     def _client(self) -> Any:
         lock = self._lock
@@ -206,6 +216,99 @@ class RedisStore:
             return self._open
         finally:
             lock.release()
+
+    # --- faults, in words that quote nothing that the server says ---------------------------------
+
+    def _fault(self, error: Exception) -> StoreError:
+        """Return what an error of redis-py means."""
+        if isinstance(error, StoreError):
+            return error
+        from redis import exceptions as kinds
+        from redis.sentinel import MasterNotFoundError
+
+        while isinstance(error, kinds.RedisClusterException):
+            inner = error.__cause__ or error.__context__  # it is raised for each failure of the first node
+            if not isinstance(inner, Exception):
+                break
+            error = inner
+        match error:
+            case kinds.OutOfMemoryError():
+                return StoreFull(
+                    "Redis has reached its memory limit, and evicts nothing",
+                    where=self.name,
+                    next_step="set its maxmemory-policy to allkeys-lru, or raise its maxmemory",
+                )
+            case kinds.ReadOnlyError():
+                return StoreReadOnly(
+                    "Redis is a replica, which cannot be written to",
+                    where=self.name,
+                    next_step="name its primary, or its Sentinels by redis+sentinel://",
+                )
+            case (
+                kinds.AuthenticationError()
+                | kinds.AuthorizationError()
+                | kinds.AuthenticationWrongNumberOfArgsError()
+            ):
+                return self._unavailable(
+                    "Redis does not take user and password, or the lack of them",
+                    "check user and password in the URL; they are percent-encoded there",
+                )
+            case kinds.NoPermissionError():
+                return self._unavailable(
+                    "the user may not do this on Redis",
+                    f"allow the user the keys {self.address.prefix}:*, and to read, write and list keys, and"
+                    " to run scripts",
+                )
+            case kinds.MovedError() if not self.address.cluster:
+                return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")
+            case (
+                kinds.ClusterError()
+                | kinds.RedisClusterException()
+                | kinds.AskError()
+                | kinds.TryAgainError()
+            ):
+                return self._unavailable(
+                    "the Cluster cannot serve this now",
+                    "check that all its slots are covered: CLUSTER INFO",
+                )
+            case TooMuchError():
+                return self._unavailable(
+                    f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes",
+                    "see who else writes there, or use another prefix",
+                )
+            case kinds.TimeoutError() | TimeoutError():
+                return self._unavailable(
+                    f"Redis did not answer within {self.timeout:g} s, or could not be connected to within"
+                    f" {self._connect_timeout:g} s",
+                    "check that the server runs and is near, or allow it more time",
+                )
+            case MasterNotFoundError():
+                return self._unavailable(
+                    f"no Sentinel names a primary of {self.address.service!r}",
+                    "check that they run, and hosts, ports and service= in the URL",
+                )
+            case kinds.ConnectionError() | OSError():
+                return self._unavailable(
+                    f"Redis cannot be reached{_of_system(error) or _said(error)}",
+                    "check that the server runs, and host and port in the URL",
+                )
+            case kinds.ResponseError():
+                return self._unavailable(f"Redis refused{_said(error)}", "see the server's log")
+        return self._garbled()
+
+    def _garbled(self) -> StoreUnavailable:
+        return self._unavailable(
+            "what answers there does not speak Redis's protocol", "check host and port in the URL"
+        )
+
+    def _crowded(self) -> StoreUnavailable:
+        return self._unavailable(
+            "Redis lists more names of keys than are held here",
+            "see who else writes there, or use another prefix",
+        )
+
+    def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
+        return StoreUnavailable(what, where=self.name, next_step=next_step)
 
 
 def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -220,3 +323,24 @@ def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
                 raise answer
             answers[number] = None
     return answers
+
+
+def _of_system(error: Exception) -> str:
+    """Return what the system says of a connection, after a colon; empty where it has said nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return f": {cause.strerror}"
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def _said(error: Exception) -> str:
+    """Return what may be told of a server's error, after a colon: words that are known, or its code.
+
+    Anybody may answer there, so nothing else of it is shown.
+    """
+    text = str(error)
+    code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
+    known = next((saying for saying in _SAYINGS if saying in text), code if _CODE.fullmatch(code) else "")
+    return f": {known}" if known else ""
