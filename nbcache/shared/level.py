@@ -50,7 +50,7 @@ _OVERHEAD_BYTES = 1 << 20
 _MOST_STRANGERS = 3
 """Untrusted signers that notices name."""
 _PUTS = 3
-"""How often an entry is written again because others wrote it at the same time."""
+"""How often a value is written: another kernel that read the same one may write later."""
 _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
@@ -362,39 +362,28 @@ class SharedLevel(Connection):
             return
         maker = signed_by(Provenance(ours.statement, ours.signature))
 
-        def with_ours(value: bytes | None, again: bool) -> bytes | None:
-            others = self._others(value, maker, ref, again=again)
-            return None if others is None else encode_shared(_fairly([(maker, ours), *others]))
-
-        self._published += self._replace(slot, with_ours)
+        written = False
+        for _ in range(_PUTS):
+            others = self._others(self.store.get(slot), maker, ref, again=written)
+            if others is None:
+                break
+            self.store.put(slot, encode_shared(_fairly([(maker, ours), *others])))
+            written = True
+        self._published += written
 
     def _remove(self, slot: str, digest: str) -> None:
         """Remove the artifact of this digest, whoever has signed it; StoreError where the store fails."""
-
-        def without(value: bytes | None, again: bool) -> bytes | None:
+        for _ in range(_PUTS):
+            value = self.store.get(slot)
             try:
                 variants = [] if value is None else decode_shared(value)
             except FormatError:  # that of a newer nbcache, too, is left alone
-                return None
+                return
             signed = [(self._signer.statement_of(variant), variant) for variant in variants]
             left = [variant for pair, variant in signed if pair is None or pair[0].ref.digest != digest]
-            return None if len(left) == len(variants) else encode_shared(left)
-
-        self._replace(slot, without)
-
-    def _replace(self, slot: str, changed: Callable[[bytes | None, bool], bytes | None]) -> bool:
-        """Write what `changed` makes of a value, nothing where that is None; return whether it was written.
-
-        Another kernel that read the same value may write later, so the value is read again; `changed` gets
-        whether it was written before.
-        """
-        written = False
-        for _ in range(_PUTS):
-            if (encoded := changed(self.store.get(slot), written)) is None:
-                break
-            self.store.put(slot, encoded)
-            written = True
-        return written
+            if len(left) == len(variants):
+                return
+            self.store.put(slot, encode_shared(left))
 
     def _others(
         self, value: bytes | None, maker: str, ref: ArtifactRef, *, again: bool

@@ -22,6 +22,7 @@ from nbcache.core.trust import Keyring, Policy, spelled
 from nbcache.kernel import shared_client as client_module
 from nbcache.shared import layout as shared_keys
 from nbcache.shared.layout import MAX_VARIANTS, Variant, decode_shared, encode_shared, slot_of
+from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.open import open_shared
 from nbcache.stores.redis.store import RedisStore
 from support.live_kernels import ELSEWHERE, HERE, HIT, MISS, SECONDS, Kernel, at_once, kernels
@@ -67,6 +68,24 @@ def test_what_one_kernel_compiled_another_hits_at_l3_and_then_has_itself(
     assert again.levels == [Level.L1] * 3
     manifest = again.session.cache.manifest()
     assert manifest is not None and {ref.key for ref in manifest.artifacts} == {"one", "two", "three"}
+
+
+def test_what_was_just_compiled_is_published_without_being_read_again(
+    redis_server: RedisServer, kernel: Make, tmp_path: Path
+) -> None:
+    class Watched(DirectoryStore):
+        """Notes which artifacts are read."""
+
+        def get(self, key: str) -> bytes | None:
+            if key.startswith("artifact/"):
+                read.append(key)
+            return super().get(key)
+
+    read: list[str] = []
+    kernel(redis_server.url, store=Watched(tmp_path / "store")).publish("one", "two")
+
+    assert len(stored(redis_server, "one")) == len(stored(redis_server, "two")) == 1
+    assert read == []
 
 
 def test_a_folder_shares_as_well(tmp_path: Path, kernel: Make) -> None:
