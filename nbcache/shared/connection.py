@@ -146,6 +146,8 @@ class Connection:
 
     def __init__(self, store: Store, say: Callable[[str], None], timings: Timings) -> None:
         self.store = store
+        self.name = store.name
+        """The name of the store in reports; holds no secret."""
         self.say = say
         self.timings = timings
         self.leases = leases_of(store)
@@ -163,11 +165,6 @@ class Connection:
     def renew(self) -> None:
         """Go on in a forked child, which reads and writes nothing."""
         self.closed = True
-
-    @property
-    def name(self) -> str:
-        """What to call the store in reports; holds no secret."""
-        return self.store.name
 
     @property
     def failure(self) -> StoreError | None:

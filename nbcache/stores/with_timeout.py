@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
 from nbcache.core.errors import StoreUnavailable
-from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.core.threads import start_thread
 from nbcache.stores.base import Store
 
 __all__ = ["BoundedStore"]
@@ -22,29 +21,14 @@ _WRITE_FACTOR = 15
 class BoundedStore:
     """Asks `store` from threads of its own, and gives up after `timeout` seconds; writes have 15 times that.
 
-    What is given up goes on in its thread. While too many hang so, `most_hanging`, all operations fail.
+    What is given up goes on in its thread. The shared level leaves a store that hangs alone for a while, so
+    few threads wait.
     """
 
-    def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
+    def __init__(self, store: Store, timeout: float) -> None:
+        self.name, self.read_only = store.name, store.read_only
         self._store = store
         self._timeout = timeout
-        self._most_hanging = most_hanging
-        self._hanging = threading.Semaphore(most_hanging)
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child, where none of the threads is."""
-        self._hanging = threading.Semaphore(self._most_hanging)
-
-    @property
-    def name(self) -> str:
-        """As that of the store."""
-        return self._store.name
-
-    @property
-    def read_only(self) -> bool:
-        """As that of the store."""
-        return self._store.read_only
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes under `key`, or None."""
@@ -77,30 +61,22 @@ class BoundedStore:
         self._store.close()
 
     def _within(self, seconds: float, action: Callable[[], T]) -> T:
-        if not self._hanging.acquire(blocking=False):
-            raise self._late(seconds)
         done: Future[T] = Future()
-        hanging = self._hanging
 
         def act() -> None:
             try:
                 done.set_result(action())
             except BaseException as error:
                 done.set_exception(error)
-            finally:
-                hanging.release()
 
         if start_thread(act, "ask") is None:
             act()
         try:
             return done.result(seconds)
         except TimeoutError as error:
-            raise self._late(seconds) from error
-
-    def _late(self, seconds: float) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"it did not answer within {seconds:g} s",
-            where=self.name,
-            next_step="check that it can be reached, or allow it more time:"
-            " %nbcache config shared_timeout=5, then %nbcache connect",
-        )
+            raise StoreUnavailable(
+                f"it did not answer within {seconds:g} s",
+                where=self.name,
+                next_step="check that it can be reached, or allow it more time:"
+                " %nbcache config shared_timeout=5, then %nbcache connect",
+            ) from error
