@@ -1,4 +1,4 @@
-"""What the `nbcache` command does with snapshots and signers: each verb returns what there is to show."""
+"""Commands on snapshots and stores: each returns what there is to show."""
 
 from __future__ import annotations
 
@@ -12,29 +12,42 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.compatibility import baseline_for
+from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.history import asked_for
+from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
+from nbcache.artifacts.types import BUNDLED
 from nbcache.core.errors import (
     BadSignature,
+    ConfigError,
+    EnvironmentMismatch,
     FormatError,
     NbcacheError,
     SnapshotError,
     TrustError,
 )
-from nbcache.core.model import SnapshotRestored
+from nbcache.core.files import read, update
+from nbcache.core.model import Artifact, Manifest, SnapshotRestored
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import present_cells, usable
-from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests
+from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
+from nbcache.snapshots.build import Draft, Origin, build_snapshot, of_manifests
+from nbcache.snapshots.build import merge as merged
+from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
+from nbcache.snapshots.named import opened
 from nbcache.snapshots.sources import (
     beside,
     destination,
     origin,
-    sources,
     versions,
     write,
+)
+from nbcache.snapshots.sources import (
+    sources as files_at,
 )
 from nbcache.snapshots.verify import Received, receive
 from nbcache.snapshots.versions import vouched
@@ -46,9 +59,12 @@ from nbcache.ui.display.snapshots import (
     snapshot_json,
     snapshot_lines,
     taken_parts,
+    version_json,
+    version_lines,
 )
 from nbcache.ui.terminal.shown import (
     Shown,
+    agree,
     cell_titles,
     judge_of,
     needed_environment,
@@ -57,7 +73,18 @@ from nbcache.ui.terminal.shown import (
     usable_artifacts,
 )
 
-__all__ = ["inspect", "merge_files", "restore", "snapshot", "verify"]
+__all__ = [
+    "export_mega",
+    "gc",
+    "import_mega",
+    "inspect",
+    "ls",
+    "merge",
+    "restore",
+    "rm",
+    "snapshot",
+    "verify",
+]
 
 
 def inspect(source: str, settings: Settings) -> Shown:
@@ -135,14 +162,14 @@ def _checked(received: Received, settings: Settings) -> tuple[NbcacheError | Non
     return None, [*omitted.values()]
 
 
-def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Shown:
+def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     """Write all that trusted snapshots hold into one, signed by the user; each artifact keeps its maker."""
     keyring = Keyring(settings.trust_dir)
     judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
     omitted: dict[str, NbcacheError] = {}
-    for place in places:
-        for data, where in sources(place, keyring):
+    for place in sources:
+        for data, where in files_at(place, keyring):
             found = receive(data, keyring, where=where)
             problems: list[NbcacheError] = []
             for received in found:
@@ -158,15 +185,15 @@ def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Show
                 raise problems[0]
             omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
-    whole = merge(drafts, origin(names.pop() if len(names) == 1 else "", settings))
+    whole = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
     if not whole.snapshot.contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    taken = write(target, lambda known: whole, _origin_of(whole), keyring)
+    taken = write(output, lambda known: whole, _origin_of(whole), keyring)
     held = taken.draft.packed
-    said = f"{target}: {counted(len(held), 'artifact')} of {counted(len(drafts), 'snapshot')}"
+    said = f"{output}: {counted(len(held), 'artifact')} of {counted(len(drafts), 'snapshot')}"
     lines = [f"{said}, {size(len(taken.data))}"]
     lines += [f"  left out: {error}" for error in omitted.values()]
-    return Shown(lines, {"path": str(target), "artifacts": len(held), "left_out": [*map(str, omitted)]})
+    return Shown(lines, {"path": str(output), "artifacts": len(held), "left_out": [*map(str, omitted)]})
 
 
 def _origin_of(draft: Draft) -> Origin:
@@ -174,8 +201,8 @@ def _origin_of(draft: Draft) -> Origin:
     return Origin(said.notebook, said.created, said.made_by, said.user, said.host)
 
 
-def snapshot(notebook: Path, dest: str | None, settings: Settings, *, everything: bool = False) -> Shown:
-    """Write what a notebook's cells use of what is stored here, for this environment, or `everything`."""
+def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
+    """Write what a notebook's cells use of what is stored here, for this environment, or `all`."""
     target = beside(notebook) if dest is None else destination(dest)
     here = needed_environment("a snapshot", chosen(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
@@ -192,7 +219,7 @@ def snapshot(notebook: Path, dest: str | None, settings: Settings, *, everything
             )
         where = origin(notebook.name, settings)
         cells, runs = present_cells(str(notebook)), artifacts.history.read(manifest.notebook)
-        current = partial(asked_for, cells=cells, runs=runs) if cells and not everything else None
+        current = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
         if current is not None and (present := current(manifest)).graphs:
             manifest = present
         read = partial(build_snapshot, artifacts, manifest, where)
@@ -242,3 +269,154 @@ def restore(source: str, settings: Settings) -> Shown:
     for problem in problems:
         lines += problem.diagnostics()
     return Shown(lines, [asdict(each) for each in restored])
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+def ls(url: str, settings: Settings) -> Shown:
+    """Show the named snapshots in a store; nothing of them is used."""
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        versions = snapshots.versions()
+        data = [version_json(each) for each in versions]
+        if not versions:
+            return Shown([f"{snapshots.name}: no snapshots"], data)
+    return Shown(version_lines(versions, judge_of(settings)), data)
+
+
+def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
+    """Remove the user's versions of a named snapshot from its store; its artifacts stay until `gc`.
+
+    With `all_signers` those of others, too, once the user agrees, or with `yes`.
+    """
+    target = destination(source)
+    if isinstance(target, Path):
+        raise ConfigError(
+            "only what has a name in a store is removed",
+            where=source,
+            next_step="write URL#NAME; a file is removed as any other",
+        )
+    with opened(target.url, Keyring(settings.trust_dir)) as snapshots:
+        where = snapshots.where(target.name)
+        if all_signers and not yes:
+            agree(f"{one_line(where)}: remove the versions of all signers? [y/N] ", "nothing was removed")
+        removed, others = snapshots.remove(target.name, all_signers=all_signers)
+    line = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
+    if others:
+        line += f"; {counted(others, 'version')} of others, or damaged, left (--all-signers removes all)"
+    return Shown([line], {"source": where, "versions": removed, "others": others})
+
+
+def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
+    """Remove what no snapshot names, `grace` seconds after it was marked, and what kernels share unused.
+
+    The latter after `unused_days`, 30 by default.
+    """
+    max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        done = collect_garbage(snapshots, GRACE_SECONDS if grace is None else grace)
+        live = remove_unused(snapshots.store, max_age)
+        name = snapshots.name
+    due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
+    lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
+    if done.problems:
+        lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
+        for problem in done.problems:
+            lines += problem.diagnostics()
+    elif done.waiting:
+        lines.append(
+            f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
+            f"`nbcache gc` removes the first from {due} on"
+        )
+    if live.problems:
+        lines.append("of what kernels share live nothing was removed, since not all tell what they use")
+        for problem in live.problems:
+            lines += problem.diagnostics()
+    else:
+        unused = f"that no kernel has used for {max_age / 86400:g} days"
+        lines.append(
+            f"live: removed {counted(live.artifacts, 'artifact')} {unused}, and what "
+            f"{counted(live.publishers, 'publisher')} had; {live.kept} kept"
+        )
+    data = {
+        "removed": done.removed,
+        "marked": done.waiting,
+        "due": done.due,
+        "live": {"removed": live.artifacts, "kept": live.kept, "publishers": live.publishers},
+        "problems": [str(problem) for problem in (*done.problems, *live.problems)],
+    }
+    return Shown(lines, data, ok=not data["problems"])
+
+
+# --- torch's own bundles --------------------------------------------------------------------------
+
+
+def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
+    """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
+    here = needed_environment("a bundle")
+    artifacts = []
+    if source is None:
+        stored = usable_artifacts(DirectoryStore(settings.dir), settings)
+        artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
+    else:
+        judge = Judge(lambda: Keyring(settings.trust_dir), lambda: Policy.STRICT)
+        problems: list[NbcacheError] = []
+        for received in received_from(source, settings):
+            try:
+                packed = received.unlock(Policy.STRICT)
+                manifest, _ = usable(received, here, judge)
+            except EnvironmentMismatch:
+                continue
+            except TrustError as error:
+                problems.append(error)
+                continue
+            for ref in manifest.artifacts:
+                content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)
+                artifacts.append(Artifact(ref.type, ref.key, content))
+        if problems and not artifacts:
+            raise problems[0]
+    held = [artifact for artifact in artifacts if is_held(artifact)]
+    if not held:
+        raise SnapshotError(
+            "there is nothing for a bundle: no graph there fits this machine",
+            where=source or str(settings.dir),
+        )
+    data = encode_bundle(held)
+    update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
+    return Shown(
+        [f"{file}: {counted(len(held), 'artifact')}, {size(len(data))}"],
+        {"path": str(file), "artifacts": len(held), "bytes": len(data)},
+    )
+
+
+def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
+    """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
+    here = needed_environment("a bundle")
+    try:
+        held = decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
+    except NbcacheError as error:
+        error.where = str(file)
+        raise
+    sound = [each for each in held if is_held(each)]
+    taken = [each for each in sound if assume_same_cpu or not holds_cpu_code(each)]
+    if taken and not yes:
+        agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
+    stored = ArtifactStore(DirectoryStore(settings.dir))
+    refs = []
+    for artifact in taken:
+        refs.append(stored.put(here.digest, artifact))
+        if artifact.type == "inductor" and holds_cpu_code(artifact):
+            stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
+    if refs:
+        stored.save_manifest(Manifest(here, "", tuple(refs)))
+    lines = [f"{file}: {counted(len(taken), 'artifact')} stored for this machine"]
+    if left := len(sound) - len(taken):
+        lines.append(
+            f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
+            "If it was made on this one, or one just like it: --assume-same-cpu"
+        )
+    if refused := len(held) - len(sound):
+        lines.append(
+            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
+        )
+    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
