@@ -60,10 +60,10 @@ def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell: 
     texts = [each["text"] for each in ran]
     assert "cannot be reached" in texts[0] and "next: check that the server runs" in texts[0]
     assert "NBCACHE_SHARED_URL" in texts[1]
-    assert "takes one URL" in texts[2] and "takes one URL" in texts[3]
+    assert "`two` is not understood" in texts[2] and "`--json` is not understood" in texts[3]
     assert "port that is no number" in texts[4]
     assert "no store is known by the scheme 'nothing'" in texts[5]
-    assert "takes nothing more" in texts[6]
+    assert "`now` is not understood. Usage: %nbcache disconnect" in texts[6]
     assert ran[-1]["success"] and "not connected" in texts[-1]
     assert not connected
 
@@ -110,8 +110,8 @@ def test_flushing_waits_for_what_connecting_publishes(in_shell: Any, tmp_path: P
     waiting_text, shared_text, keys = in_shell(
         f"""
 from nbcache.shared.level import SharedLevel
-from nbcache.ui.ipython import session_magics
-session_magics._WAIT_SECONDS = 0.05
+from nbcache.ui.ipython import kernel_verbs
+kernel_verbs._WAIT_SECONDS = 0.05
 session.cache.environment_ready(here)
 session.begin_cell(None)
 session.cache.record('inductor', 'one', b'a graph', made=True)
@@ -124,7 +124,7 @@ def absent(*args):
 SharedLevel.absent = absent
 run('%nbcache connect {tmp_path}/shared')
 value = [run('%nbcache flush')['text']]
-session_magics._WAIT_SECONDS = 60
+kernel_verbs._WAIT_SECONDS = 60
 go.set()
 value.append(run('%nbcache flush')['text'])
 refs = session.cache.stored().artifacts

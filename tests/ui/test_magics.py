@@ -111,8 +111,15 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
         ("%nbcache config dir=/elsewhere", "set NBCACHE_DIR"),
         ("%nbcache snapshot redis://:s3cret@host/0", "write URL#NAME, as in redis://host/0#team/gpt"),
         ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
-        ("%nbcache clear everything", "%nbcache clear --all [--yes], everything here"),
-        ("%nbcache clear --yes", "%nbcache clear --all [--yes], everything here"),
+        (
+            "%nbcache clear everything",
+            "`everything` is not understood. Usage: %nbcache clear; %nbcache clear --all",
+        ),
+        ("%nbcache clear --yes", "asks nothing. Usage: %nbcache clear; %nbcache clear --all [--yes]"),
+        ("%nbcache connect one two", "`two` is not understood. Usage: %nbcache connect [URL]"),
+        ("%nbcache trust --name", "`--name` needs a value. Usage: %nbcache trust [--yes]"),
+        ("%nbcache graphs --json", "takes one GRAPH"),
+        ("%nbcache panel graph", "there is no panel `graph`"),
         ("%nbcache clear --all", "nobody can be asked here; if you are sure, add --yes"),
         ("%nbcache bench nanogpt", "neither a notebook nor a function"),
     ]
