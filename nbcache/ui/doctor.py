@@ -1,4 +1,4 @@
-"""Whether all that nbcache needs is in order here, and what to do where it is not.
+"""Check all that nbcache needs, and say what to do where something is wrong.
 
 No kernel imports torch for it, and nothing is changed; but in a terminal the local store is opened, which
 makes its folder.
@@ -64,13 +64,13 @@ _Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
 """A name for what fails, and a function that looks, and yields what it found."""
 
 _REPORT = "please report this line"
-"""What to do about a fault of ours."""
+"""The next step after a fault of ours."""
 _MINIMUM, _NEWEST = spelled(MINIMUM), spelled(NEWEST)
 _INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
 _TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
 """Instruction sets that tell one CPU from another, of the hundred that it has."""
 _LOOK_SECONDS = 0.5
-"""How long to wait until the notebook's snapshots have been looked for."""
+"""The longest wait for the search for the notebook's snapshots."""
 _LEAST_FREE = 10**9
 """Bytes that each disk needs: each of the headers that torch precompiles takes some 150 MB (2.13)."""
 

@@ -15,7 +15,7 @@ __all__ = ["Location", "locate", "opened_by"]
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks servers of this machine without the user's proxy, which must not see their tokens."""
-_TIMEOUT = 0.5
+_TIMEOUT = 1.0
 """Seconds that a server may take to answer."""
 _MOST_SERVERS = 8
 """A server that was killed leaves its file behind: of many, the newest are asked."""

@@ -23,7 +23,6 @@ __all__ = [
     "magic_arguments",
     "magic_help",
     "plain_text",
-    "takes",
     "usage",
     "words_of",
 ]
@@ -224,31 +223,28 @@ def words_of(verb: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def takes(verb: str, value: str) -> bool:
-    """Return whether a magic's verb takes a value, as `SOURCE`."""
-    return any(value in re.findall(r"[A-Z#]+", form) for form in _of(verb))
-
-
 def magic_arguments(verb: str, words: Sequence[str]) -> SimpleNamespace:
-    """Return the options of a magic's verb by name, and the other `words`; ValueError for what it has not."""
+    """Return a verb's options by name, and its other `words`; ValueError if no form takes them."""
     options = {option: value for form in _of(verb) for _, option, value in _OPTION.findall(form)}
-    given = SimpleNamespace(words=[], **{name[2:]: "" if value else False for name, value in options.items()})
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    arguments = SimpleNamespace(
+        words=[], **{name[2:]: "" if value else False for name, value in options.items()}
+    )
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
         if not word.startswith("-"):
-            given.words.append(word)
+            arguments.words.append(word)
         elif word not in options:
             raise ValueError(f"`{word}` is not understood")
-        elif options[word] and not rest:
+        elif options[word] and not queue:
             raise ValueError(f"`{word}` needs a value")
         else:
-            setattr(given, word[2:], rest.pop(0) if options[word] else True)
+            setattr(arguments, word[2:], queue.pop(0) if options[word] else True)
     choices = [choice for form in _of(verb) for choice in _OPTION.sub("", form).split("|")]
     most = max(len(re.findall(r"[\w#=]+", choice)) for choice in choices)
-    if len(given.words) > most and not any("…" in choice for choice in choices):
-        raise ValueError(f"`{given.words[most]}` is not understood")
-    return given
+    if len(arguments.words) > most and not any("…" in choice for choice in choices):
+        raise ValueError(f"`{arguments.words[most]}` is not understood")
+    return arguments
 
 
 def plain_text(text: str) -> str:

@@ -127,14 +127,6 @@ def test_a_check_that_fails_is_a_problem_and_stops_no_other(kernel: Kernel) -> N
     assert [row.name for row in kernel.rows()] == names
 
 
-def nowhere(kernel: Kernel) -> None:
-    kernel.location = lambda: Location("/nowhere/model.ipynb", "the setting `notebook`")
-
-
-def not_found(kernel: Kernel) -> None:
-    kernel.location = lambda: Location("", "not found: kept for the environment")
-
-
 def plain(kernel: Kernel) -> None:
     kernel.session.cache.environment = None
     kernel.plain_because = "ZeroDivisionError('ours')"
@@ -145,33 +137,23 @@ def store_is_a_file(kernel: Kernel) -> None:
     kernel.settings.dir.touch()
 
 
-def store_fails(kernel: Kernel) -> None:
-    kernel.store = FailingStore(MemoryStore(), StoreUnavailable("it is away", next_step="wait"), ["keys"])
-    kernel.start()
+def store(store: Store, error: StoreUnavailable | None = None) -> Callable[[Kernel], None]:
+    def fault(kernel: Kernel) -> None:
+        kernel.store, kernel.store_error = store, error
+        kernel.start()
+
+    return fault
 
 
-def store_in_memory(kernel: Kernel) -> None:
-    kernel.store = MemoryStore("memory of this kernel")
-    kernel.store_error = StoreUnavailable("it is refused", where="/store", next_step="remove it")
-    kernel.start()
+def setting(name: str, value: str) -> Callable[[Kernel], None]:
+    def fault(kernel: Kernel) -> None:
+        kernel.settings = kernel.settings.with_value(name, value, origin="%nbcache config")
+
+    return fault
 
 
-def store_is_read_only(kernel: Kernel) -> None:
-    kernel.store.read_only = True  # type: ignore[misc]
-
-
-def nothing_is_saved(kernel: Kernel) -> None:
-    kernel.bridge.compile("one")
-    kernel.session.flush()
-    kernel.settings = kernel.settings.with_value("save", "off", origin="environment, NBCACHE_SAVE")
-
-
-def trusts_after_asking(kernel: Kernel) -> None:
-    kernel.settings = kernel.settings.with_value("trust", "ask", origin="%nbcache config")
-
-
-def trusts_all(kernel: Kernel) -> None:
-    kernel.settings = kernel.settings.with_value("trust", "off", origin="%nbcache config")
+def place(path: str, found_by: str) -> Callable[[Kernel], None]:
+    return lambda kernel: setattr(kernel, "location", lambda: Location(path, found_by))
 
 
 def keys_are_open(kernel: Kernel) -> None:
@@ -179,29 +161,29 @@ def keys_are_open(kernel: Kernel) -> None:
     kernel.settings.trust_dir.chmod(0o755)
 
 
+AWAY = StoreUnavailable("it is away", next_step="wait")
+REFUSED = StoreUnavailable("it is refused", where="/store", next_step="remove it")
+MEMORY = MemoryStore("memory of this kernel")
+
+
 @pytest.mark.parametrize(
     ("fault", "name", "state", "found", "next_step"),
     [
-        (not_found, "notebook", NOTE, "not found: kept for", "%nbcache config notebook=PATH"),
-        (nowhere, "notebook", NOTE, "the setting `notebook`, and there is no such file", "save it"),
+        (place("", "not found: kept"), "notebook", NOTE, "not found: kept", "%nbcache config notebook=PATH"),
+        (place("/nowhere", "VS Code"), "notebook", NOTE, "by VS Code, and there is no such file", "save it"),
         (plain, "torch", PROBLEM, "restores nothing in this kernel: ZeroDivisionError('ours')", "restart"),
         (store_is_a_file, "local store", PROBLEM, "Not a directory", "NBCACHE_DIR"),
-        (store_fails, "local store", PROBLEM, "it is away", "wait"),
-        (store_in_memory, "local store", PROBLEM, "it is refused (/store); the memory of this", "remove it"),
-        (store_is_read_only, "local store", NOTE, "cannot be written to", "NBCACHE_DIR"),
-        (nothing_is_saved, "local store", NOTE, "save=off (environment, NBCACHE_SAVE)", "save=on"),
-        (trusts_after_asking, "trust", NOTE, "ask (%nbcache config): you are asked", "trust=strict"),
-        (trusts_all, "trust", NOTE, "off (%nbcache config): anyone's snapshots run", "trust=strict"),
+        (store(FailingStore(MemoryStore(), AWAY, ["keys"])), "local store", PROBLEM, "it is away", "wait"),
+        (store(MEMORY, REFUSED), "local store", PROBLEM, "(/store); the memory of this kernel", "remove it"),
+        (lambda kernel: setattr(kernel.store, "read_only", True), "local store", NOTE, "cannot be", "DIR"),
+        (setting("save", "off"), "local store", NOTE, "save=off (%nbcache config)", "save=on"),
+        (setting("trust", "ask"), "trust", NOTE, "ask (%nbcache config): you are asked", "trust=strict"),
+        (setting("trust", "off"), "trust", NOTE, "off (%nbcache config): anyone's snapshots", "trust=strict"),
         (keys_are_open, "keys", PROBLEM, "", "if nobody has used it, chmod 700"),
     ],
 )
 def test_a_fault_has_its_row_and_its_next_step(
-    kernel: Kernel,
-    fault: Callable[[Kernel], None],
-    name: str,
-    state: CheckState,
-    found: str,
-    next_step: str,
+    kernel: Kernel, fault: Callable[[Kernel], None], name: str, state: CheckState, found: str, next_step: str
 ) -> None:
     fault(kernel)
 
@@ -338,25 +320,6 @@ def test_torch_takes_the_variables_that_switch_caches_off_as_was_said_before(
     assert before == after and len(literal_eval(before)) == off
 
 
-@pytest.mark.compile
-def test_once_torch_is_imported_its_attributes_say_which_caches_are_off(run_python: RunPython) -> None:
-    code = """\
-import os
-os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # too late
-torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
-from nbcache.torch_bridge.cache_settings import switched_off
-for off in switched_off():
-    print(off.hits, off.remedy)
-"""
-
-    done = run_python(IMPORTED + code, having="torch")
-
-    assert done.stdout.splitlines() == [
-        "False torch._inductor.config.fx_graph_cache = True",
-        "True torch._functorch.config.enable_autograd_cache = True",
-    ]
-
-
 def test_a_compiler_that_is_not_there_is_no_problem_for_what_is_restored(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,19 +341,12 @@ def test_a_compiler_that_is_not_there_is_no_problem_for_what_is_restored(
 # --- places -------------------------------------------------------------------------------------
 
 
-def temp_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # it is looked for once
-
-
 def test_a_temp_folder_with_a_space_is_a_problem(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    temp_folder(monkeypatch, tmp_path / "no-space")
-    assert kernel.row("temp folder").found == str(tmp_path / "no-space")
+    (tmp_path / "a space").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a space"))
 
-    temp_folder(monkeypatch, tmp_path / "a space")
     row = kernel.row("temp folder")
 
     assert row.state is PROBLEM
@@ -462,24 +418,16 @@ def test_each_snapshot_that_came_along_says_whether_it_is_used(
     assert "torch.version differ · nothing of it can be used here" in row.found
 
 
-def test_an_unsigned_snapshot_is_not_used_and_says_what_to_do(
-    kernel: Kernel, person: Callable[[str], Person]
-) -> None:
-    ada = person("ada")
-    data = unsigned(ada.make("one"))
-    kernel.notebook.with_suffix(".nbcache").write_bytes(data)
-    kernel.start()
-
-    row = kernel.row("snapshot")
-
-    assert (row.state, row.next_step.startswith("have it signed")) == (NOTE, True)
-    assert "not used: it is not signed" in row.found
-
-
-def test_a_broken_snapshot_is_a_problem_beside_a_good_one(
+def test_an_unsigned_snapshot_is_not_used_and_a_broken_one_is_a_problem_beside_a_good_one(
     kernel: Kernel, person: Callable[[str], Person]
 ) -> None:
     data = person("ada").make("one")
+    kernel.notebook.with_suffix(".nbcache").write_bytes(unsigned(data))
+    kernel.start()
+    row = kernel.row("snapshot")
+    assert (row.state, row.next_step.startswith("have it signed")) == (NOTE, True)
+    assert "not used: it is not signed" in row.found
+
     kernel.notebook.with_suffix(".nbcache").write_bytes(data[:-100])
     kernel.start()
     row = kernel.row("snapshot")
@@ -528,17 +476,6 @@ def test_traces_that_there_are_none_of_say_why(kernel: Kernel) -> None:
     )
     kernel.settings = kernel.settings.with_value("trace", "off", origin="%nbcache config")
     assert kernel.row("traces").found == "off (%nbcache config)"
-
-
-def test_a_notice_that_a_report_has_shown_is_still_there(kernel: Kernel) -> None:
-    kernel.session.notice("the store was away")
-    kernel.session.end_cell()
-    kernel.session.notice("and again")
-
-    notices = [row for row in kernel.rows() if row.name == "notice"]
-
-    assert [row.found for row in notices] == ["the store was away", "and again"]
-    assert {row.state for row in notices} == {NOTE} and all(row.next_step for row in notices)
 
 
 # --- through the front door ---------------------------------------------------------------------

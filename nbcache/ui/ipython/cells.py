@@ -59,13 +59,13 @@ class IdleTime:
         self._resting = False
 
     def begin(self) -> None:
-        """Note that no cell runs any more."""
+        """Note that the last cell has ended."""
         self._resting = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: the kernel ends
             self._loop.call_soon_threadsafe(self._schedule, _SETTLE)
 
     def end(self) -> None:
-        """Note that a cell begins, or that idle time is of no use any more."""
+        """Note that a cell begins, or that the extension is unloaded."""
         self._resting = False
 
     def _schedule(self, seconds: float) -> None:
@@ -93,17 +93,17 @@ class Cells:
         self._autosnapshot = autosnapshot
         self._problem = problem
         self.idle: IdleTime | None = None
-        """What is done while no cell runs."""
+        """Runs prewarming while no cell runs."""
         self._line: LiveLine | None = None
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
         self._to_number = False
         self._scope = contextlib.ExitStack()
-        """What the running cell has switched: device, defaults of torch.compile."""
+        """The switches of the running cell: device, defaults of torch.compile."""
 
     @property
     def are_running(self) -> bool:
-        """Whether a cell runs."""
+        """Return whether a cell runs."""
         return bool(self._running)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Cells:
     def join(self) -> None:
         """Take the cell that loads the extension for one that has begun: it may go on to compile.
 
-        The cells before it count as what the kernel has run.
+        The cells before it belong to the kernel's program.
         """
         for source in self._shell.history_manager.input_hist_raw[1:]:
             self._session.program.note_cell(source)

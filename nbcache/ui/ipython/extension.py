@@ -50,11 +50,11 @@ _USERS_THREADS = ("Thread-", "ThreadPoolExecutor-", "asyncio_")
 """Beginnings of the names that Python gives to threads without a name."""
 _WAITING_WORKER = concurrent.futures.thread._worker.__code__
 _GREETING_SECONDS = 0.1
-"""How long loading waits for what is stored of the notebook, once its snapshots have been looked for."""
+"""The longest wait of loading for the greeting, after the search for snapshots."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
 _IMPORT_SECONDS = 1.0
-"""How long loading waits for torch at most, in a kernel that was forked with torch imported."""
+"""The longest wait of loading for torch, in a kernel that was forked with torch imported."""
 
 _extension: Extension | None = None
 
@@ -251,7 +251,7 @@ class Extension:
         )
 
     def _user_has_torch(self) -> bool:
-        """Tell whether a cell has imported torch, or made something of it."""
+        """Return whether a cell has imported torch, or made something of it."""
         names = []
         for value in list(self.shell.user_ns.values()):
             kind = type(value)

@@ -54,9 +54,9 @@ from nbcache.ui.terminal.snapshots import verify
 __all__ = ["KernelVerbs", "publication_lines"]
 
 _WAIT_SECONDS = 60.0
-"""How long `%nbcache flush` waits."""
+"""The longest wait of `%nbcache flush`."""
 _NOTEBOOK_SECONDS = 1.0
-"""How long a panel waits for the notebook's place."""
+"""The longest wait of a panel for the notebook's place."""
 _MOST_NAMED = 8
 """Functions that are named if the one asked for is none of them."""
 _MOST_SHOWN = 5
@@ -165,11 +165,11 @@ class KernelVerbs:
         return render_settings(*self.setting_rows())
 
     def change(self, name: str, value: str) -> list[str]:
-        """Change one setting; return what changed, and what there is to know of torch's new value."""
+        """Change one setting; return a line that says so, and torch's remarks on the new value."""
         return [f"{name} is {value or 'empty'} for this kernel", *self.change_all([f"{name}={value}"])]
 
     def change_all(self, changes: list[str]) -> list[str]:
-        """Change settings, each a NAME=VALUE; return what there is to know of torch's new values."""
+        """Change settings, each a NAME=VALUE; return remarks on torch's new values."""
         settings = self._session.settings
         of_torch: dict[str, str] = {}
         for change in changes:
@@ -197,7 +197,7 @@ class KernelVerbs:
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
     def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
-        """Return nbcache's settings, and those of torch's caches."""
+        """Return nbcache's settings, and the settings of torch's caches."""
         settings = self._session.settings
         rows = [
             SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
@@ -207,8 +207,8 @@ class KernelVerbs:
         where = self._locate()
         rows.append(SettingRow("notebook", where.path, where.found_by, settings.help("notebook")))
         torch_rows = [
-            SettingRow(each.name, each.value, each.origin, each.help, each.note)
-            for each in self._bridge.cache_settings()
+            SettingRow(row.name, row.value, row.origin, row.help, row.note)
+            for row in self._bridge.cache_settings()
         ]
         return rows, torch_rows
 
@@ -226,9 +226,9 @@ class KernelVerbs:
         """Check the snapshots at `source` in full, by default those of this notebook."""
         return verify(source or str(self.snapshots.sharing.of_notebook()), self._session.settings)
 
-    def trust(self, fingerprint: str, name: str, ask: signers.Ask | None = None) -> list[str]:
-        """Trust a signer from now on, use what came along of them, and return the lines that say so."""
-        done = signers.trust("add", fingerprint, name, self._session.settings, ask)
+    def trust(self, signer: str, name: str) -> list[str]:
+        """Trust a signer, use their snapshots that came along, and return the lines that say so."""
+        done = signers.trust("add", signer, name, self._session.settings)
         self.snapshots.trusted(done.data["fingerprint"], done.data["name"])
         return done.lines
 
@@ -237,9 +237,9 @@ class KernelVerbs:
     def flush(self) -> list[str]:
         """Wait until all that was compiled is stored, and shared."""
         began = time.perf_counter()
-        whole = self._session.flush(_WAIT_SECONDS)
+        done = self._session.flush(_WAIT_SECONDS)
         client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
-        if whole:
+        if done:
             return [f"all is stored{' and shared' if client else ''} ({seconds})"]
         if client is None:
             return [f"not all is stored yet ({seconds})"]
@@ -254,11 +254,10 @@ class KernelVerbs:
         None if there is nothing to remove. The function raises NbcacheError if something else would go now.
         """
         if everything:
-            return f"This would be removed: {self.all_words()}", self._remove
+            return f"This would be removed: {self.all_words()}", self.clear_all
         shown = self._session.clearing()
-        words = _going_words(shown)
         if not shown.manifests:
-            return words, None
+            return _going_words(shown), None
 
         def remove() -> Sequence[str]:
             only = self._session.clearing()
@@ -267,19 +266,15 @@ class KernelVerbs:
                     "nothing was removed: what is stored of this notebook has changed since it was shown",
                     next_step="press the button again, and look at what would go now",
                 )
-            return self._remove(only)
+            return self.clear_all(only)
 
-        return f"This would be removed: {words}", remove
+        return f"This would be removed: {_going_words(shown)}", remove
 
     def clear(self) -> list[str]:
         """Remove what is stored of this notebook; return what went, and what stays."""
         only = self._session.clearing()
         words = _going_words(only)
-        return [f"removing {words}" if only.manifests else words, *self._remove(only)[1:]]
-
-    def clear_all(self) -> list[str]:
-        """Remove all that is stored; return what went, and what stays."""
-        return self._remove()
+        return [f"removing {words}" if only.manifests else words, *self.clear_all(only)[1:]]
 
     def all_words(self) -> str:
         """Return what `clear --all` removes, in words."""
@@ -289,7 +284,8 @@ class KernelVerbs:
         parts = store_parts(doctor.store_figures(store.store, self._session.settings.max_bytes))
         return f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
 
-    def _remove(self, only: Clearing | None = None) -> list[str]:
+    def clear_all(self, only: Clearing | None = None) -> list[str]:
+        """Remove all that is stored, or `only` what is one notebook's; return what went, and what stays."""
         session = self._session
         self.snapshots.sharing.forget()
         removed = session.clear(only)
@@ -326,7 +322,7 @@ class KernelVerbs:
         return [f"connected to {client.level.name}", *(lines or nobody)]
 
     def connect_to(self, url: str) -> SharedClient:
-        """Connect to the store at `url`, without one to that of the settings, or of torch's variables."""
+        """Connect to the store at `url`, by default the one that the settings or torch's variables name."""
         settings = self._session.settings
         if url:
             settings = settings.with_value("shared_url", url, origin="%nbcache connect")
@@ -528,7 +524,7 @@ def _file_line(notebook: str) -> list[str]:
     near = beside(Path(notebook))
     try:
         found = near.stat()
-    except OSError:  # there is none
+    except OSError:
         return []
     written = ago(max(0.0, time.time() - found.st_mtime))
     return [DOT.join([one_line(near.name, 60), size(found.st_size), f"written {written}"])]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +27,7 @@ from nbcache.ui.ipython.snapshot_verbs import confirmed
 from nbcache.ui.panels.pages import SECTIONS, render_panel
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import write
-from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, takes, usage, words_of
+from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
 
 if TYPE_CHECKING:
     from nbcache.ui.panels.panel import Panel
@@ -101,12 +98,12 @@ class Magics:
             run_in_notebook(words)
             return
         try:
-            given = magic_arguments(verb, words)
+            arguments = magic_arguments(verb, words)
         except ValueError as error:
             raise UsageError(f"%nbcache {verb}: {error}. Usage: {usage(verb)}") from None
-        result = self._plain[verb]() if verb in self._plain else getattr(self, f"_{verb}")(given)
+        result = self._plain[verb]() if verb in self._plain else getattr(self, f"_{verb}")(arguments)
         if isinstance(result, Rendered):
-            show(result, getattr(given, "json", False))
+            show(result, getattr(arguments, "json", False))
         elif result is not None:
             write("nbcache: " + "\n".join(result))
 
@@ -114,48 +111,48 @@ class Magics:
 
     # --- the verbs ------------------------------------------------------------------------------
 
-    def _why(self, given: SimpleNamespace) -> Rendered:
-        return self._verbs.why(*given.words)
+    def _why(self, arguments: SimpleNamespace) -> Rendered:
+        return self._verbs.why(*arguments.words)
 
-    def _config(self, given: SimpleNamespace) -> Rendered | None:
-        changes = [word for word in given.words if "=" in word]
-        for name in given.words:
+    def _config(self, arguments: SimpleNamespace) -> Rendered | None:
+        changes = [word for word in arguments.words if "=" in word]
+        for name in arguments.words:
             if name in Settings.names():
                 allowed = Settings.allowed(name)
                 raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE; it takes {allowed}")
             if name not in changes:
                 raise UsageError(f"%nbcache config: `{name}` is not understood. Usage: {usage('config')}")
         remarks = self._verbs.change_all(changes)
-        if given.json or not changes:
+        if arguments.json or not changes:
             return self._verbs.config()
         for remark in remarks:
             write(f"nbcache: {remark}")
         return None
 
-    def _snapshot(self, given: SimpleNamespace) -> None:
-        bundle = self._verbs.snapshots.snapshot(*given.words, everything=given.all)
+    def _snapshot(self, arguments: SimpleNamespace) -> None:
+        bundle = self._verbs.snapshots.snapshot(*arguments.words, everything=arguments.all)
         bundle["text/plain"] = clean(f"nbcache: {bundle['text/plain']}")
         if len(bundle) > 1:
             _display(bundle, raw=True)  # type: ignore[no-untyped-call]
         else:
             write(bundle["text/plain"])
 
-    def _restore(self, given: SimpleNamespace) -> list[str]:
-        return self._verbs.snapshots.restore(*given.words, ask=True)
+    def _restore(self, arguments: SimpleNamespace) -> list[str]:
+        return self._verbs.snapshots.restore(*arguments.words, ask=True)
 
-    def _verify(self, given: SimpleNamespace) -> None:
-        found = self._verbs.verified(*given.words)
-        print(json.dumps(found.data, indent=2) if given.json else found.text)
+    def _verify(self, arguments: SimpleNamespace) -> None:
+        found = self._verbs.verified(*arguments.words)
+        print(json.dumps(found.data, indent=2) if arguments.json else found.text)
 
-    def _connect(self, given: SimpleNamespace) -> None:
-        first, *lines = self._verbs.connect(*given.words)
+    def _connect(self, arguments: SimpleNamespace) -> None:
+        first, *lines = self._verbs.connect(*arguments.words)
         write("\n  ".join([f"nbcache: {first}", *lines]))
 
-    def _trust(self, given: SimpleNamespace) -> list[str] | None:
-        """Trust who signed what came along; show, choose and name whom to trust, as the command does."""
-        action, *signer = given.words or [""]
+    def _trust(self, arguments: SimpleNamespace) -> list[str] | None:
+        """Trust the signers of what came along; show, add and remove signers, as the command does."""
+        action, *signer = arguments.words or [""]
         if not action:
-            if self._verbs.snapshots.trust_strangers(sure=given.yes, name=given.name):
+            if self._verbs.snapshots.trust_strangers(sure=arguments.yes, name=arguments.name):
                 return None
             write("nbcache: nothing came along whose signer is not trusted\n")
         settings = self._session.settings
@@ -165,25 +162,25 @@ class Magics:
         if action not in ("add", "remove", "show", "ignore") or not signer:
             raise UsageError(usage("trust"))
         if action == "add":
-            return self._verbs.trust(signer[0], given.name, None if given.yes else _ask_which)
+            return self._verbs.trust(signer[0], arguments.name)
         if action == "ignore":
             return self._verbs.snapshots.ignore(signer[0])
-        return signers.trust(action, signer[0], given.name, settings).lines
+        return signers.trust(action, signer[0], arguments.name, settings).lines
 
-    def _clear(self, given: SimpleNamespace) -> list[str]:
-        if not given.all:
-            if given.yes:
+    def _clear(self, arguments: SimpleNamespace) -> list[str]:
+        if not arguments.all:
+            if arguments.yes:
                 raise UsageError(f"%nbcache clear asks nothing. Usage: {usage('clear')}")
             return self._verbs.clear()
         question = f"nbcache: {self._verbs.all_words()}, is removed. Go on? [y/N] "
-        if given.yes or confirmed(question, "%nbcache clear --all"):
+        if arguments.yes or confirmed(question, "%nbcache clear --all"):
             return self._verbs.clear_all()
         return ["nothing was removed"]
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def _panel(self, given: SimpleNamespace) -> None:
-        kind, *_ = given.words or ["panel"]
+    def _panel(self, arguments: SimpleNamespace) -> None:
+        kind, *_ = arguments.words or ["panel"]
         if kind not in _PANELS:
             raise UsageError(f"%nbcache panel: there is no panel `{kind}`. Usage: {usage('panel')}")
         if self._has_widgets():
@@ -192,25 +189,25 @@ class Magics:
             panel = render_panel(self._verbs.now(), self._verbs.facts(), _PANELS[kind])
             _display(panel)  # type: ignore[no-untyped-call]
 
-    def _graphs(self, given: SimpleNamespace) -> None:
-        if not given.words and not given.json:
+    def _graphs(self, arguments: SimpleNamespace) -> None:
+        if not arguments.words and not arguments.json:
             self._panel(SimpleNamespace(words=["graphs"]))
             return
-        if not given.words:
+        if not arguments.words:
             raise UsageError("%nbcache graphs takes one GRAPH, such as 0/1 or a function, and --json")
-        for rendered in self._verbs.graph(*given.words):
-            show(rendered, given.json)
+        for rendered in self._verbs.graph(*arguments.words):
+            show(rendered, arguments.json)
 
-    def _timeline(self, given: SimpleNamespace) -> Rendered | None:
-        if given.json or not self._has_widgets():
+    def _timeline(self, arguments: SimpleNamespace) -> Rendered | None:
+        if arguments.json or not self._has_widgets():
             return self._verbs.planner.timeline()
         self._open_panel("timeline")
         return None
 
-    def _share(self, given: SimpleNamespace) -> None:
+    def _share(self, arguments: SimpleNamespace) -> None:
         """Take a snapshot where others find it, and show the panel of sharing with what they paste."""
-        lines = self._verbs.share(*given.words)
-        if given.json:
+        lines = self._verbs.share(*arguments.words)
+        if arguments.json:
             print(json.dumps({"said": lines[0], "restore": lines[1], "trust": lines[3]}, indent=2))
         elif self._has_widgets():
             self._open_panel("sharing").say(lines)
@@ -260,7 +257,7 @@ class Magics:
     # --- completion -----------------------------------------------------------------------------
 
     def complete(self, context: CompletionContext) -> list[str] | None:
-        """Return what can stand at the cursor; None on a line that is not ours."""
+        """Return what can stand at the cursor; None where IPython knows better: in Python, and for paths."""
         line, symbol = context.text_until_cursor, context.token
         if context.cursor_line == 0 and line.startswith(f"{MAGIC} "):
             return compile_cell.complete(line, symbol, self._targets)
@@ -268,11 +265,12 @@ class Magics:
             return None
         *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
         if words[1:2] == ["diagnose"] and not word.startswith("-"):
-            return None  # Python, which IPython completes
-        candidates = _VERBS if len(words) == 1 else _completions(words[1], words[2:], word)
+            return None
+        candidates = _VERBS if len(words) == 1 else _completions(words[1], word)
         # The token may be a part of the word only, from its last `=` or `-` on.
         done = len(word) - len(symbol)
-        return sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
+        fitting = sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
+        return fitting or None
 
     def _targets(self) -> list[str]:
         """Return the user's names that can be compiled."""
@@ -281,39 +279,15 @@ class Magics:
         return [name for name in names if not name.startswith("_") and name not in hidden]
 
 
-def _completions(verb: str, before: list[str], word: str) -> list[str]:
-    """Return what can stand where `word` stands, in a line `%nbcache verb *before word`."""
+def _completions(verb: str, word: str) -> list[str]:
+    """Return what can stand where `word` stands, in a line `%nbcache verb … word`."""
     if verb == "config" and "=" in word:
         name = word.partition("=")[0]
         is_switch = name in cache_settings.NAMES and name != cache_settings.FOLDER
         choices = Settings.choices(name) or (("on", "off") if is_switch else ())
         return [f"{name}={value}" for value in choices]
-    candidates = words_of(verb)
-    if verb == "config":
-        candidates += [f"{name}=" for name in (*Settings.names(), *cache_settings.NAMES)]
-    if takes(verb, "SOURCE") or takes(verb, "FILE") or (verb == "trust" and before == ["add"]):
-        candidates += _files(word)
-    return candidates
-
-
-def _files(word: str) -> list[str]:
-    """Return the folders, snapshots and notebooks whose path begins with `word`, which stays as it is."""
-    folder, _, start = word.rpartition("/")
-    prefix = f"{folder}/" if "/" in word else ""
-    paths = []
-    with suppress(OSError, RuntimeError):  # no such folder, or `~` of nobody here
-        for entry in os.scandir(Path(prefix or ".").expanduser()):
-            is_folder = entry.is_dir()
-            fits = is_folder or entry.name.endswith((".nbcache", ".ipynb"))
-            hidden = entry.name.startswith(".") and not start
-            if fits and entry.name.startswith(start) and not hidden and " " not in entry.name:
-                paths.append(f"{prefix}{entry.name}{'/' if is_folder else ''}")
-    return paths
-
-
-def _ask_which(lines: list[str], question: str) -> bool:
-    write("nbcache: " + "\n".join(lines))
-    return confirmed(question, "%nbcache trust add", "name one by the fingerprint")
+    settings = (*Settings.names(), *cache_settings.NAMES) if verb == "config" else ()
+    return [*words_of(verb), *(f"{name}=" for name in settings)]
 
 
 def show(rendered: Rendered, as_json: bool) -> None:

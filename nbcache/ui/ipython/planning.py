@@ -44,9 +44,9 @@ __all__ = ["Greeting", "Planner"]
 
 _FLUSH_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
-"""How long to wait until the notebook's snapshots have been looked for."""
+"""The longest wait for the search for the notebook's snapshots."""
 _NOTEBOOK_SECONDS = 2.0
-"""How long the greeting's thread waits for the notebook; loading waits for the greeting much less."""
+"""The longest wait of the greeting's thread for the notebook; loading waits much less for the greeting."""
 _MOST_AT_ONCE = 2 << 20
 """Bytes of a notebook that is read while the extension loads: parsing 2 MB takes some 20 ms."""
 _NAME = 60
@@ -73,7 +73,7 @@ class Planner:
         return render_plan(plan, os.path.basename(notebook), notes, problem=problem)
 
     def stats(self) -> Rendered:
-        """Return what restoring came to, in this kernel and in all that are remembered."""
+        """Return the effect of restoring, in this kernel and in all that the history has."""
         session, notebook = self._session, self._session.notebook(timeout=1.0)
         graphs, cache = session.graphs, session.cache
         missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
@@ -81,7 +81,7 @@ class Planner:
         here = cache.history.runs()
         everywhere = {run.identity: run for run in (*self._all_runs(), *here)}
         by_time = sorted(everywhere.values(), key=lambda run: run.time)
-        found = Stats(
+        stats = Stats(
             session=tally(graphs),
             stored=audited(
                 cache.summaries(),
@@ -98,7 +98,7 @@ class Planner:
             traces=Counter(graph.trace for graph in graphs if graph.trace),
             missed_unchanged=missed_unchanged(here, cache.history.kernel),
         )
-        return render_stats(found, os.path.basename(notebook))
+        return render_stats(stats, os.path.basename(notebook))
 
     def timeline(self) -> Rendered:
         """Return where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
@@ -112,7 +112,7 @@ class Planner:
         return timeline(session.reports, history.runs(), history.kernel, session.environment)
 
     def planned(self, notebook: str) -> tuple[Plan, list[str], str]:
-        """Return the plan of the notebook at this path, what may make it wrong, and why there is none."""
+        """Return the plan of the notebook at this path, remarks on it, and the reason if there is no plan."""
         if not notebook:
             return Plan((), 0), [], "this kernel cannot tell its notebook: %nbcache config notebook=PATH"
         try:
@@ -144,11 +144,11 @@ class Planner:
         places: list[Place] = []
         self._sharing.looked(_LOOK_SECONDS)
         try:
-            known = self._sharing.told()
+            snapshots = self._sharing.told()
         except NbcacheError as error:  # keys that cannot be read: nobody is trusted
             unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
             return places
-        for received in known:
+        for received in snapshots:
             manifests = received.snapshot.manifests
             try:
                 received.unlock(self._session.settings.trust)
@@ -157,7 +157,7 @@ class Planner:
                 graphs = len({graph.identity for manifest in manifests for graph in manifest.graphs})
                 unfit.append(Unfit(received.name, graphs, (error.with_next_step(),)))
                 continue
-            places += [Place(Level.L2, received.name, each, each.digests) for each in fits]
+            places += [Place(Level.L2, received.name, fit, fit.digests) for fit in fits]
             if not fits:
                 here = self._session.environment or self._foreseen()
                 unfit += [_unfit(received.name, manifest, here) for manifest in manifests]
@@ -168,7 +168,7 @@ class Planner:
         manifests, here = received.snapshot.manifests, self._session.environment
         if here is None:
             foreseen = self._foreseen()
-            return [each for each in manifests if not _differs(each, foreseen, whole=False)]
+            return [manifest for manifest in manifests if not _differs(manifest, foreseen, whole=False)]
         return [] if fitting(manifests, here) is None else [usable(received, here, self._sharing.judge)[0]]
 
     def _shared(self) -> list[Place]:
@@ -177,11 +177,11 @@ class Planner:
         if here is None or shared_client is None:
             return []
         level = shared_client.level
-        fits = [fitting([each.manifest], here) for each in shared_client.publications()]
-        whole = union(here, "", [each for each in fits if each is not None])
-        graphs = [ref for ref in whole.artifacts if type_of(ref.type).is_graph]
+        fits = [fitting([publication.manifest], here) for publication in shared_client.publications()]
+        everyones = union(here, "", [manifest for manifest in fits if manifest is not None])
+        graphs = [ref for ref in everyones.artifacts if type_of(ref.type).is_graph]
         present = {ref.digest for ref in level.present(here, graphs)} if graphs else set()
-        return [Place(Level.L3, level.name, whole, present)] if graphs else []
+        return [Place(Level.L3, level.name, everyones, present)] if graphs else []
 
     def _all_runs(self) -> tuple[Run, ...]:
         try:
@@ -204,7 +204,7 @@ class Planner:
 
 
 class Greeting:
-    """Reads what is stored of the notebook, on a thread of its own: loading waits for nothing long."""
+    """Reads the notebook's stored graphs on its own thread, for which loading waits a moment."""
 
     def __init__(
         self, session: Session, foreseen: Callable[[], Environment | None], *, forked: bool = False
@@ -247,13 +247,13 @@ class Greeting:
             whole, cells = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
             graphs = (asked_for(whole, cells, runs).graphs if cells else ()) or whole.graphs
         if not graphs:
-            others = sum(each.graphs for each in unfit)
-            if not others:
+            count = sum(place.graphs for place in unfit)
+            if not count:
                 return [f"nothing{of} is stored here yet"]
-            said = "is stored here, and does not fit" if others == 1 else "are stored here, and none fits"
-            return [f"{counted(others, 'graph')}{of} {said} (%nbcache plan)"]
+            words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
+            return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
         verb = "is" if len(graphs) == 1 else "are"
-        said = f"{counted(len(graphs), 'graph')}{of} {verb} stored here"
+        line = f"{counted(len(graphs), 'graph')}{of} {verb} stored here"
         try:
             whose = {manifest.environment.digest for manifest in manifests}
             content = read(Path(notebook), max_bytes=_MOST_AT_ONCE) if notebook else b""
@@ -261,8 +261,8 @@ class Greeting:
         except (NbcacheError, OSError):  # it cannot be read, or is large
             plan = Plan((), 0)
         if plan.graphs:
-            return [said, *plan_parts(plan)]
-        return [said, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+            return [line, *plan_parts(plan)]
+        return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
 
 def _stored_here(
@@ -294,6 +294,6 @@ def _unfit(name: str, manifest: Manifest, here: Environment | None) -> Unfit:
     if here is None:
         return Unfit(name, len(manifest.graphs), ())
     labels = {part.label for part in here.components}
-    found = [each for each in differences(manifest, here) if each.label in labels]
-    lines = fit_lines(found, baseline_for([manifest], here))
-    return Unfit(name, len(manifest.graphs), tuple(lines), tuple(found))
+    differing = [part for part in differences(manifest, here) if part.label in labels]
+    lines = fit_lines(differing, baseline_for([manifest], here))
+    return Unfit(name, len(manifest.graphs), tuple(lines), tuple(differing))

@@ -44,7 +44,7 @@ __all__ = ["SnapshotVerbs", "confirmed"]
 _MAX_OUTPUT_BYTES = 5 * 10**6
 """The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
 _LOOK_SECONDS = 0.5
-"""How long `%load_ext nbcache` waits to say what came along: the notebook may have to be asked for."""
+"""The longest wait of `%load_ext nbcache` for the search for snapshots, in which servers are asked."""
 _MOST_TOLD = 10
 """Versions of snapshots, and signers, that loading names and asks for: a file may hold very many."""
 _TRUST = "%nbcache trust"
@@ -67,10 +67,10 @@ class SnapshotVerbs:
         """The snapshots that came along."""
         self._writing: threading.Thread | None = None
 
-    # --- what came along ------------------------------------------------------------------------
+    # --- arrived snapshots ----------------------------------------------------------------------
 
     def start(self, greet: Callable[[], None] = lambda: None) -> None:
-        """Look for snapshots, `greet`, and print what came along."""
+        """Look for snapshots, `greet`, and print a line for each that came along."""
         self.sharing.look()
         looked = self.sharing.looked(_LOOK_SECONDS)
         greet()
@@ -112,11 +112,11 @@ class SnapshotVerbs:
 
     def _lines(self, received: list[Received]) -> list[str]:
         """Return a line for each version of a snapshot, of trusted signers first; of very many, some."""
-        known = sorted(received, key=lambda each: not is_vouched(each.standing))
+        ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
         here = self._session.environment or self._foreseen()
         policy, judge, cells = self._session.settings.trust, self._session.judge, self.sharing.cells
-        lines = [arrival_line(each, here, policy, judge, cells) for each in known[:_MOST_TOLD]]
-        if (more := len(known) - _MOST_TOLD) > 0:
+        lines = [arrival_line(version, here, policy, judge, cells) for version in ordered[:_MOST_TOLD]]
+        if (more := len(ordered) - _MOST_TOLD) > 0:
             lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
         return [line.removeprefix("nbcache: ") for line in lines]
 
@@ -217,8 +217,8 @@ class SnapshotVerbs:
             omitted = left_out(received, self._session.settings.trust, self._session.judge)
             lines += [f"  {why} ({next_step})" for why, next_step in omitted]
         used = {received.version for received, _ in restored}
-        others = {received.version for received in taken_in} - used
-        return lines + self._lines([each for each in self.sharing.known() if each.version in others])
+        unused = {received.version for received in taken_in} - used
+        return lines + self._lines([new for new in self.sharing.known() if new.version in unused])
 
     def _ask(self) -> None:
         """Ask for each stranger's snapshot, if the policy is to ask."""
@@ -236,9 +236,9 @@ class SnapshotVerbs:
 
     def _strangers(self) -> Iterator[Stranger]:
         """Yield each stranger once; who compiled what another took, once that other is trusted."""
-        asked: set[str] = set()
-        while new := [each for each in self.sharing.strangers() if each.fingerprint not in asked]:
-            asked.add(new[0].fingerprint)
+        shown: set[str] = set()
+        while new := [who for who in self.sharing.strangers() if who.fingerprint not in shown]:
+            shown.add(new[0].fingerprint)
             yield new[0]
 
     def trust_strangers(self, *, sure: bool, name: str) -> bool:
@@ -270,7 +270,7 @@ class SnapshotVerbs:
         return True
 
     def trusted(self, signer: str, name: str) -> None:
-        """Use what came along of a signer whom the user has just trusted."""
+        """Use the snapshots of a signer whom the user has just trusted."""
         for received in self.sharing.known():
             if signer == received.signer or signer in makers(received.snapshot):
                 with self._following():
@@ -281,8 +281,8 @@ class SnapshotVerbs:
 
         `signer` is a fingerprint, or its first 8 digits or more.
         """
-        known = [stranger.fingerprint for stranger in self.sharing.strangers()]
-        matches = [fingerprint for fingerprint in known if is_called(fingerprint, signer)]
+        fingerprints = [stranger.fingerprint for stranger in self.sharing.strangers()]
+        matches = [fingerprint for fingerprint in fingerprints if is_called(fingerprint, signer)]
         if len(matches) != 1:
             raise ConfigError(
                 "no untrusted signer of this notebook has this fingerprint",
@@ -291,8 +291,8 @@ class SnapshotVerbs:
             )
         self.sharing.ignore(matches[0])
         name = spelled(matches[0])
-        said = f"{name} is ignored in this kernel: nothing of theirs is used, nor shown"
-        return [said, "to trust them after all:", f"{_TRUST} add {name}"]
+        line = f"{name} is ignored in this kernel: nothing of theirs is used, nor shown"
+        return [line, "to trust them after all:", f"{_TRUST} add {name}"]
 
 
 def _named(stranger: Stranger) -> str:

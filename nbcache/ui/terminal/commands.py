@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.rows import CheckState
 from nbcache.ui.doctor import in_terminal
 from nbcache.ui.terminal import notebooks, signers, snapshots
-from nbcache.ui.terminal.shown import Shown, ask
+from nbcache.ui.terminal.shown import Shown
 
 __all__ = ["RUNS"]
 
@@ -44,7 +43,7 @@ def trust(action: str, signer: str | None, name: str, settings: Settings) -> Sho
             f"nbcache trust {action} needs a signer",
             next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
         )
-    return signers.trust(action, signer, name, settings, ask if sys.stdin.isatty() else None)
+    return signers.trust(action, signer, name, settings)
 
 
 def kernel(action: str, user: bool, settings: Settings) -> Shown:
