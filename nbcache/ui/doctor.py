@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -92,7 +93,8 @@ def in_kernel(
         ("notebook", lambda: _notebook(locate())),
         ("torch", partial(_torch, here, plain_because=bridge.plain_because)),
         ("hooks", partial(_hooks, lost)),
-        ("machine", partial(_processors, here)),
+        ("GPU", partial(_gpu, here)),
+        ("CPU", partial(_cpu, here)),
         ("torch's caches", lambda: _caches(bridge.switched_caches())),
         ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
         *_everywhere(settings, partial(_store, settings, session.artifacts.store, store_error), folder),
@@ -117,7 +119,8 @@ def in_terminal(settings: Settings) -> list[Check]:
         ("nbcache", _version),
         ("torch", partial(_torch, here, failure)),
         *([] if failure else [("hooks", lambda: _hooks(_misfits()))]),
-        ("machine", partial(_processors, here)),
+        ("GPU", partial(_gpu, here)),
+        ("CPU", partial(_cpu, here)),
         ("torch's caches", _caches),
         *([("torch's folder", partial(_torch_folder, folder, chosen_by, True))] if folder else []),
         *_everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder),
@@ -139,28 +142,29 @@ def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_
 
 
 def _checked(*looks: _Look) -> list[Check]:
-    """Return what all these found; one that fails stops no other."""
+    """Return the findings of all looks; one that fails stops no other."""
     found: list[Check] = []
     for name, look in looks:
         try:
-            for check in look():
-                found.append(check)  # at once: what was found before a failure counts
+            for check in look():  # one by one: what was found before a failure counts
+                found.append(check if check.name else replace(check, name=name))
         except NbcacheError as error:
-            found.append(_problem(name, str(error), error.next_step or _REPORT))
+            found.append(_problem(str(error), error.next_step or _REPORT, name))
         except Exception as error:
-            found.append(_problem(name, f"this could not be checked: {error!r}", _REPORT))
+            found.append(_problem(f"this could not be checked: {error!r}", _REPORT, name))
     return found
 
 
-def _ok(name: str, found: str) -> Check:
+def _ok(found: str, name: str = "") -> Check:
+    """Return a finding, by default under the name of the look."""
     return Check(name, CheckState.OK, found)
 
 
-def _note(name: str, found: str, next_step: str) -> Check:
+def _note(found: str, next_step: str, name: str = "") -> Check:
     return Check(name, CheckState.NOTE, found, next_step)
 
 
-def _problem(name: str, found: str, next_step: str) -> Check:
+def _problem(found: str, next_step: str, name: str = "") -> Check:
     return Check(name, CheckState.PROBLEM, found, next_step)
 
 
@@ -174,22 +178,21 @@ def _torch(here: Environment | None, failure: Exception | None = None, plain_bec
     """
     version = environment.torch_version()
     if version is None:
-        yield _problem("torch", "not installed: there is nothing that compiles", _INSTALL)
+        yield _problem("not installed: there is nothing that compiles", _INSTALL)
     elif not TORCHBEHAVIOR.is_supported:
-        yield _problem("torch", f"{version} is older than {_MINIMUM}: nbcache does nothing with it", _INSTALL)
+        yield _problem(f"{version} is older than {_MINIMUM}: nbcache does nothing with it", _INSTALL)
     elif failure is not None:
-        found = f"{version} is installed and fails: {failure!r}"
-        yield _problem("torch", found, "python -c 'import torch' says more")
+        yield _problem(f"{version} is installed and fails: {failure!r}", "python -c 'import torch' says more")
     elif here is not None:
-        yield _ok("torch", f"{version}, imported")
+        yield _ok(f"{version}, imported")
     elif plain_because:
         off = f"{version}, and nbcache stores and restores nothing in this kernel: {plain_because}"
-        yield _problem("torch", off, "restart the kernel; if that does not help, please report this line")
+        yield _problem(off, "restart the kernel; if that does not help, please report this line")
     elif "torch" in sys.modules:
         found = f"{version}, imported, and what its code depends on could not be found out"
-        yield _problem("torch", found, "a notice says why; please report it")
+        yield _problem(found, "a notice says why; please report it")
     else:
-        yield _ok("torch", f"{version}, installed and not imported yet")
+        yield _ok(f"{version}, installed and not imported yet")
 
 
 def _misfits() -> Mapping[str, str]:
@@ -211,17 +214,16 @@ def _hooks(lost: Mapping[str, str]) -> Checks:
     for part in PARTS:
         if why := lost.get(part.name):
             found = f"{part.name} is off ({why}): {part.without}"
-            yield _note("hook", found, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line")
+            yield _note(found, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line", "hook")
     needed = [part.name for part in PARTS if part.applies()]
     fitting = sum(name not in lost for name in needed)
-    yield _ok("hooks", f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
+    yield _ok(f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
     differ = [f"{name} {'yes' if answer else 'no'}" for name, _, _, answer in answers()]
-    yield _ok("torch behavior", DOT.join(differ))
+    yield _ok(DOT.join(differ), "torch behavior")
 
 
-def _processors(here: Environment | None) -> Checks:
+def _cpu(here: Environment | None) -> Checks:
     known = environment.without_torch() if here is None else here.values
-    yield from _gpu(known["device"], known["triton.version"], known.get("torch.cuda"))
     instructions = set(known["cpu.features"].split())
     parts = [known["cpu.machine"], " ".join(name for name in _TELLING if name in instructions)]
     if "cpu.capability" in known:
@@ -230,71 +232,70 @@ def _processors(here: Environment | None) -> Checks:
         parts.append(f"compiles for any {known[LABEL]} CPU")
     if known["cpu.requested"] != "default":
         parts.append(f"ATEN_CPU_CAPABILITY={known['cpu.requested']}")
-    yield _ok("CPU", DOT.join(filter(None, parts)))
-    yield _ok("environment", "known once torch is imported" if here is None else here.digest[:16])
+    yield _ok(DOT.join(filter(None, parts)))
+    yield _ok("known once torch is imported" if here is None else here.digest[:16], "environment")
 
 
-def _gpu(device: str, triton: str, cuda: str | None) -> Checks:
-    """Check GPU and Triton; `device` is what compiled code is kept for.
-
-    `cuda` is what torch is built for, None before it is imported.
-    """
+def _gpu(here: Environment | None) -> Checks:
+    """Check GPU and Triton."""
+    known = environment.without_torch() if here is None else here.values
+    device, triton = known["device"], known["triton.version"]  # what is compiled is for this device
+    cuda = known.get("torch.cuda")  # None before torch is imported
     found = gpus.found()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
     on_cpu = "what compiles is kept for the CPU"
     counts = Counter(gpu.name for gpu in found.gpus)
     cards = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
     if not found.gpus:
-        yield _ok("GPU", f"no NVIDIA GPU found, {with_triton}: {on_cpu}")
+        yield _ok(f"no NVIDIA GPU found, {with_triton}: {on_cpu}")
     elif cuda == "none":
-        yield _note("GPU", f"{cards}, and torch is built without CUDA", "install torch's build for CUDA")
+        yield _note(f"{cards}, and torch is built without CUDA", "install torch's build for CUDA")
     elif found.failure:
         remedy = "install what is missing; nvidia-smi says more; after an update of the driver, restart"
-        yield _note("GPU", f"{cards}, and its driver cannot be asked: {found.failure}", remedy)
+        yield _note(f"{cards}, and its driver cannot be asked: {found.failure}", remedy)
     elif device == "cpu":
         hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
-        yield _ok("GPU", f"{cards}, hidden by {hidden}: {on_cpu}")
+        yield _ok(f"{cards}, hidden by {hidden}: {on_cpu}")
     elif triton == "none":
         without = f"{cards}, without Triton: nothing can be compiled for it"
-        yield _note("GPU", without, "install torch's build for CUDA, which brings the Triton that fits")
+        yield _note(without, "install torch's build for CUDA, which brings the Triton that fits")
     elif cuda is not None and found.cuda is not None and found.cuda[0] < environment.release(cuda)[0]:
         newest = f"{found.cuda[0]}.{found.cuda[1]}"
         old = f"{cards}, whose driver {found.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
-        yield _note("GPU", old, f"update the driver, or install torch's build for CUDA {found.cuda[0]}")
+        yield _note(old, f"update the driver, or install torch's build for CUDA {found.cuda[0]}")
     else:
         driver, built = found.driver and f"driver {found.driver}", cuda and f"torch for CUDA {cuda}"
-        yield _ok("GPU", DOT.join(filter(None, (cards, driver, built, with_triton))))
-        yield from _compiler_for_triton()
+        yield _ok(DOT.join(filter(None, (cards, driver, built, with_triton))))
+        yield _compiler_for_triton()
 
 
-def _compiler_for_triton() -> Checks:
-    """Check what Triton builds its launchers with at the first use of a GPU, once in a folder of its own."""
+def _compiler_for_triton() -> Check:
+    """Check the compiler with which Triton builds its launchers at the first use of a GPU."""
     name, path = gpus.c_compiler()
     consequence = "no new graph compiles for the GPU"
-    if (lack := _lack("C compiler", name, path, "CC", "gcc", consequence)) is not None:
-        yield lack
-    elif not gpus.driver_is_found_by_triton():
+    if (lack := _lack(name, path, "CC", "gcc", consequence)) is not None:
+        return replace(lack, name="C compiler")
+    if not gpus.driver_is_found_by_triton():
         found = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
-        yield _note("C compiler", found, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel")
-    else:
-        yield _ok("C compiler", f"{path}, for Triton")
+        return _note(found, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel", "C compiler")
+    return _ok(f"{path}, for Triton", "C compiler")
 
 
 def _compiler() -> Checks:
     name, command = toolchain.compiler()
-    path, consequence = None if command is None else " ".join(command), "no new graph compiles for the CPU; "
-    lack = _lack("C++ compiler", name, path, "CXX", "g++", consequence + "restored ones need none")
-    yield lack or _ok("C++ compiler", path or "")
+    path = None if command is None else " ".join(command)
+    without = "no new graph compiles for the CPU; restored ones need none"
+    yield _lack(name, path, "CXX", "g++", without) or _ok(path or "")
 
 
-def _lack(check: str, name: str, path: str | None, variable: str, package: str, without: str) -> Check | None:
+def _lack(name: str, path: str | None, variable: str, package: str, without: str) -> Check | None:
     """Return a note on a compiler that is not there, or has no Python headers; None if it has all."""
     if path is None:
         remedy = f"install one (on Debian: apt install {package}), or set {variable} to one that is there"
-        return _note(check, f"{name} is not there: {without}", remedy)
+        return _note(f"{name} is not there: {without}", remedy)
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         remedy = "install them (on Debian: apt install python3-dev)"
-        return _note(check, f"{path}, without Python's headers: {without}", remedy)
+        return _note(f"{path}, without Python's headers: {without}", remedy)
     return None
 
 
@@ -305,26 +306,25 @@ def _caches(switched: Iterable[str] = ()) -> Checks:
         state = CheckState.NOTE if each.hits else CheckState.PROBLEM
         yield Check("torch's caches", state, f"{each.setting}: {each.means}", each.remedy)
     if not found:
-        yield _ok("torch's caches", "on")
+        yield _ok("on")
 
 
 def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
     """Check torch's cache folder; `serves` is true if nbcache puts there what it restores."""
-    name = "torch's folder"
     if not serves:
         found = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
-        yield _problem(name, found, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
+        yield _problem(found, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
     elif not folder:
-        yield _ok(name, chosen_by)
+        yield _ok(chosen_by)
     else:
         remedy = "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to another folder, and restart the kernel"
-        yield _usable(name, folder, f"{folder} ({chosen_by})", remedy)
+        yield _usable(folder, f"{folder} ({chosen_by})", remedy)
 
 
 def _portable(settings: Settings) -> Checks:
     baseline = chosen(settings.portable)
     found = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
-    yield _ok("portable", f"{found} ({settings.origin('portable')})")
+    yield _ok(f"{found} ({settings.origin('portable')})")
 
 
 # --- places -------------------------------------------------------------------------------------
@@ -332,19 +332,18 @@ def _portable(settings: Settings) -> Checks:
 
 def _temp_folder() -> Checks:
     folder = tempfile.gettempdir()
-    yield _usable("temp folder", folder, folder, "set TMPDIR to another folder, and restart the kernel")
+    yield _usable(folder, folder, "set TMPDIR to another folder, and restart the kernel")
     if (error := refusal(usual_root())) is not None:
-        found = f"{error}: nbcache keeps torch's cache elsewhere"
-        yield _note("temp folder", found, error.next_step or _REPORT)
+        yield _note(f"{error}: nbcache keeps torch's cache elsewhere", error.next_step or _REPORT)
 
 
-def _usable(name: str, folder: str, found: str, remedy: str) -> Check:
+def _usable(folder: str, found: str, remedy: str) -> Check:
     """Check a folder in which torch compiles."""
     if any(character.isspace() for character in folder):
-        return _problem(name, f"{found}: torch cannot compile where a name has a space", remedy)
+        return _problem(f"{found}: torch cannot compile where a name has a space", remedy)
     if (error := _unwritable(Path(folder))) is not None:
-        return _problem(name, f"{found}: {error.strerror or error}", remedy)
-    return _ok(name, found)
+        return _problem(f"{found}: {error.strerror or error}", remedy)
+    return _ok(found)
 
 
 def _unwritable(folder: Path) -> OSError | None:
@@ -372,9 +371,9 @@ def _disks(folders: Mapping[str, str]) -> Checks:
         free = shutil.disk_usage(there).free
         found = f"{size(free)} free for {', '.join(names)}"
         if free < _LEAST_FREE:
-            yield _problem("disk", found, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
+            yield _problem(found, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
         else:
-            yield _ok("disk", found)
+            yield _ok(found)
 
 
 def store_figures(store: Store, max_bytes: int) -> StoreFigures:
@@ -387,25 +386,24 @@ def store_figures(store: Store, max_bytes: int) -> StoreFigures:
 
 def _store(settings: Settings, store: Store, error: StoreError | None = None) -> Checks:
     """Check the store; `error` is why it is not the local one."""
-    name = "local store"
     folder = store.path if isinstance(store, DirectoryStore) else None
     figures = store_parts(store_figures(store, settings.max_bytes))
     found = DOT.join([str(folder or store.name), *figures[1:]])
     cause = None if folder is None else _unwritable(folder)
     if error is not None:
         found = f"{error}; the {store.name} serves instead, and the next one starts cold"
-        yield _problem(name, found, error.next_step or _REPORT)
+        yield _problem(found, error.next_step or _REPORT)
     elif store.read_only:
         found += ": it cannot be written to, so nothing new is kept"
-        yield _note(name, found, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
+        yield _note(found, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
     elif cause is not None:
         remedy = "free disk space, or set NBCACHE_DIR to another folder, and restart the kernel"
-        yield _problem(name, f"{found}: {cause.strerror or cause}", remedy)
+        yield _problem(f"{found}: {cause.strerror or cause}", remedy)
     elif not settings.save:
         found += f": save=off ({settings.origin('save')}), so nothing new is kept"
-        yield _note(name, found, "%nbcache config save=on, or NBCACHE_SAVE=on")
+        yield _note(found, "%nbcache config save=on, or NBCACHE_SAVE=on")
     else:
-        yield _ok(name, found)
+        yield _ok(found)
 
 
 # --- trust and sharing --------------------------------------------------------------------------
@@ -419,29 +417,29 @@ def _policy(settings: Settings) -> Checks:
     }
     if settings.trust in means:
         remedy = "%nbcache config trust=strict, or NBCACHE_TRUST=strict"
-        yield _note("trust", f"{found}: {means[settings.trust]}", remedy)
+        yield _note(f"{found}: {means[settings.trust]}", remedy)
     else:
-        yield _ok("trust", found)
+        yield _ok(found)
 
 
 def _keys(keyring: Keyring) -> Checks:
     own, trusted = keyring.own(), keyring.trusted()
     none = "you have none yet: the first snapshot makes one, or %nbcache trust"
     yours = none if own is None else f"yours is {short(own)}"
-    yield _ok("keys", f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")
+    yield _ok(f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")
 
 
 def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> Checks:
     if not sharing.looked(_LOOK_SECONDS):
-        yield _note("snapshot", "those of this notebook are still being looked for", "ask again in a moment")
+        yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
     problems = sharing.problems()
     for error in problems:
-        yield _problem("snapshot", str(error), error.next_step or "take it anew, or remove it")
+        yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
     known = sharing.known()
     for received in known:
         yield _snapshot(received, here, policy, sharing)
     if not problems and not known:
-        yield _ok("snapshots", "none came with this notebook")
+        yield _ok("none came with this notebook")
 
 
 def _snapshot(received: Received, here: Environment | None, policy: Policy, sharing: Sharing) -> Check:
@@ -451,25 +449,25 @@ def _snapshot(received: Received, here: Environment | None, policy: Policy, shar
         hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
     if hindrances:
         why, next_steps = zip(*hindrances, strict=True)
-        return _note("snapshot", DOT.join([said, *why]), "; ".join(next_steps))
-    return _ok("snapshot", DOT.join([said, "used" if here else "used as soon as torch is imported"]))
+        return _note(DOT.join([said, *why]), "; ".join(next_steps), "snapshot")
+    return _ok(DOT.join([said, "used" if here else "used as soon as torch is imported"]), "snapshot")
 
 
 def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
     """Check the shared store of a kernel."""
     if shared_client is None:
         if settings.shared_url:
-            yield _note("shared store", "not connected, as a notice explains", "%nbcache connect")
+            yield _note("not connected, as a notice explains", "%nbcache connect")
         else:
-            yield _ok("shared store", "not connected to any: %nbcache connect URL")
+            yield _ok("not connected to any: %nbcache connect URL")
         return
     figures, failure = shared_client.level.figures(), shared_client.level.failure
     said = DOT.join(shared_parts(figures))
     if figures.off:
         remedy = (failure and failure.next_step) or "check that it can be reached"
-        yield _problem("shared store", said, remedy)
+        yield _problem(said, remedy)
     else:
-        yield _ok("shared store", said)
+        yield _ok(said)
 
 
 def _reachable(settings: Settings) -> Checks:
@@ -479,50 +477,50 @@ def _reachable(settings: Settings) -> Checks:
     try:
         with closing(open_shared(settings)) as store:
             store.present(["probe"])
-            yield _ok("shared store", f"{store.name} answers ({settings.origin('shared_url')})")
+            yield _ok(f"{store.name} answers ({settings.origin('shared_url')})")
     except (ConfigError, StoreError) as error:
-        yield _problem("shared store", str(error), error.next_step or "check that it can be reached")
+        yield _problem(str(error), error.next_step or "check that it can be reached")
 
 
 # --- the kernel ---------------------------------------------------------------------------------
 
 
 def _version() -> Checks:
-    yield _ok("nbcache", f"{__version__}, on Python {platform.python_version()}")
+    yield _ok(f"{__version__}, on Python {platform.python_version()}")
 
 
 def _kernel() -> Checks:
     """Report whether this kernel was forked from a nursery."""
     last = ordinary()
     if nursery := parent():
-        yield _ok("kernel", f"forked from the nursery {nursery}, with torch imported")
+        yield _ok(f"forked from the nursery {nursery}, with torch imported")
     elif last is not None and last["process"] == os.getpid():
         next_step = "restart the kernel: a nursery is started for the next one"
-        yield _note("kernel", f"not forked from a nursery: {last['why']}", next_step)
+        yield _note(f"not forked from a nursery: {last['why']}", next_step)
     else:
-        yield _ok("kernel", "an ordinary one (`nbcache kernel install` adds one that has torch imported)")
+        yield _ok("an ordinary one (`nbcache kernel install` adds one that has torch imported)")
 
 
 def _notebook(location: Location) -> Checks:
     found = f"{location.path}, found by {location.found_by}"
     if not location.path:
         found = f"{location.found_by}, and none of its snapshots is looked for"
-        yield _note("notebook", found, "%nbcache config notebook=PATH")
+        yield _note(found, "%nbcache config notebook=PATH")
     elif not os.path.isfile(location.path):
-        yield _note("notebook", f"{found}, and there is no such file", "save it, or correct the path")
+        yield _note(f"{found}, and there is no such file", "save it, or correct the path")
     else:
-        yield _ok("notebook", found)
+        yield _ok(found)
 
 
 def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
     if prewarming.state == "failed":
         found = "failed, as a notice explains: the first cells that compile take longer"
-        yield _problem("prewarming", found, "restart the kernel; if it stays so, report the notice")
+        yield _problem(found, "restart the kernel; if it stays so, report the notice")
     elif not settings.prewarm:
-        yield _ok("prewarming", f"off ({settings.origin('prewarm')})")
+        yield _ok(f"off ({settings.origin('prewarm')})")
     else:
         begun = DOT.join(prewarming_parts(prewarming))
-        yield _ok("prewarming", begun or "not begun: it is done while no cell runs, in a notebook's kernel")
+        yield _ok(begun or "not begun: it is done while no cell runs, in a notebook's kernel")
 
 
 def _traces(settings: Settings, kept: Traces | None, lost: Mapping[str, str]) -> Checks:
@@ -532,13 +530,13 @@ def _traces(settings: Settings, kept: Traces | None, lost: Mapping[str, str]) ->
     """
     why = lost.get("trace_frames", "") or ("" if kept is None else kept.off_because())
     if settings.trace == "off":
-        yield _ok("traces", f"off ({settings.origin('trace')})")
+        yield _ok(f"off ({settings.origin('trace')})")
     else:
-        yield _ok("traces", f"off: {why}; functions are traced in each kernel" if why else settings.trace)
+        yield _ok(f"off: {why}; functions are traced in each kernel" if why else settings.trace)
 
 
 def _notices(notices: Sequence[str]) -> Checks:
     for notice in notices:
-        yield _note("notice", notice, "see to what it says; a fresh kernel shows whether it stays away")
+        yield _note(notice, "see to what it says; a fresh kernel shows whether it stays away", "notice")
     if not notices:
-        yield _ok("notices", "none")
+        yield _ok("none")
