@@ -54,7 +54,7 @@ from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.ui.display.snapshots import arrival_line, snapshot_json, snapshot_lines
 from nbcache.ui.ipython.kernel_verbs import publication_lines
-from nbcache.ui.ipython.planning import Greeting
+from nbcache.ui.ipython.planning import greeting_parts
 from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
@@ -427,7 +427,7 @@ def test_loading_counts_nothing_of_who_is_trusted_no_more(ada: Person, bob: Pers
 
     def greeted() -> str:
         session, _, _ = bob.session()
-        line = Greeting(session, lambda: HERE).line(10)
+        line, *_ = greeting_parts(session, lambda: HERE)
         session.close()
         return line
 

@@ -303,7 +303,7 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: P
         "%nbcache config save=off live=of": ["off"],
         "%nbcache config TORCHINDUCTOR_FX_GRAPH_CACHE=": ["off", "on"],
         "%nbcache trust re": ["remove"],
-        f"%nbcache restore {here}/": [f"{here}/deeper/", f"{here}/one.nbcache", f"{here}/other.txt"],
+        f"%nbcache restore {here}/": [f"{here}/deeper/", f"{here}/one.nbcache"],
         f"%nbcache restore {here}/on": [f"{here}/one.nbcache"],
     }
     more = ["%%compile_cached --", "%%compile_cached f\nprin"]

@@ -27,6 +27,8 @@ from nbcache.core import log
 from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.installed import is_installed
 from nbcache.core.settings import Settings
+from nbcache.core.text import DOT
+from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause
 from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
@@ -38,7 +40,7 @@ from nbcache.ui.ipython.cells import Cells, IdleTime
 from nbcache.ui.ipython.compile_cell import HOOK, CellTransformer, TargetCompiler
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.ipython.magics import Magics
-from nbcache.ui.ipython.planning import Greeting
+from nbcache.ui.ipython.planning import greeting_parts
 from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location, locate
 from nbcache.ui.terminal.shown import write
@@ -133,8 +135,9 @@ class Extension:
         self._cells.join()
         self._verbs.start()
         self.session.start()
-        greeting = Greeting(self.session, self._bridge.foreseen, forked=bool(parent()))
-        self._snapshots.start(lambda: self._greet(greeting))
+        parts = ["nbcache: loaded, imports done ahead" if parent() else "nbcache: loaded"]
+        looking = start_thread(partial(self._look, parts), "greet")  # without a thread the line says less
+        self._snapshots.start(lambda: self._greet(looking, parts))
         self._use_idle_time()
         if parent():
             self._import_torch()
@@ -152,9 +155,20 @@ class Extension:
         finally:
             self._magics.after()
 
-    def _greet(self, greeting: Greeting) -> None:
+    def _look(self, parts: list[str]) -> None:
+        """Add what is stored of the notebook; a store that fails says so elsewhere."""
+
+        def look() -> None:
+            with contextlib.suppress(NbcacheError):
+                parts.extend(greeting_parts(self.session, self._bridge.foreseen))
+
+        self.session.attempt("reading what is stored of the notebook", look)
+
+    def _greet(self, looking: threading.Thread | None, parts: list[str]) -> None:
         if self._problem is None and self.session.settings.report != "never":
-            write(greeting.line(_GREETING_SECONDS))
+            if looking is not None:
+                looking.join(_GREETING_SECONDS)
+            write(DOT.join(parts))
 
     def unload(self) -> None:
         """Undo `load`, newest first, and store what is still to be stored."""

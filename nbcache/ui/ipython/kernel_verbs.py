@@ -8,9 +8,8 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from IPython.core.error import UsageError
 
@@ -40,7 +39,7 @@ from nbcache.ui import doctor
 from nbcache.ui.display.graph import render_graph, render_why
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_checks, render_settings, render_status
-from nbcache.ui.display.rows import SettingRow, StoreFigures, shared_parts, store_parts
+from nbcache.ui.display.rows import SettingRow, shared_parts, store_parts
 from nbcache.ui.display.snapshots import fit_words
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.planning import Planner
@@ -61,7 +60,6 @@ _MOST_NAMED = 8
 """Functions that are named if the one asked for is none of them."""
 _MOST_SHOWN = 5
 _MOST_MAKERS = 3
-T = TypeVar("T")
 
 
 class KernelVerbs:
@@ -455,7 +453,13 @@ class KernelVerbs:
         except StoreError as error:
             plan, notes, problem = Plan((), 0), [], str(error)
         settings, torch_settings = self.setting_rows()
-        store, found = self._stored()
+        store, notebooks = None, list[Space]()
+        with suppress(StoreError):
+            store = doctor.store_figures(session.artifacts.store, session.settings.max_bytes)
+            notebooks = spaces(session.artifacts.manifests().values())
+        strangers, paste = list[Stranger](), list[str]()
+        with suppress(NbcacheError):  # keys that cannot be read, as another line says
+            strangers, paste = self._strangers(here), self._paste(notebook)
         return Facts(
             notebook=os.path.basename(notebook),
             identity=notebook,
@@ -464,14 +468,14 @@ class KernelVerbs:
             plan_notes=notes,
             plan_problem=problem,
             people=[] if shared is None else self.people(shared),
-            strangers=_readable(partial(self._strangers, here)),
+            strangers=strangers,
             snapshots=[*_file_line(notebook), *self.snapshots.arrived()],
-            paste=_readable(partial(self._paste, notebook)),
+            paste=paste,
             timeline=self.planner.times(notebook),
             settings=settings,
             torch_settings=torch_settings,
             store=store,
-            spaces=found,
+            spaces=notebooks,
             time=time.time(),
         )
 
@@ -482,14 +486,6 @@ class KernelVerbs:
     def contents(self, graph: GraphRecord) -> GraphContents:
         """Return the guards and the generated code of a graph."""
         return contents_of(graph, self._session)
-
-    def _stored(self) -> tuple[StoreFigures | None, list[Space]]:
-        artifacts = self._session.artifacts
-        try:
-            figures = doctor.store_figures(artifacts.store, self._session.settings.max_bytes)
-            return figures, spaces(artifacts.manifests().values())
-        except StoreError:
-            return None, []
 
     def _strangers(self, here: Environment | None) -> list[Stranger]:
         return [
@@ -507,14 +503,6 @@ class KernelVerbs:
         if self._handed_over or not notebook or not (near := beside(Path(notebook))).is_file():
             return self._handed_over
         return self._paste_lines(f"A colleague gets the file {one_line(near.name)}, and pastes:", near.name)
-
-
-def _readable(lines: Callable[[], list[T]]) -> list[T]:
-    """Return what `lines` returns; nothing if keys cannot be read, as another line says."""
-    try:
-        return lines()
-    except NbcacheError:
-        return []
 
 
 def _file_line(notebook: str) -> list[str]:

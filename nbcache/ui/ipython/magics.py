@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +260,7 @@ class Magics:
     # --- completion -----------------------------------------------------------------------------
 
     def complete(self, context: CompletionContext) -> list[str] | None:
-        """Return what can stand at the cursor; None where IPython knows better: in Python, and for paths."""
+        """Return what can stand at the cursor; None where that is Python."""
         line, symbol = context.text_until_cursor, context.token
         if context.cursor_line == 0 and line.startswith(f"{MAGIC} "):
             return compile_cell.complete(line, symbol, self._targets)
@@ -269,8 +272,7 @@ class Magics:
         candidates = _VERBS if len(words) == 1 else _completions(words[1], word)
         # The token may be a part of the word only, from its last `=` or `-` on.
         done = len(word) - len(symbol)
-        fitting = sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
-        return fitting or None
+        return sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
 
     def _targets(self) -> list[str]:
         """Return the user's names that can be compiled."""
@@ -287,7 +289,21 @@ def _completions(verb: str, word: str) -> list[str]:
         choices = Settings.choices(name) or (("on", "off") if is_switch else ())
         return [f"{name}={value}" for value in choices]
     settings = (*Settings.names(), *cache_settings.NAMES) if verb == "config" else ()
-    return [*words_of(verb), *(f"{name}=" for name in settings)]
+    paths = _files(word) if re.search("SOURCE|FILE|add SIGNER", usage(verb)) else []
+    return [*words_of(verb), *(f"{name}=" for name in settings), *paths]
+
+
+def _files(word: str) -> list[str]:
+    """Return the folders, snapshots and notebooks whose path begins with `word`, which stays as it is."""
+    start = word.rpartition("/")[2]
+    prefix = word.removesuffix(start)
+    with suppress(OSError, RuntimeError):  # no such folder, or `~` of nobody here
+        entries = [path for path in Path(prefix or ".").expanduser().iterdir() if path.name.startswith(start)]
+        entries = [path for path in entries if start or not path.name.startswith(".")]
+        files = [path.name for path in entries if path.suffix in (".nbcache", ".ipynb")]
+        names = [*files, *(f"{path.name}/" for path in entries if path.is_dir())]
+        return [f"{prefix}{name}" for name in names if " " not in name]
+    return []
 
 
 def show(rendered: Rendered, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,8 +22,7 @@ from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError, StoreError
 from nbcache.core.files import read
 from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
-from nbcache.core.text import DOT, ago, counted, duration, one_line
-from nbcache.core.threads import start_thread
+from nbcache.core.text import ago, counted, duration, one_line
 from nbcache.core.trust import short
 from nbcache.explain.notebook import cells_of
 from nbcache.explain.plan import Place, Plan, Unfit, planned
@@ -40,13 +38,13 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.stats import render_stats
 from nbcache.ui.display.timeline import render_timeline
 
-__all__ = ["Greeting", "Planner"]
+__all__ = ["Planner", "greeting_parts"]
 
 _FLUSH_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 """The longest wait for the search for the notebook's snapshots."""
 _NOTEBOOK_SECONDS = 2.0
-"""The longest wait of the greeting's thread for the notebook; loading waits much less for the greeting."""
+"""The longest wait of the greeting for the notebook; loading waits much less for the greeting."""
 _MOST_AT_ONCE = 2 << 20
 """Bytes of a notebook that is read while the extension loads: parsing 2 MB takes some 20 ms."""
 _NAME = 60
@@ -203,66 +201,37 @@ class Planner:
             yield Refusal("all snapshots", error.what)
 
 
-class Greeting:
-    """Reads the notebook's stored graphs on its own thread, for which loading waits a moment."""
+def greeting_parts(session: Session, foreseen: Callable[[], Environment | None]) -> list[str]:
+    """Return what is stored of the notebook, and what that saves; StoreError if the store fails.
 
-    def __init__(
-        self, session: Session, foreseen: Callable[[], Environment | None], *, forked: bool = False
-    ) -> None:
-        """Begin to read.
-
-        `foreseen` returns what is known of the environment before torch is imported. `forked` is true in a
-        kernel that was forked from a nursery, which has done the imports.
-        """
-        self._session = session
-        self._foreseen = foreseen
-        self._known = threading.Event()
-        self._loaded = "nbcache: loaded, imports done ahead" if forked else "nbcache: loaded"
-        self._parts: list[str] = []
-        start_thread(self._look, "greet")  # without a thread the line says less
-
-    def line(self, timeout: float) -> str:
-        """Return the line: with what is stored, if that is known within `timeout` seconds."""
-        self._known.wait(timeout)
-        return DOT.join([self._loaded, *self._parts])
-
-    def _look(self) -> None:
-        try:
-            self._parts = self._find()
-        except NbcacheError:
-            pass  # a store that fails says so elsewhere
-        except Exception as error:  # of anything else nobody would hear on this thread
-            self._session.failed("reading what is stored of the notebook", error)
-        finally:
-            self._known.set()
-
-    def _find(self) -> list[str]:
-        session, notebook = self._session, self._session.notebook(timeout=_NOTEBOOK_SECONDS)
-        places, unfit = _stored_here(session, session.environment or self._foreseen(), notebook)
-        of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
-        runs = session.artifacts.history.read(notebook)
-        manifests = [place.manifest for place in places]
-        graphs: tuple[GraphSummary, ...] = ()
-        if manifests:
-            whole, cells = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
-            graphs = (asked_for(whole, cells, runs).graphs if cells else ()) or whole.graphs
-        if not graphs:
-            count = sum(place.graphs for place in unfit)
-            if not count:
-                return [f"nothing{of} is stored here yet"]
-            words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
-            return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
-        verb = "is" if len(graphs) == 1 else "are"
-        line = f"{counted(len(graphs), 'graph')}{of} {verb} stored here"
-        try:
-            whose = {manifest.environment.digest for manifest in manifests}
-            content = read(Path(notebook), max_bytes=_MOST_AT_ONCE) if notebook else b""
-            plan = planned(cells_of(content), places, runs, whose) if content else Plan((), 0)
-        except (NbcacheError, OSError):  # it cannot be read, or is large
-            plan = Plan((), 0)
-        if plan.graphs:
-            return [line, *plan_parts(plan)]
-        return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+    `foreseen` returns what is known of the environment before torch is imported.
+    """
+    notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
+    places, unfit = _stored_here(session, session.environment or foreseen(), notebook)
+    of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
+    runs = session.artifacts.history.read(notebook)
+    manifests = [place.manifest for place in places]
+    graphs: tuple[GraphSummary, ...] = ()
+    if manifests:
+        whole, cells = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
+        graphs = (asked_for(whole, cells, runs).graphs if cells else ()) or whole.graphs
+    if not graphs:
+        count = sum(place.graphs for place in unfit)
+        if not count:
+            return [f"nothing{of} is stored here yet"]
+        words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
+        return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
+    verb = "is" if len(graphs) == 1 else "are"
+    line = f"{counted(len(graphs), 'graph')}{of} {verb} stored here"
+    try:
+        whose = {manifest.environment.digest for manifest in manifests}
+        content = read(Path(notebook), max_bytes=_MOST_AT_ONCE) if notebook else b""
+        plan = planned(cells_of(content), places, runs, whose) if content else Plan((), 0)
+    except (NbcacheError, OSError):  # it cannot be read, or is large
+        plan = Plan((), 0)
+    if plan.graphs:
+        return [line, *plan_parts(plan)]
+    return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
 
 def _stored_here(
