@@ -143,29 +143,29 @@ def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_
 
 def _checked(*looks: _Look) -> list[Check]:
     """Return the findings of all looks; one that fails stops no other."""
-    found: list[Check] = []
+    checks: list[Check] = []
     for name, look in looks:
         try:
-            for check in look():  # one by one: what was found before a failure counts
-                found.append(check if check.name else replace(check, name=name))
+            for check in look():  # one by one: those before a failure stay
+                checks.append(check if check.name else replace(check, name=name))
         except NbcacheError as error:
-            found.append(_problem(str(error), error.next_step or _REPORT, name))
+            checks.append(_problem(str(error), error.next_step or _REPORT, name))
         except Exception as error:
-            found.append(_problem(f"this could not be checked: {error!r}", _REPORT, name))
-    return found
+            checks.append(_problem(f"this could not be checked: {error!r}", _REPORT, name))
+    return checks
 
 
-def _ok(found: str, name: str = "") -> Check:
+def _ok(text: str, name: str = "") -> Check:
     """Return a finding, by default under the name of the look."""
-    return Check(name, CheckState.OK, found)
+    return Check(name, CheckState.OK, text)
 
 
-def _note(found: str, next_step: str, name: str = "") -> Check:
-    return Check(name, CheckState.NOTE, found, next_step)
+def _note(text: str, next_step: str, name: str = "") -> Check:
+    return Check(name, CheckState.NOTE, text, next_step)
 
 
-def _problem(found: str, next_step: str, name: str = "") -> Check:
-    return Check(name, CheckState.PROBLEM, found, next_step)
+def _problem(text: str, next_step: str, name: str = "") -> Check:
+    return Check(name, CheckState.PROBLEM, text, next_step)
 
 
 # --- torch and the machine ----------------------------------------------------------------------
@@ -189,8 +189,8 @@ def _torch(here: Environment | None, failure: Exception | None = None, plain_bec
         off = f"{version}, and nbcache stores and restores nothing in this kernel: {plain_because}"
         yield _problem(off, "restart the kernel; if that does not help, please report this line")
     elif "torch" in sys.modules:
-        found = f"{version}, imported, and what its code depends on could not be found out"
-        yield _problem(found, "a notice says why; please report it")
+        text = f"{version}, imported, and what its code depends on could not be found out"
+        yield _problem(text, "a notice says why; please report it")
     else:
         yield _ok(f"{version}, installed and not imported yet")
 
@@ -213,8 +213,8 @@ def _hooks(lost: Mapping[str, str]) -> Checks:
     """Check what hooks torch; `lost` says why parts are off."""
     for part in PARTS:
         if why := lost.get(part.name):
-            found = f"{part.name} is off ({why}): {part.without}"
-            yield _note(found, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line", "hook")
+            text = f"{part.name} is off ({why}): {part.without}"
+            yield _note(text, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line", "hook")
     needed = [part.name for part in PARTS if part.applies()]
     fitting = sum(name not in lost for name in needed)
     yield _ok(f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
@@ -241,30 +241,32 @@ def _gpu(here: Environment | None) -> Checks:
     known = environment.without_torch() if here is None else here.values
     device, triton = known["device"], known["triton.version"]  # what is compiled is for this device
     cuda = known.get("torch.cuda")  # None before torch is imported
-    found = gpus.found()
+    devices = gpus.found()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
     on_cpu = "what compiles is kept for the CPU"
-    counts = Counter(gpu.name for gpu in found.gpus)
+    counts = Counter(gpu.name for gpu in devices.gpus)
     cards = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
-    if not found.gpus:
+    if not devices.gpus:
         yield _ok(f"no NVIDIA GPU found, {with_triton}: {on_cpu}")
     elif cuda == "none":
         yield _note(f"{cards}, and torch is built without CUDA", "install torch's build for CUDA")
-    elif found.failure:
+    elif devices.failure:
         remedy = "install what is missing; nvidia-smi says more; after an update of the driver, restart"
-        yield _note(f"{cards}, and its driver cannot be asked: {found.failure}", remedy)
+        yield _note(f"{cards}, and its driver cannot be asked: {devices.failure}", remedy)
     elif device == "cpu":
         hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
         yield _ok(f"{cards}, hidden by {hidden}: {on_cpu}")
     elif triton == "none":
         without = f"{cards}, without Triton: nothing can be compiled for it"
         yield _note(without, "install torch's build for CUDA, which brings the Triton that fits")
-    elif cuda is not None and found.cuda is not None and found.cuda[0] < environment.release(cuda)[0]:
-        newest = f"{found.cuda[0]}.{found.cuda[1]}"
-        old = f"{cards}, whose driver {found.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
-        yield _note(old, f"update the driver, or install torch's build for CUDA {found.cuda[0]}")
+    elif cuda is not None and devices.cuda is not None and devices.cuda[0] < environment.release(cuda)[0]:
+        newest = f"{devices.cuda[0]}.{devices.cuda[1]}"
+        old = (
+            f"{cards}, whose driver {devices.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
+        )
+        yield _note(old, f"update the driver, or install torch's build for CUDA {devices.cuda[0]}")
     else:
-        driver, built = found.driver and f"driver {found.driver}", cuda and f"torch for CUDA {cuda}"
+        driver, built = devices.driver and f"driver {devices.driver}", cuda and f"torch for CUDA {cuda}"
         yield _ok(DOT.join(filter(None, (cards, driver, built, with_triton))))
         yield _compiler_for_triton()
 
@@ -276,8 +278,8 @@ def _compiler_for_triton() -> Check:
     if (lack := _lack(name, path, "CC", "gcc", consequence)) is not None:
         return replace(lack, name="C compiler")
     if not gpus.driver_is_found_by_triton():
-        found = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
-        return _note(found, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel", "C compiler")
+        text = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
+        return _note(text, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel", "C compiler")
     return _ok(f"{path}, for Triton", "C compiler")
 
 
@@ -301,19 +303,19 @@ def _lack(name: str, path: str | None, variable: str, package: str, without: str
 
 def _caches(switched: Iterable[str] = ()) -> Checks:
     """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
-    found = switched_off(tuple(switched))
-    for each in found:
-        state = CheckState.NOTE if each.hits else CheckState.PROBLEM
-        yield Check("torch's caches", state, f"{each.setting}: {each.means}", each.remedy)
-    if not found:
+    off = switched_off(tuple(switched))
+    for setting in off:
+        state = CheckState.NOTE if setting.hits else CheckState.PROBLEM
+        yield Check("torch's caches", state, f"{setting.setting}: {setting.means}", setting.remedy)
+    if not off:
         yield _ok("on")
 
 
 def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
     """Check torch's cache folder; `serves` is true if nbcache puts there what it restores."""
     if not serves:
-        found = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
-        yield _problem(found, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
+        text = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
+        yield _problem(text, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
     elif not folder:
         yield _ok(chosen_by)
     else:
@@ -323,8 +325,8 @@ def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
 
 def _portable(settings: Settings) -> Checks:
     baseline = chosen(settings.portable)
-    found = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
-    yield _ok(f"{found} ({settings.origin('portable')})")
+    text = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
+    yield _ok(f"{text} ({settings.origin('portable')})")
 
 
 # --- places -------------------------------------------------------------------------------------
@@ -337,13 +339,13 @@ def _temp_folder() -> Checks:
         yield _note(f"{error}: nbcache keeps torch's cache elsewhere", error.next_step or _REPORT)
 
 
-def _usable(folder: str, found: str, remedy: str) -> Check:
+def _usable(folder: str, text: str, remedy: str) -> Check:
     """Check a folder in which torch compiles."""
     if any(character.isspace() for character in folder):
-        return _problem(f"{found}: torch cannot compile where a name has a space", remedy)
+        return _problem(f"{text}: torch cannot compile where a name has a space", remedy)
     if (error := _unwritable(Path(folder))) is not None:
-        return _problem(f"{found}: {error.strerror or error}", remedy)
-    return _ok(found)
+        return _problem(f"{text}: {error.strerror or error}", remedy)
+    return _ok(text)
 
 
 def _unwritable(folder: Path) -> OSError | None:
@@ -369,11 +371,11 @@ def _disks(folders: Mapping[str, str]) -> Checks:
         disks.setdefault(there.stat().st_dev, (there, []))[1].append(name)
     for there, names in disks.values():
         free = shutil.disk_usage(there).free
-        found = f"{size(free)} free for {', '.join(names)}"
+        text = f"{size(free)} free for {', '.join(names)}"
         if free < _LEAST_FREE:
-            yield _problem(found, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
+            yield _problem(text, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
         else:
-            yield _ok(found)
+            yield _ok(text)
 
 
 def store_figures(store: Store, max_bytes: int) -> StoreFigures:
@@ -388,38 +390,38 @@ def _store(settings: Settings, store: Store, error: StoreError | None = None) ->
     """Check the store; `error` is why it is not the local one."""
     folder = store.path if isinstance(store, DirectoryStore) else None
     figures = store_parts(store_figures(store, settings.max_bytes))
-    found = DOT.join([str(folder or store.name), *figures[1:]])
+    text = DOT.join([str(folder or store.name), *figures[1:]])
     cause = None if folder is None else _unwritable(folder)
     if error is not None:
-        found = f"{error}; the {store.name} serves instead, and the next one starts cold"
-        yield _problem(found, error.next_step or _REPORT)
+        text = f"{error}; the {store.name} serves instead, and the next one starts cold"
+        yield _problem(text, error.next_step or _REPORT)
     elif store.read_only:
-        found += ": it cannot be written to, so nothing new is kept"
-        yield _note(found, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
+        text += ": it cannot be written to, so nothing new is kept"
+        yield _note(text, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
     elif cause is not None:
         remedy = "free disk space, or set NBCACHE_DIR to another folder, and restart the kernel"
-        yield _problem(f"{found}: {cause.strerror or cause}", remedy)
+        yield _problem(f"{text}: {cause.strerror or cause}", remedy)
     elif not settings.save:
-        found += f": save=off ({settings.origin('save')}), so nothing new is kept"
-        yield _note(found, "%nbcache config save=on, or NBCACHE_SAVE=on")
+        text += f": save=off ({settings.origin('save')}), so nothing new is kept"
+        yield _note(text, "%nbcache config save=on, or NBCACHE_SAVE=on")
     else:
-        yield _ok(found)
+        yield _ok(text)
 
 
 # --- trust and sharing --------------------------------------------------------------------------
 
 
 def _policy(settings: Settings) -> Checks:
-    found = f"{settings.trust.value} ({settings.origin('trust')})"
+    text = f"{settings.trust.value} ({settings.origin('trust')})"
     means = {
         Policy.ASK: "you are asked to trust whoever signed a snapshot that comes along",
         Policy.OFF: "anyone's snapshots run as you, with all your rights",
     }
     if settings.trust in means:
         remedy = "%nbcache config trust=strict, or NBCACHE_TRUST=strict"
-        yield _note(f"{found}: {means[settings.trust]}", remedy)
+        yield _note(f"{text}: {means[settings.trust]}", remedy)
     else:
-        yield _ok(found)
+        yield _ok(text)
 
 
 def _keys(keyring: Keyring) -> Checks:
@@ -435,22 +437,22 @@ def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> Ch
     problems = sharing.problems()
     for error in problems:
         yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
-    known = sharing.known()
-    for received in known:
+    arrived = sharing.known()
+    for received in arrived:
         yield _snapshot(received, here, policy, sharing)
-    if not problems and not known:
+    if not problems and not arrived:
         yield _ok("none came with this notebook")
 
 
 def _snapshot(received: Received, here: Environment | None, policy: Policy, sharing: Sharing) -> Check:
     foreseen = here or environment.foreseen()
-    said, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
+    words, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
     if here is not None and fitting(received.snapshot.manifests, here) is None:
         hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
     if hindrances:
         why, next_steps = zip(*hindrances, strict=True)
-        return _note(DOT.join([said, *why]), "; ".join(next_steps), "snapshot")
-    return _ok(DOT.join([said, "used" if here else "used as soon as torch is imported"]), "snapshot")
+        return _note(DOT.join([words, *why]), "; ".join(next_steps), "snapshot")
+    return _ok(DOT.join([words, "used" if here else "used as soon as torch is imported"]), "snapshot")
 
 
 def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
@@ -462,12 +464,12 @@ def _connection(settings: Settings, shared_client: SharedClient | None) -> Check
             yield _ok("not connected to any: %nbcache connect URL")
         return
     figures, failure = shared_client.level.figures(), shared_client.level.failure
-    said = DOT.join(shared_parts(figures))
+    words = DOT.join(shared_parts(figures))
     if figures.off:
         remedy = (failure and failure.next_step) or "check that it can be reached"
-        yield _problem(said, remedy)
+        yield _problem(words, remedy)
     else:
-        yield _ok(said)
+        yield _ok(words)
 
 
 def _reachable(settings: Settings) -> Checks:
@@ -502,20 +504,20 @@ def _kernel() -> Checks:
 
 
 def _notebook(location: Location) -> Checks:
-    found = f"{location.path}, found by {location.found_by}"
+    text = f"{location.path}, found by {location.found_by}"
     if not location.path:
-        found = f"{location.found_by}, and none of its snapshots is looked for"
-        yield _note(found, "%nbcache config notebook=PATH")
+        text = f"{location.found_by}, and none of its snapshots is looked for"
+        yield _note(text, "%nbcache config notebook=PATH")
     elif not os.path.isfile(location.path):
-        yield _note(f"{found}, and there is no such file", "save it, or correct the path")
+        yield _note(f"{text}, and there is no such file", "save it, or correct the path")
     else:
-        yield _ok(found)
+        yield _ok(text)
 
 
 def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
     if prewarming.state == "failed":
-        found = "failed, as a notice explains: the first cells that compile take longer"
-        yield _problem(found, "restart the kernel; if it stays so, report the notice")
+        text = "failed, as a notice explains: the first cells that compile take longer"
+        yield _problem(text, "restart the kernel; if it stays so, report the notice")
     elif not settings.prewarm:
         yield _ok(f"off ({settings.origin('prewarm')})")
     else:
@@ -523,12 +525,12 @@ def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
         yield _ok(begun or "not begun: it is done while no cell runs, in a notebook's kernel")
 
 
-def _traces(settings: Settings, kept: Traces | None, lost: Mapping[str, str]) -> Checks:
-    """Report whether this kernel keeps traces; `kept` is None before torch is imported.
+def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) -> Checks:
+    """Report whether this kernel keeps traces; `traces` is None before torch is imported.
 
     `lost` says why parts are off.
     """
-    why = lost.get("trace_frames", "") or ("" if kept is None else kept.off_because())
+    why = lost.get("trace_frames", "") or ("" if traces is None else traces.off_because())
     if settings.trace == "off":
         yield _ok(f"off ({settings.origin('trace')})")
     else:

@@ -59,8 +59,9 @@ def kernel(action: str, user: bool, settings: Settings) -> Shown:
         stopped, folder = _stop(), kernel_spec.uninstall()
         return Shown([f"removed: {folder}", *stopped.lines], {"folder": str(folder), **stopped.data})
     if action == "start":
-        said = kernel_spec.start()
-        return Shown([f"ready: nursery {said['process']}, for kernels with this environment"], said)
+        nursery = kernel_spec.start()
+        line = f"ready: nursery {nursery['process']}, for kernels with this environment"
+        return Shown([line], nursery)
     if action == "stop":
         return _stop()
     return _status()
@@ -74,20 +75,20 @@ def _stop() -> Shown:
 
 
 def _status() -> Shown:
-    folder, found = kernel_spec.installed(), kernel_spec.nurseries()
+    folder, nurseries = kernel_spec.installed(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
     if folder and not kernel_spec.is_current():
         lines[0] += ", installed by an earlier version of nbcache (run nbcache kernel install)"
-    for each in found:
+    for nursery in nurseries:
         lines.append(
-            f"nursery {each['process']}: {counted(each['kernels'], 'kernel')} forked, started "
-            f"{ago(time.time() - each['since'])}, {size(each['bytes'])} ({each['python']})"
+            f"nursery {nursery['process']}: {counted(nursery['kernels'], 'kernel')} forked, started "
+            f"{ago(time.time() - nursery['since'])}, {size(nursery['bytes'])} ({nursery['python']})"
         )
-    if not found:
+    if not nurseries:
         lines.append("no nursery: the next kernel starts one, and the one after it is forked from it")
     if (last := kernel_spec.ordinary()) is not None:
         lines.append(f"last kernel that was not forked: {ago(time.time() - last['time'])}, {last['why']}")
-    return Shown(lines, {"folder": folder and str(folder), "nurseries": found, "ordinary": last})
+    return Shown(lines, {"folder": folder and str(folder), "nurseries": nurseries, "ordinary": last})
 
 
 RUNS: Mapping[str, Callable[..., Shown]] = {

@@ -17,7 +17,7 @@ __all__ = ["signers", "trust"]
 
 
 def signers(settings: Settings) -> Shown:
-    """Show one's own key, which is made where there is none, and who is trusted."""
+    """Show the user's own key, which is made at the first time, and the trusted signers."""
     keyring = Keyring(settings.trust_dir)
     own, trusted = keyring.fingerprint(), keyring.trusted()
     rows = [(spelled(own), "you: what to tell others")]
@@ -32,30 +32,31 @@ def trust(action: str, signer: str, name: str, settings: Settings) -> Shown:
     if action == "add":
         if _is_source(signer):
             signer = _signer_of(signer, settings)
-        found = keyring.add(signer, name)
-        said = f"trusted from now on: {spelled(found.fingerprint)}"
+        entry = keyring.add(signer, name)
+        line = f"trusted from now on: {spelled(entry.fingerprint)}"
     elif action == "remove":
-        found = keyring.remove(signer)
-        said = (
-            f"not trusted any more: {spelled(found.fingerprint)}; kernels that start from now on use nothing "
+        entry = keyring.remove(signer)
+        line = (
+            f"not trusted any more: {spelled(entry.fingerprint)}; kernels that start from now on use nothing "
             "that they compiled, whoever passed it on. Restart those that run"
         )
     else:
-        found = keyring.find(signer)
-        since = time.strftime("%Y-%m-%d", time.gmtime(found.added))
-        said = f"{spelled(found.fingerprint)}  trusted since {since}"
-    return Shown([said + (f" ({found.name})" if found.name else "")], _signer_json(found))
+        entry = keyring.find(signer)
+        since = time.strftime("%Y-%m-%d", time.gmtime(entry.added))
+        line = f"{spelled(entry.fingerprint)}  trusted since {since}"
+    return Shown([line + (f" ({entry.name})" if entry.name else "")], _signer_json(entry))
 
 
 def _is_source(text: str) -> bool:
-    """Tell a place from a fingerprint; what could be one is one, whatever files there are."""
+    """Return whether this is a place; a possible fingerprint is none, even if a file has its name."""
     return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
 
 
 def _signer_of(source: str, settings: Settings) -> str:
     """Return the fingerprint of who else signed what is at `source`; SnapshotError if that is not one."""
     judge = judge_of(settings)
-    signed = {each.signer: each for each in received_from(source, settings) if each.standing is not None}
+    versions = received_from(source, settings)
+    signed = {version.signer: version for version in versions if version.standing is not None}
     others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
     if len(others) == 1:
         return others[0]

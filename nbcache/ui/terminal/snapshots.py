@@ -1,4 +1,4 @@
-"""Commands on snapshots and stores: each returns what there is to show."""
+"""Commands on snapshots, stores and torch's bundles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
-from nbcache.snapshots.build import Draft, Origin, build_snapshot, of_manifests
+from nbcache.snapshots.build import Origin, build_snapshot, of_manifests
 from nbcache.snapshots.build import merge as merged
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.gc import GRACE_SECONDS, collect_garbage
@@ -90,18 +90,15 @@ __all__ = [
 def inspect(source: str, settings: Settings) -> Shown:
     """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
     here = this_environment()
-    found, problems = versions(source, Keyring(settings.trust_dir))
-    if not found:
+    whole, problems = versions(source, Keyring(settings.trust_dir))
+    if not whole:
         raise problems[0]
     judge = judge_of(settings)
-    lines: list[str] = []
-    for each in found:
-        titles = cell_titles(each)
-        lines += [*([""] if lines else []), *snapshot_lines(each, here, judge, titles)]
-    for problem in problems:
-        lines += ["", *problem.diagnostics()]
-    wrong = [{"source": each.where, "problem": str(each)} for each in problems]
-    return Shown(lines, [*(snapshot_json(each, here, judge) for each in found), *wrong])
+    texts = [snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
+    texts += [problem.diagnostics() for problem in problems]
+    lines = [line for text in texts for line in ("", *text)][1:]
+    wrong = [{"source": problem.where, "problem": str(problem)} for problem in problems]
+    return Shown(lines, [*(snapshot_json(received, here, judge) for received in whole), *wrong])
 
 
 def verify(source: str, settings: Settings) -> Shown:
@@ -114,16 +111,16 @@ def verify(source: str, settings: Settings) -> Shown:
     data: list[dict[str, Any]] = []
     usable = wrong = 0
     judge = judge_of(settings)
-    found, problems = versions(source, Keyring(settings.trust_dir))
-    for received in found:
-        refused, omitted = _checked(received, settings)
+    whole, problems = versions(source, Keyring(settings.trust_dir))
+    for received in whole:
+        refused, omitted = _check(received, settings)
         name = one_line(received.where)
         if refused is None:
             usable += 1
             maker = received.snapshot
             whose = judge.introduce(received.signer, maker.user, maker.host) if received.signer else "nobody"
             lines.append(f"{name}: sound; its signer: {whose}")
-            lines += [f"  left out: {each}" for each in omitted]
+            lines += [f"  left out: {error}" for error in omitted]
         elif isinstance(refused, TrustError) and not isinstance(refused, BadSignature):
             lines += refused.diagnostics()
         else:
@@ -135,19 +132,19 @@ def verify(source: str, settings: Settings) -> Shown:
                 "signer": received.signer or None,
                 "sound": refused is None,
                 "problem": refused and str(refused),
-                "left_out": [str(each) for each in omitted],
+                "left_out": [*map(str, omitted)],
             }
         )
     for problem in problems:
         wrong += problem.of_trusted
         lines += problem.diagnostics()
-        told = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
-        data.append({**told, "left_out": []})
+        wrong_one = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
+        data.append({**wrong_one, "left_out": []})
     return Shown(lines, data, ok=usable > 0 and wrong == 0)
 
 
-def _checked(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
-    """Return why a version cannot be used, and else what of it cannot, since its maker is not trusted."""
+def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
+    """Return why a version cannot be used, else the errors of its parts whose makers are untrusted."""
     omitted: dict[str, NbcacheError] = {}
     try:
         received.unpack_all(settings.trust)
@@ -170,35 +167,31 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     omitted: dict[str, NbcacheError] = {}
     for place in sources:
         for data, where in files_at(place, keyring):
-            found = receive(data, keyring, where=where)
+            whole = receive(data, keyring, where=where)
             problems: list[NbcacheError] = []
-            for received in found:
+            for received in whole:
                 try:
-                    received.unpack_all(Policy.STRICT)  # what is signed anew is answered for
+                    received.unpack_all(Policy.STRICT)  # the user is going to sign it
                 except NbcacheError as error:
                     problems.append(error)
                     continue
                 admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
                 omitted |= {error.what: error for _, errors in admitted for error in errors}
                 drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
-            if len(problems) == len(found):
+            if len(problems) == len(whole):
                 raise problems[0]
             omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
-    whole = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
-    if not whole.snapshot.contents:
+    draft = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
+    if not (made := draft.snapshot).contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    taken = write(output, lambda known: whole, _origin_of(whole), keyring)
-    held = taken.draft.packed
-    said = f"{output}: {counted(len(held), 'artifact')} of {counted(len(drafts), 'snapshot')}"
-    lines = [f"{said}, {size(len(taken.data))}"]
+    origin_of_all = Origin(made.notebook, made.created, made.made_by, made.user, made.host)
+    result = write(output, lambda before: draft, origin_of_all, keyring)
+    count = len(result.draft.packed)
+    counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
+    lines = [f"{output}: {counts}, {size(len(result.data))}"]
     lines += [f"  left out: {error}" for error in omitted.values()]
-    return Shown(lines, {"path": str(output), "artifacts": len(held), "left_out": [*map(str, omitted)]})
-
-
-def _origin_of(draft: Draft) -> Origin:
-    said = draft.snapshot
-    return Origin(said.notebook, said.created, said.made_by, said.user, said.host)
+    return Shown(lines, {"path": str(output), "artifacts": count, "left_out": [*map(str, omitted)]})
 
 
 def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
@@ -207,9 +200,9 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
     here = needed_environment("a snapshot", chosen(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
         artifacts = usable_artifacts(store, settings)
-        known = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
-        found = (artifacts.load_manifest(here, path) for path in known)
-        manifest = next((each for each in found if each is not None and each.artifacts), None)
+        paths = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
+        manifests = filter(None, (artifacts.load_manifest(here, path) for path in paths))
+        manifest = next((manifest for manifest in manifests if manifest.artifacts), None)
         if manifest is None:
             raise SnapshotError(
                 "nothing compiled is stored of this notebook, for this environment",
@@ -224,10 +217,10 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
             manifest = present
         read = partial(build_snapshot, artifacts, manifest, where)
         keeps = current if target == beside(notebook) else None
-        taken = write(target, read, where, Keyring(settings.trust_dir), keeps)
-    summary = taken.summary()
-    said = f"{one_line(taken.where)} holds {held(taken.draft.snapshot)}"
-    return Shown([said + "".join(f"; {each}" for each in taken_parts(summary))], asdict(summary))
+        result = write(target, read, where, Keyring(settings.trust_dir), keeps)
+    summary = result.summary()
+    parts = [f"{one_line(result.where)} holds {held(result.draft.snapshot)}", *taken_parts(summary)]
+    return Shown(["; ".join(parts)], asdict(summary))
 
 
 def restore(source: str, settings: Settings) -> Shown:
@@ -250,17 +243,15 @@ def restore(source: str, settings: Settings) -> Shown:
             except NbcacheError as error:
                 problems.append(error)
                 continue
-            now = time.time()
-            refs = [ref.not_after(now) for ref in manifest.artifacts]
+            refs = [ref.not_after(time.time()) for ref in manifest.artifacts]
             for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
             artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
-            counts = len(manifest.graphs), len(manifest.digests)
-            restored.append(SnapshotRestored(where, *counts))
-            said = (
-                f"{one_line(where)}: restored {counted(counts[0], 'graph')}, {counted(counts[1], 'artifact')}"
-            )
-            lines.append(said + (f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""))
+            graphs, count = len(manifest.graphs), len(manifest.digests)
+            restored.append(SnapshotRestored(where, graphs, count))
+            counts = f"{counted(graphs, 'graph')}, {counted(count, 'artifact')}"
+            used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
+            lines.append(f"{one_line(where)}: restored {counts}{used_by}")
             lines += [f"  {why}" for why, _ in left_out(received, settings.trust, judge_of(settings))]
             lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
@@ -268,7 +259,7 @@ def restore(source: str, settings: Settings) -> Shown:
         raise problems[0]
     for problem in problems:
         lines += problem.diagnostics()
-    return Shown(lines, [asdict(each) for each in restored])
+    return Shown(lines, [*map(asdict, restored)])
 
 
 # --- stores --------------------------------------------------------------------------------------
@@ -278,7 +269,7 @@ def ls(url: str, settings: Settings) -> Shown:
     """Show the named snapshots in a store; nothing of them is used."""
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         versions = snapshots.versions()
-        data = [version_json(each) for each in versions]
+        data = [*map(version_json, versions)]
         if not versions:
             return Shown([f"{snapshots.name}: no snapshots"], data)
     return Shown(version_lines(versions, judge_of(settings)), data)
@@ -375,17 +366,17 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
                 artifacts.append(Artifact(ref.type, ref.key, content))
         if problems and not artifacts:
             raise problems[0]
-    held = [artifact for artifact in artifacts if is_held(artifact)]
-    if not held:
+    bundled = [artifact for artifact in artifacts if is_held(artifact)]
+    if not bundled:
         raise SnapshotError(
             "there is nothing for a bundle: no graph there fits this machine",
             where=source or str(settings.dir),
         )
-    data = encode_bundle(held)
+    data = encode_bundle(bundled)
     update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
     return Shown(
-        [f"{file}: {counted(len(held), 'artifact')}, {size(len(data))}"],
-        {"path": str(file), "artifacts": len(held), "bytes": len(data)},
+        [f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"],
+        {"path": str(file), "artifacts": len(bundled), "bytes": len(data)},
     )
 
 
@@ -393,30 +384,30 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
     """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
     here = needed_environment("a bundle")
     try:
-        held = decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
+        artifacts = decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
     except NbcacheError as error:
         error.where = str(file)
         raise
-    sound = [each for each in held if is_held(each)]
-    taken = [each for each in sound if assume_same_cpu or not holds_cpu_code(each)]
-    if taken and not yes:
+    sound = [artifact for artifact in artifacts if is_held(artifact)]
+    usable_here = [artifact for artifact in sound if assume_same_cpu or not holds_cpu_code(artifact)]
+    if usable_here and not yes:
         agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
-    for artifact in taken:
+    for artifact in usable_here:
         refs.append(stored.put(here.digest, artifact))
         if artifact.type == "inductor" and holds_cpu_code(artifact):
             stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
     if refs:
         stored.save_manifest(Manifest(here, "", tuple(refs)))
-    lines = [f"{file}: {counted(len(taken), 'artifact')} stored for this machine"]
-    if left := len(sound) - len(taken):
+    lines = [f"{file}: {counted(len(usable_here), 'artifact')} stored for this machine"]
+    if left := len(sound) - len(usable_here):
         lines.append(
             f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
             "If it was made on this one, or one just like it: --assume-same-cpu"
         )
-    if refused := len(held) - len(sound):
+    if refused := len(artifacts) - len(sound):
         lines.append(
             f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
         )
-    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
+    return Shown(lines, {"stored": len(usable_here), "left": left, "refused": refused}, ok=bool(usable_here))
