@@ -220,9 +220,9 @@ class Extension:
                 return str(original(raw_code, transformed_code, number))
             return self._cells.name(raw_code, number)
 
-        before = vars(compiler).get("get_code_name", original)
-        compiler.get_code_name = get_code_name
-        self._undo.append(lambda: setattr(compiler, "get_code_name", before))
+        own, name = vars(compiler), "get_code_name"
+        before, own[name] = own.get(name), get_code_name
+        self._undo.append(lambda: own.pop(name, None) if before is None else own.update({name: before}))
 
     def _use_idle_time(self) -> None:
         """Prewarm between cells, on the kernel's own thread; a terminal's IPython has no such time."""
