@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from nbcache.core.cpu_levels import BASELINES
@@ -19,9 +20,9 @@ __all__ = [
     "COMMANDS",
     "MAGICS",
     "add_arguments",
+    "magic_arguments",
     "magic_help",
     "plain_text",
-    "takes",
     "usage",
     "words_of",
 ]
@@ -205,21 +206,45 @@ _VALUE = re.compile(r"(\[)?([A-Z][A-Z#]*)( …)?")
 _CHOICE = re.compile(r"\[([a-z]+(?: \| [a-z]+)+)\]")
 
 
+def _of(verb: str) -> list[str]:
+    """Return the forms of a magic's verb, without the verb."""
+    return [form.partition(" ")[2] for form in MAGICS if form.partition(" ")[0] == verb]
+
+
 def usage(verb: str = "") -> str:
     """Return the usage of a magic's verb, or of all of them."""
-    forms = [f"%nbcache {form}" for form in MAGICS if form.partition(" ")[0] == verb]
+    forms = [f"%nbcache {verb} {form}".rstrip() for form in _of(verb)]
     return "; ".join(forms) if verb else f"%nbcache [{' | '.join(MAGICS)}]"
 
 
 def words_of(verb: str) -> list[str]:
     """Return the options and the words that can follow a magic's verb."""
-    forms = (form.partition(" ")[2] for form in MAGICS if form.partition(" ")[0] == verb)
-    return list(dict.fromkeys(word for form in forms for word in re.findall(r"--[\w-]+|\b[a-z]+\b", form)))
+    words = (word for form in _of(verb) for word in re.findall(r"--[\w-]+|\b[a-z]+\b", form))
+    return list(dict.fromkeys(words))
 
 
-def takes(verb: str, value: str) -> bool:
-    """Return whether a magic's verb takes a value, as `SOURCE`."""
-    return any(value in re.findall(r"[A-Z#]+", form) for form in MAGICS if form.startswith(f"{verb} "))
+def magic_arguments(verb: str, words: Sequence[str]) -> SimpleNamespace:
+    """Return a verb's options by name, and its other `words`; ValueError if no form takes them."""
+    options = {option: value for form in _of(verb) for _, option, value in _OPTION.findall(form)}
+    arguments = SimpleNamespace(
+        words=[], **{name[2:]: "" if value else False for name, value in options.items()}
+    )
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("-"):
+            arguments.words.append(word)
+        elif word not in options:
+            raise ValueError(f"`{word}` is not understood")
+        elif options[word] and not queue:
+            raise ValueError(f"`{word}` needs a value")
+        else:
+            setattr(arguments, word[2:], queue.pop(0) if options[word] else True)
+    choices = [choice for form in _of(verb) for choice in _OPTION.sub("", form).split("|")]
+    most = max(len(re.findall(r"[\w#=]+", choice)) for choice in choices)
+    if len(arguments.words) > most and not any("…" in choice for choice in choices):
+        raise ValueError(f"`{arguments.words[most]}` is not understood")
+    return arguments
 
 
 def plain_text(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from nbcache.kernel.prewarming import BackgroundProcess, Pause, Prewarming, Slice, Steps
 from nbcache.torch_bridge.gc_pause import HeapAside, paused
-from nbcache.ui.ipython.idle import IdleTime
+from nbcache.ui.ipython.cells import IdleTime
 
 
 def prewarming(steps: Callable[[], Steps], clock: Callable[[], float] = lambda: 0.0) -> Prewarming:

@@ -51,9 +51,9 @@ from nbcache.snapshots.verify import receive
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.ui.display.snapshots import arrival_line, snapshot_json, snapshot_lines
-from nbcache.ui.ipython.connect_magics import publication_lines
-from nbcache.ui.ipython.greeting import Greeting
-from nbcache.ui.ipython.snapshot_magics import ShareMagics
+from nbcache.ui.ipython.kernel_verbs import publication_lines
+from nbcache.ui.ipython.planning import greeting_parts
+from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
 from support.live_kernels import HERE, SECONDS, Kernel, kernels
@@ -156,15 +156,14 @@ def test_a_colleague_who_takes_the_same_place_locks_nobody_out(
 
 
 def test_restoring_tells_of_the_versions_beside_that_are_not_used(
-    place: str, ada: Person, bob: Person, capsys: pytest.CaptureFixture[str]
+    place: str, ada: Person, bob: Person
 ) -> None:
     takes(ada, place, "one")
     takes(bob, place, "two")
     session, _, _ = ada.session()
-    magics = ShareMagics(session, lambda: str(ada.notebook), lambda: HERE)
-    magics.restore([place])
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("nbcache: restored 1 graph, 1 artifact")
+    verbs = SnapshotVerbs(session, lambda: str(ada.notebook), lambda: HERE)
+    first, second = verbs.restore(place)
+    assert first.startswith("restored 1 graph, 1 artifact")
     assert (
         f"not used yet: {short(key_of(bob))}, who signed it, is not trusted here (%nbcache trust)" in second
     )
@@ -300,8 +299,7 @@ def test_of_very_many_strangers_in_one_file_loading_tells_of_some_and_of_trusted
     versions = [adas, *(Signed(adas.manifest, each.encode()) for each in strangers)]
     bob.snapshot.write_bytes(encode_file(replace(file, versions=versions)))
     session, _, _ = bob.session()
-    magics = ShareMagics(session, lambda: str(bob.notebook), lambda: HERE)
-    magics.start()
+    SnapshotVerbs(session, lambda: str(bob.notebook), lambda: HERE).start()
     first, *rest = capsys.readouterr().out.splitlines()
     assert "not used" not in first and len(rest) == 10
     assert rest[-1] == "nbcache: 21 more versions came along (nbcache inspect)"
@@ -427,9 +425,7 @@ def test_loading_counts_nothing_of_who_is_trusted_no_more(ada: Person, bob: Pers
 
     def greeted() -> str:
         session, _, _ = bob.session()
-        greeting = Greeting(session, lambda: HERE)
-        greeting.look()
-        line = greeting.line(10)
+        line, *_ = greeting_parts(session, lambda: HERE)
         session.close()
         return line
 

@@ -32,7 +32,7 @@ from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
-from nbcache.ui.ipython.snapshot_magics import ShareMagics
+from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
 from support.front_door import serving
@@ -446,11 +446,11 @@ def test_restore_names_the_graphs_that_fit_no_more_although_their_cells_are_unch
 
     ada.environment = HERE
     session, _, _ = ada.session()
-    magics = ShareMagics(session, lambda: str(ada.notebook), lambda: HERE)
-    magics.sharing.look()
-    assert magics.sharing.looked(10)
-    magics.restore([str(ada.snapshot)])
-    assert f"restored 1 graph, 1 artifact, of {ada.snapshot}\n  {line}\n" in capsys.readouterr().out
+    verbs = SnapshotVerbs(session, lambda: str(ada.notebook), lambda: HERE)
+    verbs.sharing.look()
+    assert verbs.sharing.looked(10)
+    restored = verbs.restore(str(ada.snapshot))
+    assert restored[:2] == [f"restored 1 graph, 1 artifact, of {ada.snapshot}", f"  {line}"]
     assert f"model.nbcache: {line}" in session.notices
     session.close()
 

@@ -1,13 +1,9 @@
-import io
 import itertools
-import os
-import re
 import sys
 import threading
 from dataclasses import replace
 
 import nbformat
-import pexpect
 import pytest
 from nbclient import NotebookClient
 
@@ -54,23 +50,6 @@ class Publisher:
         return [text for text, _, _ in self.messages]
 
 
-class Shell:
-    kernel = object()
-
-    def __init__(self, publisher):
-        self.display_pub = publisher
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-    @property
-    def lines(self):
-        """What has stood on the line, in order."""
-        return [line.strip() for line in self.getvalue().split("\r") if line.strip()]
-
-
 @pytest.fixture
 def publisher():
     return Publisher()
@@ -79,9 +58,9 @@ def publisher():
 class Steps:
     """A live line that looks at its sampler when a test says so, on a clock that stands between looks."""
 
-    def __init__(self, activity, shell=None, stream=None):
+    def __init__(self, activity, publisher):
         self.activity, self.now = activity, 100.0
-        self.line = LiveLine(self.sample, shell=shell or object(), stream=stream, clock=lambda: self.now)
+        self.line = LiveLine(self.sample, publisher, clock=lambda: self.now)
         self.line.start()
         self.finish = self.line.finish
 
@@ -107,7 +86,7 @@ def quick(monkeypatch):
 
 
 def test_the_line_is_emptied_and_the_final_report_is_a_display_of_its_own_after_all_else(publisher, steps):
-    line = steps(BUILD, Shell(publisher))
+    line = steps(BUILD, publisher)
     line.look()
     publisher.display()
     line.finish(FINAL)
@@ -122,7 +101,7 @@ def test_the_line_is_emptied_and_the_final_report_is_a_display_of_its_own_after_
 
 @pytest.mark.parametrize("written", ["print", "progress bar", "display"])
 def test_no_line_is_put_amid_what_a_cell_has_begun_to_write(publisher, steps, written, capsys):
-    line = steps(BUILD, Shell(publisher))
+    line = steps(BUILD, publisher)
     if written == "print":
         print("epoch 0")
     elif written == "progress bar":
@@ -135,7 +114,7 @@ def test_no_line_is_put_amid_what_a_cell_has_begun_to_write(publisher, steps, wr
 
 
 def test_where_the_place_is_reserved_the_line_stands_above_what_the_cell_writes(publisher, steps, capsys):
-    line = steps(None, Shell(publisher))
+    line = steps(None, publisher)
     line.line.reserve()
     assert not publisher.messages  # nothing is written yet
     print("epoch 0")
@@ -149,25 +128,21 @@ def test_where_the_place_is_reserved_the_line_stands_above_what_the_cell_writes(
     assert publisher.texts[-1] == "final report"
 
 
-def test_the_streams_are_as_before_when_the_cell_has_ended(publisher, steps, capsys):
-    line = steps(None, Shell(publisher))
-    assert "write" in vars(sys.stdout) and "write" in vars(sys.stderr)
-    line.finish(FINAL)
-    assert "write" not in vars(sys.stdout) and "write" not in vars(sys.stderr)
-
-
-def test_a_stream_that_the_cell_has_replaced_writes_on(publisher, steps, capsys):
-    line = steps(None, Shell(publisher))
+def test_the_streams_are_as_before_and_one_that_the_cell_has_replaced_writes_on(publisher, steps, capsys):
+    line = steps(None, publisher)
+    assert "write" in vars(sys.stderr)
     ours, copies = sys.stdout.write, []
     sys.stdout.write = lambda text: copies.append(text) or ours(text)
     line.finish(FINAL)
+    line.finish(FINAL)
+    assert publisher.texts == ["final report"] and "write" not in vars(sys.stderr)
     print("still there")
     del sys.stdout.write
     assert "still there" in copies and capsys.readouterr().out == "still there\n"
 
 
 def test_a_quick_hit_shows_only_its_report_and_a_row_of_them_a_line(publisher, steps):
-    line = steps(Activity("f", "0/0", "load", 0.01, 0), Shell(publisher))
+    line = steps(Activity("f", "0/0", "load", 0.01, 0), publisher)
     line.look()
     line.look(0.3)
     assert not publisher.messages
@@ -176,17 +151,8 @@ def test_a_quick_hit_shows_only_its_report_and_a_row_of_them_a_line(publisher, s
     line.finish(FINAL)
 
 
-@pytest.mark.parametrize("activity", [None, BUILD])
-def test_without_a_report_no_line_is_left(publisher, steps, activity):
-    line = steps(activity, Shell(publisher))
-    line.look()
-    line.finish(None)
-    assert publisher.texts[1:] == ([""] if activity else [])
-    assert all(update for _, _, update in publisher.messages[1:])
-
-
 def test_the_line_is_sent_only_when_its_text_changes(publisher, steps):
-    line = steps(BUILD, Shell(publisher))
+    line = steps(BUILD, publisher)
     for _ in range(5):
         line.look()
     line.activity = replace(BUILD, seconds=4.0)
@@ -197,7 +163,7 @@ def test_the_line_is_sent_only_when_its_text_changes(publisher, steps):
 
 
 def test_the_line_says_when_the_cell_runs_on_without_compiling(publisher, steps):
-    line = steps(BUILD, Shell(publisher))
+    line = steps(BUILD, publisher)
     line.look()
     line.activity = None
     line.look()
@@ -211,18 +177,10 @@ def test_the_line_says_when_the_cell_runs_on_without_compiling(publisher, steps)
     assert publisher.texts[2] == publisher.texts[0]
 
 
-def test_a_report_survives_a_cell_that_clears_its_output(publisher, steps):
-    line = steps(BUILD, Shell(publisher))
-    line.look()
-    publisher.clear_output()
-    line.finish(FINAL)
-    assert publisher.messages[-1] == ("final report", None, False)  # a new output: nothing is left to update
-
-
 def test_after_a_cell_has_cleared_its_output_no_line_comes_before_what_it_writes_next(
     publisher, steps, capsys
 ):
-    line = steps(BUILD, Shell(publisher))
+    line = steps(BUILD, publisher)
     line.line.reserve()
     line.look()
     publisher.clear_output()
@@ -242,7 +200,7 @@ def test_a_cell_that_clears_its_output_while_the_line_is_drawn_keeps_its_report(
         publish(*arguments, **options)
 
     publisher.publish = slowly
-    line = LiveLine(lambda: BUILD, shell=Shell(publisher))
+    line = LiveLine(lambda: BUILD, publisher)
     line.start()
     assert drawing.wait(60)
     clearing.set()
@@ -261,7 +219,7 @@ def test_a_sampler_that_raises_turns_the_line_off_but_not_the_report(publisher, 
         raised.set()
         raise RuntimeError("a fault")
 
-    line = LiveLine(sample, shell=Shell(publisher))
+    line = LiveLine(sample, publisher)
     line.start()
     assert raised.wait(60)
     line.finish(FINAL)
@@ -278,7 +236,7 @@ def test_a_sampler_that_hangs_does_not_hold_the_cell_for_long(publisher, quick, 
         ended.set()
         return BUILD
 
-    line = LiveLine(hang, shell=Shell(publisher))
+    line = LiveLine(hang, publisher)
     line.start()
     assert entered.wait(60)
     line.finish(FINAL)  # which returns, although the sampler does not
@@ -289,102 +247,10 @@ def test_a_sampler_that_hangs_does_not_hold_the_cell_for_long(publisher, quick, 
 
 def test_a_display_that_fails_raises_nothing_into_the_cell(quick):
     failed = threading.Event()
-    line = LiveLine(lambda: BUILD, shell=Shell(Publisher(failed)))
+    line = LiveLine(lambda: BUILD, Publisher(failed))
     line.start()
     assert failed.wait(60)
     line.finish(FINAL)
-
-
-def test_finishing_twice_shows_the_report_once_and_without_starting_too(publisher):
-    line = LiveLine(lambda: None, shell=Shell(publisher))
-    line.finish(FINAL)
-    line.finish(FINAL)
-    assert publisher.texts == ["final report"]
-
-
-def test_a_terminal_has_one_line_that_is_gone_before_the_report(steps, capsys):
-    terminal = Terminal()
-    line = steps(BUILD, stream=terminal)
-    line.look()
-    line.activity = Activity("f", "1/0", "dynamo", 1.0, 3)
-    line.look()
-    line.finish(FINAL)
-    assert terminal.lines[1] == "nbcache: compiling f 1/0 · tracing · 1.0 s · 3 graphs done"
-    assert "\n" not in terminal.getvalue()
-    erased, width = terminal.getvalue().split("\r")[-2:], len(terminal.lines[1])
-    assert erased == [" " * width, ""]
-    assert capsys.readouterr().out == "final report\n"
-
-
-def test_a_terminal_line_goes_as_soon_as_nothing_compiles_since_the_cell_may_print(steps):
-    terminal = Terminal()
-    line = steps(BUILD, stream=terminal)
-    line.look()
-    line.activity = None
-    line.look()
-    assert terminal.lines and terminal.getvalue().endswith(" \r")
-    line.finish(None)
-
-
-class Shared(Terminal):
-    """A terminal that standard output and the line both go to."""
-
-    @property
-    def screen(self):
-        rows = []
-        for row in self.getvalue().split("\n"):
-            seen = []
-            for part in row.split("\r"):
-                seen[: len(part)] = part
-            rows.append("".join(seen).rstrip())
-        return rows
-
-
-def take_over(monkeypatch):
-    """Return a terminal with standard output and error on it."""
-    terminal = Shared()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    return terminal
-
-
-def test_what_is_printed_while_the_line_stands_in_a_terminal_begins_on_a_clean_line(steps, monkeypatch):
-    shared = take_over(monkeypatch)
-    line = steps(BUILD, stream=shared)
-    for word in ("one", "two"):
-        line.look()
-        assert shared.screen[-1].startswith("nbcache: compiling")
-        print(word)
-    line.finish(FINAL)
-    assert shared.screen == ["one", "two", "final report", ""]
-
-
-def test_the_line_is_not_drawn_over_a_bar_in_a_terminal_and_the_report_begins_below_it(steps, monkeypatch):
-    shared = take_over(monkeypatch)
-    line = steps(BUILD, stream=shared)
-    line.look()
-    assert shared.screen[-1].startswith("nbcache: compiling")
-    for bar in ("\r 10%|#", "\r 50%|#####"):
-        shared.write(bar)
-        line.look()
-    line.finish(FINAL)
-    assert shared.screen == [" 50%|#####", "final report", ""]
-
-
-def test_where_there_is_no_terminal_only_the_report_is_printed(steps, capsys):
-    pipe = io.StringIO()
-    line = steps(BUILD, stream=pipe)
-    line.look()
-    line.finish(FINAL)
-    assert pipe.getvalue() == ""
-    assert capsys.readouterr().out == "final report\n"
-
-
-def test_a_terminal_that_only_knows_ascii_gets_the_report_all_the_same(monkeypatch):
-    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", output)
-    LiveLine(lambda: None, shell=object(), stream=io.StringIO()).finish(Rendered("2 hits · 3 s", ""))
-    assert output.buffer.getvalue() == b"2 hits ? 3 s\n"
 
 
 SETUP = """
@@ -425,7 +291,7 @@ def before(info):
     global depth, line
     depth += 1
     if depth == 1:
-        line = LiveLine(sample)
+        line = LiveLine(sample, shell.display_pub)
         line.start()
 
 def after(result):
@@ -515,17 +381,6 @@ def test_in_a_kernel_a_print_loop_and_a_bar_stay_in_one_piece_above_the_report(e
 
 @OF_ONE_KERNEL
 @pytest.mark.compile
-def test_a_notebook_with_an_emptied_line_is_valid_and_makes_a_page(executed):
-    from nbconvert import HTMLExporter
-
-    notebook = nbformat.v4.new_notebook(cells=[executed["slow"]])
-    nbformat.validate(notebook)
-    page, _ = HTMLExporter().from_notebook_node(notebook)
-    assert "and after" in page and "<b>report</b>" in page and "compiling step" not in page
-
-
-@OF_ONE_KERNEL
-@pytest.mark.compile
 @pytest.mark.parametrize(
     ("name", "seen"),
     [
@@ -541,36 +396,3 @@ def test_a_notebook_with_an_emptied_line_is_valid_and_makes_a_page(executed):
 )
 def test_in_a_kernel_the_report_comes_last_whatever_the_cell_does(executed, name, seen):
     assert outputs(executed[name]) == seen
-
-
-def on_screen(written):
-    """Return the lines that a terminal shows in the end of what was written to it, without colours."""
-    terminal = Shared()
-    terminal.write(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.replace("\r\n", "\n")))
-    return terminal.screen
-
-
-@pytest.mark.compile
-def test_in_a_terminal_prints_and_bars_stand_on_clean_lines_and_the_report_below(tmp_path):
-    set_up = tmp_path / "set_up.py"
-    set_up.write_text(SETUP)
-    arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", "-i", str(set_up)]
-    environ = {**os.environ, "IPYTHONDIR": str(tmp_path), "COLUMNS": "100", "TERM": "xterm"}
-    cells = [
-        "compiling(); print('one'); compiling(); print('two')",
-        "compiling(); bar = [waiting() for i in tqdm(range(3), ncols=40)]",
-        "compiling(); print('no end', end='')",
-    ]
-    shown = []
-    with pexpect.spawn(sys.executable, arguments, env=environ, encoding="utf-8", timeout=60) as terminal:
-        terminal.expect_exact("In [")
-        for cell in cells:
-            terminal.sendline(cell)
-            terminal.expect_exact("\r\nIn [")
-            shown.append(terminal.before)
-    for written in shown:
-        assert "nbcache: compiling step 0/0" in written
-    lines = [[line for line in on_screen(written) if line][1:] for written in shown]
-    assert lines[0] == ["one", "two", "report"]
-    assert len(lines[1]) == 2 and lines[1][0].startswith("100%|") and lines[1][1] == "report"
-    assert lines[2] == ["no end", "report"]

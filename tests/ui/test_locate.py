@@ -26,7 +26,7 @@ KERNEL_ID = "9b2e6a10-4f0e-4d0b-8d8c-0c4c7a1f3e55"
 TOKEN = "a token"
 NOWHERE = ""
 AMPLE = 10.0
-"""Seconds that servers may take where the time is not the point: a busy machine needs more than the usual."""
+"""Seconds that a server may take where the time is not the point: a busy machine needs more."""
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_vscode_comes_before_the_server(runtime, connection_file):
     assert found == Location("/vscode.ipynb", "VS Code")
 
 
-@pytest.mark.parametrize("value", [None, 3, "", ["/nb.ipynb"]])
+@pytest.mark.parametrize("value", [None, ["/nb.ipynb"]])
 def test_a_variable_of_vscodes_name_that_is_no_path_is_passed_over(connection_file, value):
     assert located(connection_file, namespace={"__vsc_ipynb_file__": value}).path == NOWHERE
 
@@ -127,10 +127,6 @@ def test_the_server_comes_before_the_environment(runtime, connection_file, tmp_p
 def test_there_is_nothing_to_find_without_a_kernel(runtime, tmp_path):
     with server(runtime, answering(sessions_of())):
         assert locate("", {}, {"JPY_SESSION_NAME": str(tmp_path / "nb.ipynb")}, None).path == NOWHERE
-
-
-def test_there_is_nothing_to_find_where_nobody_knows_the_kernel(connection_file):
-    assert located(connection_file).path == NOWHERE
 
 
 # Servers
@@ -162,57 +158,25 @@ def test_a_console_on_the_kernel_is_not_its_notebook(runtime, connection_file):
         assert located(connection_file).path == NOWHERE
 
 
-def hanging(stop):
-    """Return handlers of servers that answer never, or byte by byte."""
-
-    def silent(request):
-        stop.wait(20)
-
-    def dripping(request):
-        request.send_response(200)
-        request.end_headers()
-        while not stop.wait(0.05):
-            request.wfile.write(b" ")
-
-    return [silent, dripping]
-
-
-@pytest.mark.parametrize("kind", [0, 1], ids=["silent", "dripping"])
-def test_servers_that_hang_cost_no_more_than_the_timeout_in_all(runtime, connection_file, stop, kind):
-    hang = hanging(stop)[kind]
-    with server(runtime, hang), server(runtime, hang, name="jpserver-2.json"):
-        began = time.monotonic()
-        assert located(connection_file, timeout=0.5).path == NOWHERE
-        assert 0.3 < time.monotonic() - began < 60.0
-
-
-def test_servers_that_hang_keep_nobody_from_being_asked(runtime, connection_file, stop):
-    silent, dripping = hanging(stop)
+def test_a_server_that_hangs_keeps_nobody_from_being_asked(runtime, connection_file, stop):
     with (
         server(runtime, answering(sessions_of())),
-        server(runtime, silent, name="jpserver-2.json"),
-        server(runtime, dripping, name="jpserver-3.json"),
+        server(runtime, lambda _: stop.wait(20), name="jpserver-2.json"),
     ):
         os.utime(runtime / "jpserver-1.json", (0, 0))
-        began = time.monotonic()
-        assert located(connection_file).path.endswith("nb.ipynb")
-        assert time.monotonic() - began < AMPLE / 2
+        assert located(connection_file, timeout=0.5).path.endswith("nb.ipynb")
 
 
 GARBAGE = {
     "no JSON": answering(b"<html>not Jupyter</html>"),
-    "no text": answering(b"\xff\xfe\x00"),
-    "null": answering(b"null"),
     "no list": answering(b'{"message": "no"}'),
     "a list of something else": answering(b'[1, "two", null, []]'),
     "no kernel": answering(b'[{"path": "nb.ipynb"}]'),
-    "no path": answering(json.dumps([{"kernel": {"id": KERNEL_ID}}]).encode()),
     "a path that is none": answering(sessions_of(path=7)),
     "nested too deeply": answering(b"[" * 100_000),
     "no HTTP": lambda request: request.wfile.write(b"\0\1\2 hello\r\n\r\n"),
     "cut short": lambda request: request.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\n[{"),
     "an error": answering(b"{}", 500),
-    "a password that we don't have": answering(b'{"message": "Forbidden"}', 403),
 }
 
 
@@ -225,10 +189,8 @@ def test_an_answer_that_makes_no_sense_is_passed_over(runtime, connection_file, 
 
 
 FILES = {
-    "empty": "",
     "no JSON": "{",
     "no object": "[]",
-    "no url": '{"token": "t"}',
     "a url that is none": '{"url": 7}',
     "a Unix socket": '{"url": "http+unix://%2Ftmp%2Fjupyter.sock/"}',
     "a token that is none": '{"url": "http://127.0.0.1:9/", "token": "two\\nlines"}',
@@ -241,15 +203,6 @@ def test_what_a_server_wrote_is_passed_over_where_it_makes_no_sense(runtime, con
         (runtime / "jpserver-2.json").write_text(content)
         (runtime / "jpserver-3.json").symlink_to(runtime / "gone.json")
         assert located(connection_file).path.endswith("nb.ipynb")
-
-
-def test_a_server_that_is_gone_costs_no_time(runtime, connection_file):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    describe(runtime / "jpserver-1.json", port)
-    began = time.monotonic()
-    assert located(connection_file).path == NOWHERE
-    assert time.monotonic() - began < AMPLE / 2
 
 
 def test_nothing_is_found_where_there_is_no_runtime_folder(connection_file, tmp_path, monkeypatch):
@@ -282,7 +235,7 @@ def test_a_session_name_without_a_notebook_behind_it_is_not_believed(connection_
     assert located(connection_file, environ=environ).path == NOWHERE
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"jupyter_session": ""}', '{"jupyter_session": 7}'])
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"jupyter_session": "other.ipynb"}'])
 def test_a_session_name_that_was_inherited_is_not_believed(connection_file, tmp_path, content):
     environ = named_session(connection_file, tmp_path)
     connection_file.write_text(content)
@@ -344,24 +297,6 @@ def url_of(process, file, log):
     raise AssertionError(log.read_text())
 
 
-LOCATE = """
-import os
-from ipykernel.connect import get_connection_file
-from nbcache.ui.locate import locate
-found = locate("", globals(), os.environ, get_connection_file(), timeout=10)
-"""
-
-
-def found_in(client):
-    """Return the path and how it was found, as code in the kernel sees it."""
-    reply = client.execute_interactive(
-        LOCATE, user_expressions={"found": "(found.path, found.found_by)"}, timeout=60
-    )
-    assert reply["content"]["status"] == "ok", reply["content"]
-    shown = reply["content"]["user_expressions"]["found"]["data"]["text/plain"]
-    return literal_eval(shown)
-
-
 DOCTOR = """
 import json
 from IPython.utils.capture import capture_output
@@ -369,15 +304,15 @@ with capture_output():  # one line says that it is loaded
     get_ipython().run_line_magic("load_ext", "nbcache")
 with capture_output() as captured:
     get_ipython().run_line_magic("nbcache", "doctor --json")
-told = {check.pop("name"): check for check in json.loads(captured.stdout)["checks"]}
+found, = [check["found"] for check in json.loads(captured.stdout)["checks"] if check["name"] == "notebook"]
 """
 
 
-def doctor_in(client):
-    """Return what `%nbcache doctor` tells in the kernel, by the name of the check."""
-    reply = client.execute_interactive(DOCTOR, user_expressions={"told": "told"}, timeout=60)
+def found_in(client):
+    """Return what `%nbcache doctor` says of the notebook in a kernel."""
+    reply = client.execute_interactive(DOCTOR, user_expressions={"found": "found"}, timeout=60)
     assert reply["content"]["status"] == "ok", reply["content"]
-    return literal_eval(reply["content"]["user_expressions"]["told"]["data"]["text/plain"])
+    return literal_eval(reply["content"]["user_expressions"]["found"]["data"]["text/plain"])
 
 
 @pytest.mark.compile
@@ -387,15 +322,11 @@ def test_a_kernel_finds_its_notebook_on_a_real_server_and_again_when_it_is_renam
     session = jupyter.ask("POST", "sessions", described | {"kernel": {"name": "python3"}})
     kernel_id = session["kernel"]["id"]
     with connected(Path(isolated["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel_id}.json") as client:
-        assert found_in(client) == (
-            str(jupyter.root / "folder" / "first.ipynb"),
-            f"the Jupyter server at {jupyter.url}",
-        )
+        first = jupyter.root / "folder" / "first.ipynb"
+        assert found_in(client) == f"{first}, found by the Jupyter server at {jupyter.url}"
         jupyter.ask("PATCH", "contents/folder/first.ipynb", {"path": "renamed.ipynb"})
         jupyter.ask("PATCH", f"sessions/{session['id']}", {"path": "renamed.ipynb", "name": "renamed.ipynb"})
-        assert found_in(client)[0] == str(jupyter.root / "renamed.ipynb")
-        told = f"{jupyter.root / 'renamed.ipynb'}, found by the Jupyter server at {jupyter.url}"
-        assert doctor_in(client)["notebook"] == {"state": "ok", "found": told, "next_step": None}
+        assert found_in(client).startswith(f"{jupyter.root / 'renamed.ipynb'}, found by")
     jupyter.ask("DELETE", f"sessions/{session['id']}")
 
 
@@ -409,7 +340,7 @@ def test_a_kernel_finds_no_notebook_when_another_kernel_started_it(isolated, tmp
     manager.start_kernel(extra_arguments=["--log-level=ERROR"])
     try:
         with connected(manager.connection_file) as client:
-            assert found_in(client)[0] == NOWHERE
+            assert found_in(client).startswith("not found")
     finally:
         manager.shutdown_kernel(now=True)
         manager.cleanup_resources()

@@ -639,7 +639,7 @@ value.append(json.loads(run('%nbcache timeline --json')))
     )
     assert panel.startswith("nbcache panel") and "SPACE" in panel and "NEXT RUN" in panel
     assert "GRAPHS" in graphs and "SPACE" not in graphs
-    assert "takes one of graphs, timeline, sharing, settings, space" in wrong
+    assert "there is no panel `nothing`" in wrong
     assert timeline.startswith("nbcache timeline") and data == {"cells": [], "lost": [], "kernels": []}
 
 
@@ -733,7 +733,7 @@ value += [run('%nbcache trust add "{signer}" --name ada'), trusted()]
     assert signer in asked and "with all your rights" in asked and before == []
     assert "is ignored in this kernel" in ignored and "%nbcache trust add" in ignored and buttons == 0
     assert signer not in plan
-    assert "nobody who is not trusted" in wrong
+    assert "no untrusted signer" in wrong
     assert "trusted from now on" in added and after == [signer]
 
 
@@ -791,7 +791,7 @@ value += [drawn.text, run('%nbcache attach more')]
     assert "not trusted" in verified and "not trusted" in magic
     assert as_json[0]["signer"] == key_of(ada) and as_json[0]["sound"] is False
     assert "not done:" in attached and "run a cell that compiles first" in attached
-    assert "takes nothing more" in nothing
+    assert "`more` is not understood" in nothing
     assert ada.notebook.read_bytes() == before
 
 

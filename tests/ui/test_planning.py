@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.stores.open import open_shared
-from nbcache.ui.ipython.history_magics import HistoryMagics
 from nbcache.ui.ipython.planning import Planner
 from support.live_kernels import HERE
 from support.people import Person
@@ -59,7 +57,7 @@ def planned(
     person: Person, session: Session, sharing: Sharing, foreseen: Callable[[], Any] = lambda: None
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of the person's notebook, as data and as text."""
-    shown = Planner(session, foreseen, sharing).rendered(session.notebook(10))
+    shown = Planner(session, foreseen, sharing).plan()
     assert shown.data is not None
     return dict(shown.data), shown.text
 
@@ -215,13 +213,11 @@ def test_without_a_notebook_there_is_no_plan_and_no_error(ada: Person) -> None:
     session, _, sharing = ada.session()
     plan, text = planned(ada, session, sharing)  # its file is not there
     assert "there is no such file: save the notebook first" in text and plan["problem"]
-    assert "cannot tell its notebook" in Planner(session, lambda: None, sharing).rendered("").text
+    assert "cannot tell its notebook" in Planner(session, lambda: None, sharing).planned("")[2]
     session.close()
 
 
-def test_what_may_not_be_used_is_told_with_its_reason(
-    ada: Person, bob: Person, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_may_not_be_used_is_told_with_its_reason(ada: Person, bob: Person) -> None:
     bob.snapshot.write_bytes(ada.make("one", "two"))
     fingerprint = Keyring(ada.keys).own() or ""
     Keyring(bob.keys).add(fingerprint)
@@ -233,8 +229,8 @@ def test_what_may_not_be_used_is_told_with_its_reason(
     session, bridge, sharing = bob.session()
     run(session, bridge, CALL, "one")
     session.flush(10)
-    HistoryMagics(session, lambda: None, sharing).stats(["--json"])
-    stats = json.loads(capsys.readouterr().out)
+    stats = Planner(session, lambda: None, sharing).stats().data
+    assert stats is not None
     assert stats["session"]["missed"] == 1
     refused = {each["what"]: each["why"] for each in stats["refused"]}
     assert refused["model.nbcache"].endswith("is not trusted (%nbcache trust)")

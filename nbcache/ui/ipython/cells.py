@@ -1,7 +1,8 @@
-"""The cells that run: what they have switched, what they compile, and the report when they end."""
+"""The cells that run: what they have switched, what they compile, the report when they end, and idle time."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import Callable
@@ -20,13 +21,15 @@ from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_notices, render_report
-from nbcache.ui.ipython import compile_cell
-from nbcache.ui.ipython.compile_cell import CompileOptions
-from nbcache.ui.ipython.compile_targets import is_compilable, never_bound, not_callable
-from nbcache.ui.ipython.idle import IdleTime
+from nbcache.ui.ipython.compile_cell import CompileOptions, check, check_callable, usage_error
 from nbcache.ui.ipython.live_line import LiveLine
 
-__all__ = ["Cells"]
+__all__ = ["Cells", "IdleTime"]
+
+_SETTLE = 0.1
+"""Seconds after a cell before idle time begins: of cells that were sent together the next one comes first."""
+_BREATH = 0.002
+"""Seconds between two calls, in which the kernel takes messages in."""
 
 _CODE_NAMES = "/nbcache/cell-{}.py"
 """Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles name it alike."""
@@ -42,6 +45,42 @@ class _Running:
     """Its options; None without `%%compile_cached`."""
 
 
+class IdleTime:
+    """Calls `step` again and again on `loop`, the kernel's, while nothing else is to be done.
+
+    `step` returns the seconds to wait before the next call, None to wait for the end of another cell. `begin`
+    and `end` may be called on any thread: a subshell's cells run on one of their own.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, step: Callable[[], float | None]) -> None:
+        self._loop = loop
+        self._step = step
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting = False
+
+    def begin(self) -> None:
+        """Note that the last cell has ended."""
+        self._resting = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the kernel ends
+            self._loop.call_soon_threadsafe(self._schedule, _SETTLE)
+
+    def end(self) -> None:
+        """Note that a cell begins, or that the extension is unloaded."""
+        self._resting = False
+
+    def _schedule(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._call)
+
+    def _call(self) -> None:
+        self._timer = None
+        if self._resting:
+            wait = self._step()
+            if wait is not None and self._resting:
+                self._schedule(max(wait, _BREATH))
+
+
 class Cells:
     """Follows the cells of one shell, and shows what they compile."""
 
@@ -54,19 +93,17 @@ class Cells:
         self._autosnapshot = autosnapshot
         self._problem = problem
         self.idle: IdleTime | None = None
-        """What is done while no cell runs."""
+        """Runs prewarming while no cell runs."""
         self._line: LiveLine | None = None
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
-        self._unseen: CompileOptions | None = None
-        """Options of a marked cell that runs silently, without IPython's events."""
         self._to_number = False
         self._scope = contextlib.ExitStack()
-        """What the running cell has switched: device, defaults of torch.compile."""
+        """The switches of the running cell: device, defaults of torch.compile."""
 
     @property
     def are_running(self) -> bool:
-        """Whether a cell runs."""
+        """Return whether a cell runs."""
         return bool(self._running)
 
     def close(self) -> None:
@@ -79,7 +116,7 @@ class Cells:
     def join(self) -> None:
         """Take the cell that loads the extension for one that has begun: it may go on to compile.
 
-        The cells before it count as what the kernel has run.
+        The cells before it belong to the kernel's program.
         """
         for source in self._shell.history_manager.input_hist_raw[1:]:
             self._session.program.note_cell(source)
@@ -117,8 +154,9 @@ class Cells:
             return
         self._to_number = info.store_history
         self._session.begin_cell(Cell.of(info.raw_cell, None))
-        if self._session.settings.live and self._session.settings.report != "never":
-            self._line = LiveLine(self._session.activity)
+        settings, is_kernel = self._session.settings, getattr(self._shell, "kernel", None) is not None
+        if is_kernel and settings.live and settings.report != "never":
+            self._line = LiveLine(self._session.activity, self._shell.display_pub)
             self._line.start()
 
     def take_options(self, chosen: CompileOptions) -> None:
@@ -126,23 +164,16 @@ class Cells:
 
         Raises a UsageError, and nothing else: IPython would drop the transformer that calls this.
         """
+        if not self._running:  # a silent execution: no event says when it ends
+            return
         try:
-            compile_cell.check(
-                chosen,
-                compile_options.known_options() if chosen.options else None,
-                compile_options.known_modes() if chosen.mode else None,
-                compile_options.known_backends() if chosen.backend else None,
-            )
-            if self._running:
-                self._scope.enter_context(compile_options.default_device(chosen.device))
-                self._scope.enter_context(compile_options.default_arguments(chosen.torch_arguments()))
+            check(chosen)
+            self._scope.enter_context(compile_options.default_device(chosen.device))
+            self._scope.enter_context(compile_options.default_arguments(chosen.torch_arguments()))
         except UsageError:
             raise
         except Exception as error:  # torch is not there, or does not take the device
-            raise compile_cell.usage_error(str(error).strip().splitlines()[0]) from error
-        if not self._running:  # a silent execution: nothing tells when it ends
-            self._unseen = chosen
-            return
+            raise usage_error(str(error).strip().splitlines()[0]) from error
         self._running[-1].chosen = chosen
         self._session.save_cell(chosen.save)
         if self._line is None:
@@ -153,14 +184,11 @@ class Cells:
         else:
             self._line.reserve()
 
-    def compile(self, target: str, *value: Any) -> Any:
+    def compile(self, target: str, value: Any) -> Any:
         """Compile a target: what a marked cell calls after each statement that binds one."""
-        if not value:
-            raise never_bound(target, self._shell.user_ns)
-        if not is_compilable(value[0]):
-            raise not_callable(target, value[0])
-        chosen = self._running[-1].chosen if self._running else self._unseen
-        return compile_options.compile_target(value[0], chosen.torch_arguments() if chosen else {})
+        check_callable(target, value)
+        chosen = self._running[-1].chosen if self._running else None
+        return compile_options.compile_target(value, chosen.torch_arguments() if chosen else {})
 
     def after(self, result: Any) -> None:
         """End a cell and show its report: IPython's event `post_run_cell`."""

@@ -1,83 +1,94 @@
-"""The line `%%compile_cached …`: its options, its help and completion, and how it leaves the cell's source.
+"""`%%compile_cached`: the options of its line, their completion, and the calls that compile its targets.
 
-The magic runs no nested cell. `CellTransformer`, the last of IPython's cleanup transforms, puts a string
-literal in place of the line, and everything else stays where it was:
+The magic runs no nested cell. `CellTransformer`, the last of IPython's cleanup transforms, replaces the line
+by a string literal, and leaves everything else where it was:
 
     %%compile_cached f --mode max-autotune          'nbcache: %%compile_cached f --mode max-autotune'
     y = await g(f(x))                               y = await g(f(x))
 
-so that line numbers, top-level `await`, the last expression's display and errors are IPython's own. The
-literal is how the options travel: `compile_targets.TargetCompiler` finds it in the syntax tree just before
-that very tree runs, and takes it out. Nothing is remembered in between, so a source that is transformed and
-never run, a nested `run_cell`, a macro, or `%%time` above the line cannot get another cell's options.
+so that line numbers, top-level `await`, the last expression's display and errors are IPython's own.
+`TargetCompiler` finds the literal in the syntax tree just before that tree runs, and removes it. The options
+travel in the literal alone. A source that is transformed and never runs, a nested `run_cell`, a macro, or
+`%%time` above the line therefore cannot get another cell's options.
+
+`f = __nbcache_compile__("f", f)` is inserted
+
+- after a statement that binds `f` at the cell's top level, or in a block of it: a definition, an assignment,
+  an import;
+- at the start of the block that a `for … in` or `with … as` binds it for;
+- at the start of the cell, if `f` exists already, unless the cell binds it before it mentions it;
+- after `from … import *`, `exec` and IPython's `%` and `!` lines, which may bind it, if `f` exists then.
+
+Bodies of functions, classes and lambdas do not count. A dotted target `a.b` is bound by an assignment to
+`a.b`, or, if the cell has none, by a binding of `a`.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import difflib
 import functools
 import re
 import shlex
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from keyword import iskeyword
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+from IPython.core.error import InputRejected, UsageError
+
+from nbcache.torch_bridge import compile_options
 
 __all__ = [
+    "HELP",
+    "HOOK",
     "MAGIC",
     "CellTransformer",
     "CompileOptions",
-    "OptionValue",
+    "TargetCompiler",
     "check",
+    "check_callable",
     "complete",
-    "find",
-    "help_text",
-    "marked",
+    "insert_compile_calls",
+    "is_compilable",
     "nearest",
     "parse",
-    "usage",
+    "unknown",
     "usage_error",
 ]
 
 MAGIC = "%%compile_cached"
+HOOK = "__nbcache_compile__"
+"""The name, in the user's namespace, of `compile_target(name, value)`, which returns the compiled value."""
 _MARK = "nbcache: "
+_USAGE = (
+    "%(prog)s [TARGET …] [--mode M] [--fullgraph] [--dynamic / --no-dynamic] [--backend B] [--options K=V …]"
+    " [--device D] [--name N] [--require-hit] [--no-save] [--quiet]"
+)
+USAGE = _USAGE.replace("%(prog)s", MAGIC)
+_EXAMPLE = """Example:
+
+  %%compile_cached model --mode max-autotune
+  model = Net().eval()
+  y = model(x)        # compiled, or from a cache
+  y.mean()            # shown as in any cell
+"""
+_UNLISTED = "use_aoti"
+"""An option of `torch.compile` that `torch._inductor.list_options()` does not list."""
+_FEW = 8
+"""Names that an error lists in full."""
 
 OptionValue: TypeAlias = bool | int | float | str | None
 
 
-class _Flag(NamedTuple):
-    metavar: str
-    """Name of its value; empty for a switch."""
-    help: str
-
-
-_FLAGS: Mapping[str, _Flag] = {
-    "--mode": _Flag("M", "torch.compile's mode: default, reduce-overhead, max-autotune, …"),
-    "--fullgraph": _Flag("", "raise an error at a graph break"),
-    "--dynamic": _Flag("", "compile for dynamic shapes from the start"),
-    "--no-dynamic": _Flag("", "never compile for dynamic shapes; with neither, torch decides"),
-    "--backend": _Flag("B", "torch.compile's backend; inductor unless given"),
-    "--options": _Flag("K=V …", "options for the backend, as `max_autotune=True triton.cudagraphs=False`"),
-    "--device": _Flag("D", "torch's default device while the cell runs: cpu, cuda, cuda:1, …"),
-    "--name": _Flag("N", "what the report calls this cell"),
-    "--require-hit": _Flag("", "fail the cell if it compiled anything that no cache had"),
-    "--no-save": _Flag("", "store nothing of what the cell compiles"),
-    "--quiet": _Flag("", "show no report, unless something went wrong"),
-}
-_INDUCTOR_EXTRA = frozenset({"use_aoti"})
-"""What `torch.compile(options=…)` takes although `torch._inductor.list_options()` does not list it."""
-_DEVICES = ("cpu", "cuda", "mps", "xpu")
-
-
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """What one `%%compile_cached` line asks for."""
+    """The options of one `%%compile_cached` line."""
 
     targets: tuple[str, ...] = ()
-    """Names, or dotted paths of attributes, in the order given, each once."""
+    """Names, or dotted paths of attributes."""
     mode: str | None = None
     fullgraph: bool = False
     dynamic: bool | None = None
@@ -90,81 +101,132 @@ class CompileOptions:
     save: bool = True
     quiet: bool = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
-
     def torch_arguments(self) -> dict[str, Any]:
-        """Return those arguments of `torch.compile` that were given; `device` and `name` are not among them.
+        """Return those arguments of `torch.compile` that the line has.
 
         `options` is a new dictionary at every call, because torch removes entries from it.
         """
-        arguments: dict[str, Any] = {}
-        if self.mode is not None:
-            arguments["mode"] = self.mode
-        if self.fullgraph:
-            arguments["fullgraph"] = True
-        if self.dynamic is not None:
-            arguments["dynamic"] = self.dynamic
-        if self.backend is not None:
-            arguments["backend"] = self.backend
-        if self.options:
-            arguments["options"] = dict(self.options)
-        return arguments
+        arguments = {
+            "mode": self.mode,
+            "fullgraph": self.fullgraph or None,
+            "dynamic": self.dynamic,
+            "backend": self.backend,
+            "options": dict(self.options) or None,
+        }
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
-def usage() -> str:
-    """Return the usage line."""
-    parts = [f"{name} {flag.metavar}" if flag.metavar else name for name, flag in _FLAGS.items()]
-    line = " ".join(f"[{part}]" for part in parts)
-    return f"{MAGIC} [TARGET …] {line.replace('[--dynamic] [--no-dynamic]', '[--dynamic / --no-dynamic]')}"
+# --- the line -----------------------------------------------------------------------------------
 
 
-def help_text() -> str:
-    """Return the magic's docstring: what `%%compile_cached?` shows."""
-    left = {name: f"{name} {flag.metavar}".rstrip() for name, flag in _FLAGS.items()}
-    width = max(map(len, left.values())) + 2
-    lines = "\n".join(f"  {left[name]:<{width}}{flag.help}" for name, flag in _FLAGS.items())
-    return f"""Run the cell with torch.compile's caches filled, and report per graph what was hit.
+class _CellUsageError(InputRejected, UsageError):
+    """A `UsageError` that is also let through by IPython's AST stage, and is an `error` output.
 
-{usage()}
+    IPython writes a plain `UsageError` to stderr only, so that a notebook run by papermill, which looks
+    for `error` outputs, passes; and an AST transformer that raises anything but `InputRejected` is
+    unregistered while the cell runs on.
+    """
 
-  {"TARGET …":<{width}}functions or modules to compile with these arguments: one that the cell binds at
-  {"":<{width}}top level, right after the statement that binds it (each time); one that exists
-  {"":<{width}}already, before the cell starts
-{lines}
-
-Example:
-
-    %%compile_cached model --mode max-autotune
-    model = Net().eval()
-    y = model(x)        # compiled, or from a cache
-    y.mean()            # shown as in any cell
-"""
+    def _render_traceback_(self) -> list[str]:
+        return [f"UsageError: {self}"]
 
 
-@functools.cache
-def _usage_error_type() -> type[Exception]:
-    from IPython.core.error import InputRejected, UsageError
-
-    class CellUsageError(InputRejected, UsageError):
-        """A `UsageError` that is also let through by IPython's AST stage, and is an `error` output.
-
-        IPython writes a plain `UsageError` to stderr only, so that a notebook run by papermill, which looks
-        for `error` outputs, passes; and an AST transformer that raises anything but `InputRejected` is
-        unregistered while the cell runs on.
-        """
-
-        def _render_traceback_(self) -> list[str]:
-            return [f"UsageError: {self}"]
-
-    CellUsageError.__name__ = CellUsageError.__qualname__ = "UsageError"
-    return CellUsageError
+_CellUsageError.__name__ = _CellUsageError.__qualname__ = "UsageError"
 
 
 def usage_error(problem: str, *, show_usage: bool = False) -> Exception:
     """Return the `UsageError` to raise: IPython shows it as one line, and the cell has failed."""
     end = "" if problem.endswith("?") else "."
-    return _usage_error_type()(f"{MAGIC}: {problem}" + (f"{end} Usage: {usage()}" if show_usage else ""))
+    return _CellUsageError(f"{MAGIC}: {problem}" + (f"{end} Usage: {USAGE}" if show_usage else ""))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise usage_error(message, show_usage=True)
+
+
+def _target(word: str) -> str:
+    if not all(part.isidentifier() and not iskeyword(part) for part in word.split(".")):
+        raise argparse.ArgumentTypeError(f"`{word}` is not the name of a function or module")
+    return word
+
+
+def _pair(word: str) -> tuple[str, OptionValue]:
+    """Return one K=V with V's type: a number, True, False, None, or else text."""
+    key, equals, text = word.partition("=")
+    if not equals or not re.fullmatch(r"\w[\w.-]*", key):
+        raise argparse.ArgumentTypeError(f"`{word}` is not K=V (targets go before `--options`)")
+    try:
+        value = ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = text
+    return key, value if isinstance(value, OptionValue) else text
+
+
+_SWITCH = {"action": "store_true"}
+_OFF = {"action": "store_false"}
+_OPTIONS: Sequence[tuple[str, str, Mapping[str, Any]]] = (
+    ("--mode", "torch.compile's mode: default, reduce-overhead, max-autotune, …", {"metavar": "M"}),
+    ("--fullgraph", "raise an error at a graph break", _SWITCH),
+    ("--dynamic", "compile for dynamic shapes from the start", _SWITCH | {"default": None}),
+    ("--no-dynamic", "never do so; with neither, torch decides", _OFF | {"dest": "dynamic"}),
+    ("--backend", "torch.compile's backend; inductor unless given", {"metavar": "B"}),
+    (
+        "--options",
+        "options for the backend, as `max_autotune=True triton.cudagraphs=False`",
+        {"metavar": "K=V", "nargs": "+", "action": "extend", "type": _pair, "default": []},
+    ),
+    ("--device", "torch's default device while the cell runs: cpu, cuda, cuda:1, …", {"metavar": "D"}),
+    ("--name", "what the report calls this cell", {"metavar": "N"}),
+    ("--require-hit", "fail the cell if it compiled anything that no cache had", _SWITCH),
+    ("--no-save", "store nothing of what the cell compiles", _OFF | {"dest": "save"}),
+    ("--quiet", "show no report, unless something went wrong", _SWITCH),
+)
+_FLAGS = [name for name, _, _ in _OPTIONS]
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog=MAGIC,
+        usage=_USAGE,
+        description="Run the cell with torch.compile's caches filled, and report per graph what was hit.",
+        epilog=_EXAMPLE,
+        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
+        add_help=False,
+        allow_abbrev=False,
+    )
+    targets = (
+        "functions or modules to compile with these arguments: one that the cell binds at top level, "
+        "right after the statement that binds it; one that exists already, before the cell starts"
+    )
+    parser.add_argument("targets", nargs="*", metavar="TARGET …", type=_target, help=targets)
+    for name, help, settings in _OPTIONS:
+        parser.add_argument(name, help=help, **settings)
+    return parser
+
+
+_PARSER = _parser()
+HELP = _PARSER.format_help().removeprefix("usage: ")
+"""The magic's docstring, which `%%compile_cached?` shows."""
+
+
+def parse(line: str) -> CompileOptions:
+    """Return the options on `line`, which begins after `%%compile_cached`.
+
+    Raises a `UsageError` with the usage line for whatever is not understood.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise usage_error(str(error), show_usage=True) from None
+    arguments, unknowns = _PARSER.parse_known_intermixed_args(words)
+    if unknowns:
+        name = unknowns[0].partition("=")[0]
+        raise usage_error(f"unknown option `{name}`{nearest(name, _FLAGS)}", show_usage=True)
+    if arguments.mode is not None and arguments.options:
+        raise usage_error("`--mode` and `--options` exclude each other", show_usage=True)
+    targets, options = tuple(arguments.targets), dict(arguments.options)
+    return CompileOptions(**vars(arguments) | {"targets": targets, "options": options})
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -173,167 +235,43 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {', '.join(f'`{match}`' for match in matches)}?" if matches else ""
 
 
-def parse(line: str) -> CompileOptions:
-    """Return the options that stand on `line`, which begins after `%%compile_cached`.
-
-    Raises a `UsageError` with the usage line for whatever is not understood.
-    """
-    words = deque(_words(line))
-    targets: dict[str, None] = {}
-    given: dict[str, str] = {}
-    options: dict[str, OptionValue] = {}
-    while words:
-        word = words.popleft()
-        if not word.startswith("-"):
-            targets[_target(_unquoted(word))] = None
-            continue
-        name, equals, value = word.partition("=")
-        flag = _FLAGS.get(name)
-        if flag is None:
-            raise usage_error(f"unknown option `{name}`{nearest(name, _FLAGS)}", show_usage=True)
-        if name == "--options":
-            pairs = [value] if equals else list(_take_pairs(words))
-            if not pairs:
-                raise usage_error("`--options` needs K=V", show_usage=True)
-            for key, option in map(_pair, pairs):
-                if key in options:
-                    raise usage_error(f"option `{key}` is given twice", show_usage=True)
-                options[key] = option
-            continue
-        if name in given:
-            raise usage_error(f"`{name}` is given twice", show_usage=True)
-        if equals and not flag.metavar:
-            raise usage_error(f"`{name}` takes no value", show_usage=True)
-        if flag.metavar and not equals and words and not words[0].startswith("-"):
-            value = words.popleft()
-        given[name] = _unquoted(value)
-        if flag.metavar and not given[name]:
-            raise usage_error(f"`{name}` needs a value", show_usage=True)
-    for one, other in (("--dynamic", "--no-dynamic"), ("--mode", "--options")):
-        if one in given and (other in given or (other == "--options" and options)):
-            raise usage_error(f"`{one}` and `{other}` exclude each other", show_usage=True)
-    return CompileOptions(
-        targets=tuple(targets),
-        mode=given.get("--mode"),
-        fullgraph="--fullgraph" in given,
-        dynamic=True if "--dynamic" in given else False if "--no-dynamic" in given else None,
-        backend=given.get("--backend"),
-        options=options,
-        device=given.get("--device"),
-        name=given.get("--name"),
-        require_hit="--require-hit" in given,
-        save="--no-save" not in given,
-        quiet="--quiet" in given,
-    )
+def unknown(kind: str, name: str, known: Collection[str]) -> str:
+    """Return the problem with a name that torch does not have; empty if it has it."""
+    if name in known:
+        return ""
+    listed = f" (torch has {', '.join(known)})" if len(known) <= _FEW else ""
+    return f"unknown {kind} `{name}`{listed}{nearest(name, known)}"
 
 
-_QUOTES = ("'", '"')
-_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
-
-
-def _words(line: str) -> Iterator[str]:
-    """Yield the words of `line` as a shell splits them, with their quotes still on."""
-    position = 0
-    while rest := line[position:].lstrip():
-        position = len(line) - len(rest)
-        word = _WORD.match(line, position)
-        if word is None or (word.end() < len(line) and not line[word.end()].isspace()):
-            raise usage_error(f"a quote or backslash is left open in `{rest.rstrip()}`", show_usage=True)
-        yield word[0]
-        position = word.end()
-
-
-def _unquoted(word: str) -> str:
-    return "".join(shlex.split(word))
-
-
-def _target(word: str) -> str:
-    if "=" in word:
-        raise usage_error(f"`{word}` is neither a target nor after `--options`", show_usage=True)
-    if not all(part.isidentifier() and not iskeyword(part) for part in word.split(".")):
-        raise usage_error(f"`{word}` is not the name of a function or module", show_usage=True)
-    return word
-
-
-def _take_pairs(words: deque[str]) -> Iterator[str]:
-    while words and "=" in words[0] and not words[0].startswith("-"):
-        yield words.popleft()
-
-
-def _pair(word: str) -> tuple[str, OptionValue]:
-    """Return one K=V with V's type: a number, True, False, None, or else text; quotes make it text."""
-    whole = word[:1] in _QUOTES
-    key, equals, raw = (_unquoted(word) if whole else word).partition("=")
-    if not equals or not re.fullmatch(r"\w[\w.-]*", key):
-        raise usage_error(f"`--options` needs K=V, not `{word}`", show_usage=True)
-    text = raw if whole else _unquoted(raw)
-    quoted = not whole and raw[:1] in _QUOTES
-    if text in ("true", "false") and not quoted:
-        return key, text == "true"
-    try:
-        literal = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return key, text
-    if isinstance(literal, str):
-        return key, literal
-    return key, literal if isinstance(literal, bool | int | float | None) and not quoted else text
-
-
-def check(
-    options: CompileOptions,
-    known_options: Sequence[str] | None = None,
-    known_modes: Sequence[str] | None = None,
-    known_backends: Sequence[str] | None = None,
-) -> None:
+def check(options: CompileOptions) -> None:
     """Raise a `UsageError` with the nearest names if torch knows no such backend, mode or option.
 
-    What is None is not checked; modes and options are inductor's, and not checked for other backends.
+    Modes and options are inductor's, and not checked for other backends.
     """
-    if options.backend is not None and known_backends is not None and options.backend not in known_backends:
-        raise usage_error(f"unknown backend `{options.backend}`{nearest(options.backend, known_backends)}")
-    if options.backend not in (None, "inductor"):
-        return
-    if options.mode is not None and known_modes is not None and options.mode not in known_modes:
-        raise usage_error(
-            f"unknown mode `{options.mode}` (torch has {', '.join(known_modes)})"
-            f"{nearest(options.mode, known_modes)}"
-        )
-    if known_options is None:
-        return
-    for key in options.options:
-        if key.replace("-", "_") not in known_options and key not in _INDUCTOR_EXTRA:
-            raise usage_error(f"unknown option `{key}` for `--options`{nearest(key, known_options)}")
+    problems = []
+    if options.backend is not None:
+        problems.append(unknown("backend", options.backend, compile_options.known_backends()))
+    if options.backend in (None, "inductor"):
+        if options.mode is not None:
+            problems.append(unknown("mode", options.mode, compile_options.known_modes()))
+        if options.options:
+            known = [*compile_options.known_options(), _UNLISTED]
+            problems += [unknown("option", key.replace("-", "_"), known) for key in options.options]
+    for problem in filter(None, problems):
+        raise usage_error(problem)
 
 
 def _arguments(line: str) -> str | None:
-    """Return what follows the magic's name on `line`; None where it is not this magic, or asks for help."""
+    """Return the text after the magic's name on `line`; None if it is not this magic, or asks for help."""
     match = re.fullmatch(rf"{MAGIC}(?:\s+(.*))?", line.rstrip())
     return None if match is None else match[1] or ""
-
-
-def marked(literal: object) -> str | None:
-    """Return the arguments that `CellTransformer` left in this constant, if it is its mark."""
-    if isinstance(literal, str) and literal.startswith(_MARK):
-        return _arguments(literal.removeprefix(_MARK))
-    return None
-
-
-def find(source: str) -> str | None:
-    """Return the arguments of the cell's `%%compile_cached` line, from its raw or its transformed source."""
-    first = next((line.strip() for line in source.splitlines() if line.strip()), "")
-    if first.startswith((f"'{_MARK}", f'"{_MARK}')):
-        try:
-            return marked(ast.literal_eval(first))
-        except (ValueError, SyntaxError):
-            return None
-    return _arguments(first)
 
 
 class CellTransformer:
     """Replaces a cell's `%%compile_cached` line: the last of the shell's `input_transformers_cleanup`.
 
     Last, because IPython's own cleanup removes blank first lines, common indentation and prompts; its
-    `cell_magic` comes later. Raises a `UsageError` where the line is wrong or nothing stands below it.
+    `cell_magic` comes later. Raises a `UsageError` if the line is wrong or nothing stands below it.
     """
 
     has_side_effects = True
@@ -353,44 +291,237 @@ class CellTransformer:
         return [f"{_MARK + lines[0].rstrip()!r}\n", *lines[1:]]
 
 
-def complete(
-    line: str,
-    symbol: str,
-    *,
-    names: Sequence[str] = (),
-    modes: Sequence[str] | Callable[[], Sequence[str]] = (),
-    options: Sequence[str] | Callable[[], Sequence[str]] = (),
-    backends: Sequence[str] | Callable[[], Sequence[str]] = (),
-) -> list[str]:
+_VALUES: Mapping[str, Callable[[], Sequence[str]]] = {
+    "--mode": lambda: compile_options.known_modes(),
+    "--backend": lambda: compile_options.known_backends(),
+    "--device": lambda: ("cpu", "cuda", "mps", "xpu"),
+    "--name": lambda: (),
+}
+
+
+def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list[str]:
     """Return what can stand where `symbol` stands, at the end of `line` (which ends at the cursor).
 
-    `names` are the targets to offer; the others may be functions, called only when needed: they need torch.
+    `names` returns the targets to offer.
     """
     before = line.removesuffix(symbol)
     words = before.replace("=", "= ").split()
-    if not words or not before.endswith((" ", "\t", "=")):
-        return []
-    values = {"--mode": modes, "--backend": backends, "--device": _DEVICES, "--name": ()}
     previous = words[-1].rstrip("=")
-    if previous in values:
-        candidates = list(_known(values[previous]))
-    elif previous == "--options":
-        candidates = [f"{option}=" for option in _known(options)]
+    option = next((word for word in reversed(words) if word.startswith("--")), "")
+    if previous in _VALUES:
+        candidates = [*_VALUES[previous]()]
     elif before.endswith("="):
         candidates = ["True", "False", "None"]
+    elif option == "--options":
+        candidates = [*(f"{name}=" for name in compile_options.known_options()), *_FLAGS]
     else:
-        used = {word.rstrip("=") for word in words}
-        unused = [flag for flag in _FLAGS if flag not in used or flag == "--options"]
-        candidates = [*(name for name in names if name not in used), *unused]
-        if _in_options(words):
-            candidates += [f"{option}=" for option in _known(options)]
+        candidates = [*names(), *_FLAGS]
     return [candidate for candidate in candidates if candidate.startswith(symbol)]
 
 
-def _in_options(words: Sequence[str]) -> bool:
-    """Return whether the last word is the V of a K=V."""
-    return len(words) > 1 and words[-2].endswith("=") and not words[-2].startswith("-")
+# --- the targets --------------------------------------------------------------------------------
 
 
-def _known(names: Sequence[str] | Callable[[], Sequence[str]]) -> Sequence[str]:
-    return names() if callable(names) else names
+def is_compilable(value: object) -> bool:
+    """Return whether `value` is something to compile: callable, and no class."""
+    return callable(value) and not isinstance(value, type)
+
+
+def check_callable(target: str, value: object) -> None:
+    """Raise a `UsageError` for a target that cannot be compiled."""
+    if isinstance(value, type):
+        raise usage_error(f"`{target}` is a class: name a function, or an instance that is a module")
+    if not callable(value):
+        kind = type(value).__name__
+        raise usage_error(f"`{target}` cannot be called ({kind}): name a function or a module")
+
+
+class TargetCompiler(ast.NodeTransformer):
+    """Inserts the compile calls into cells that `CellTransformer` marked; for `shell.ast_transformers`.
+
+    `namespace` returns the user's namespace, where the hook is put whenever a cell needs it (`%reset` removes
+    it). `on_cell` is called with the options of each marked cell, just before it runs; it may raise a
+    `usage_error`, and nothing else, because IPython would unregister this transformer.
+    """
+
+    def __init__(
+        self,
+        namespace: Callable[[], MutableMapping[str, Any]],
+        compile_target: Callable[[str, Any], Any],
+        on_cell: Callable[[CompileOptions], None],
+    ):
+        self._namespace = namespace
+        self._compile_target = compile_target
+        self._on_cell = on_cell
+
+    def visit_Module(self, tree: ast.Module) -> ast.Module:
+        match tree.body:
+            case [ast.Expr(value=ast.Constant(value=str(literal))), *_] if literal.startswith(_MARK):
+                arguments = _arguments(literal.removeprefix(_MARK))
+            case _:
+                arguments = None
+        if arguments is None:
+            return tree
+        options = parse(arguments)
+        namespace = self._namespace()
+        existing = _existing(tree, options.targets, namespace)
+        self._on_cell(options)
+        del tree.body[0]
+        if options.targets:
+            namespace[HOOK] = self._compile_target
+            insert_compile_calls(tree, options.targets, existing)
+        return tree
+
+
+def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, Any]) -> set[str]:
+    """Return the targets that can be compiled before the cell runs.
+
+    Raises a `UsageError` for one that the cell does not bind and that does not exist or cannot be compiled.
+    """
+    bound = set(_all_bindings(tree.body))
+    opaque = any(_is_opaque(stmt) for stmt in ast.walk(tree) if isinstance(stmt, ast.stmt))
+    existing = set()
+    for target in targets:
+        name, *attributes = target.split(".")
+        binds = opaque or any(f"{target}.".startswith(f"{path}.") for path in bound)
+        try:
+            value = functools.reduce(getattr, attributes, namespace[name])
+        except Exception as error:  # it does not exist, or a property of the user's raised
+            if not binds:
+                hint = nearest(target, (known for known in namespace if not known.startswith("_")))
+                problem = f"`{target}` does not exist, and the cell does not bind it at top level{hint}"
+                raise usage_error(problem) from error
+            continue
+        if not binds:
+            check_callable(target, value)
+        if is_compilable(value):
+            existing.add(target)
+    return existing
+
+
+def insert_compile_calls(
+    tree: ast.Module, targets: Iterable[str], existing: Collection[str], hook: str = HOOK
+) -> ast.Module:
+    """Insert a call of `hook` wherever `tree` binds one of `targets`, and for `existing` ones at its start.
+
+    Changes `tree` in place and returns it. A call has the location of the statement that it follows.
+    """
+    bound = frozenset(_all_bindings(tree.body))
+    binders = {target: {target} if target in bound else {*_prefixes(target)} for target in targets}
+    """Target → the paths whose binding binds it."""
+
+    def statement(source: str, at: ast.AST) -> ast.stmt:
+        stmt = ast.parse(source).body[0]
+        for node in ast.walk(stmt):
+            ast.copy_location(node, at)
+        return stmt
+
+    def call(target: str) -> str:
+        return f"{target} = {hook}({target!r}, {target})"
+
+    def calls(paths: Iterable[str], at: ast.AST) -> list[ast.stmt]:
+        names = set(paths)
+        return [statement(call(target), at) for target, binding in binders.items() if binding & names]
+
+    def block(body: list[ast.stmt]) -> list[ast.stmt]:
+        new: list[ast.stmt] = []
+        for stmt in body:
+            for inner, paths, at in _blocks(stmt):
+                inner[:] = calls(paths, at) + block(inner)
+            new += [stmt, *calls(_bindings(stmt), stmt)]
+            if _is_opaque(stmt):
+                new += [statement(f"if {_root(name)!r} in locals(): {call(name)}", stmt) for name in binders]
+        return new
+
+    def is_used_before_bound(target: str) -> bool:
+        """Return whether the cell can use the value that `target` has at the start."""
+        for stmt in tree.body:
+            if binders[target].intersection(_bindings(stmt)):
+                return False
+            if any(isinstance(node, ast.Name) and node.id == _root(target) for node in ast.walk(stmt)):
+                return True
+        return True
+
+    line_1 = ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+    used = [target for target in binders if target in existing and is_used_before_bound(target)]
+    future = [stmt for stmt in tree.body if isinstance(stmt, ast.ImportFrom) and stmt.module == "__future__"]
+    head = 1 + tree.body.index(future[-1]) if future else 0
+    first = [statement(call(target), line_1) for target in used]
+    tree.body = [*tree.body[:head], *first, *block(tree.body[head:])]
+    return tree
+
+
+def _root(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """Yield `a`, `a.b` and `a.b.c` for `a.b.c`."""
+    return accumulate(path.split("."), "{}.{}".format)
+
+
+def _blocks(stmt: ast.AST) -> Iterator[tuple[list[ast.stmt], list[str], ast.AST]]:
+    """Yield a compound statement's blocks: each with the paths bound at its start, and their node."""
+    if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return
+    paths: list[str] = []
+    at = stmt
+    match stmt:
+        case ast.For(target=target) | ast.AsyncFor(target=target):
+            paths, at = _paths(target), target
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            paths = [path for item in items if item.optional_vars for path in _paths(item.optional_vars)]
+            at = items[0].context_expr
+    for name in ("body", "orelse", "finalbody"):
+        if isinstance(inner := getattr(stmt, name, None), list):
+            yield inner, paths if name == "body" else [], at
+    for part in (*getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
+        yield part.body, [], stmt
+
+
+def _bindings(stmt: ast.stmt) -> list[str]:
+    """Return the paths that `stmt` has bound once it is done, except in nested blocks."""
+    match stmt:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [path for target in targets for path in _paths(target)]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+            return _paths(target)
+        case ast.Import(names=names):
+            return [alias.asname or _root(alias.name) for alias in names]
+        case ast.ImportFrom(names=names):
+            return [alias.asname or alias.name for alias in names]
+    return []
+
+
+def _paths(target: ast.expr) -> list[str]:
+    """Return the names and dotted paths that an assignment to `target` binds."""
+    match target:
+        case ast.Name(id=name):
+            return [name]
+        case ast.Attribute(value=ast.Name() | ast.Attribute() as value, attr=attribute):
+            return [f"{path}.{attribute}" for path in _paths(value)]
+        case ast.Starred(value=value):
+            return _paths(value)
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return [path for element in elements for path in _paths(element)]
+    return []
+
+
+def _all_bindings(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for stmt in body:
+        yield from _bindings(stmt)
+        for block, paths, _ in _blocks(stmt):
+            yield from paths
+            yield from _all_bindings(block)
+
+
+def _is_opaque(stmt: ast.stmt) -> bool:
+    """Return whether `stmt` may bind names it does not show: `import *`, `exec`, IPython's `%` and `!`."""
+    if isinstance(stmt, ast.ImportFrom):
+        return stmt.names[0].name == "*"
+    if not isinstance(stmt, ast.Expr | ast.Assign):
+        return False
+    calls = (node.func for node in ast.walk(stmt) if isinstance(node, ast.Call))
+    return any(isinstance(call, ast.Name) and call.id in ("get_ipython", "exec") for call in calls)

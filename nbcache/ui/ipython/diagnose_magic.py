@@ -1,4 +1,4 @@
-"""`%nbcache diagnose CALL`: reads the line, evaluates the call up to itself, and shows the result."""
+"""`%nbcache diagnose CALL`: reads the line, evaluates the call up to itself, and returns the result."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.torch_bridge.diagnosing import Call, diagnose
 from nbcache.ui.display.diagnosis import render_diagnosis
-from nbcache.ui.ipython.compile_cell import nearest
-from nbcache.ui.ipython.session_magics import show
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.ipython.compile_cell import nearest, unknown
 
-__all__ = ["DiagnoseMagic", "Line", "parse_line"]
+__all__ = ["Line", "diagnosed", "parse_line"]
 
 _USAGE = "%nbcache diagnose CALL [--mode M] [--runs N] [--json], such as %nbcache diagnose model(x)"
-_TURNS = 5
-_NAMES = ["--mode", "--runs", "--json"]
 _COLLECT = "__nbcache_arguments__"
-_OPTION = r"--(?:(?P<name>mode|runs)(?:\s+|=)(?P<value>[^\s=]+)|(?P<flag>json))"
-_AT_END = re.compile(rf"\s+{_OPTION}$")
-_AT_BEGIN = re.compile(rf"{_OPTION}(?:\s+|$)")
-_LOOKS_LIKE_ONE = re.compile(r"(?:^|\s)(--[a-z][\w-]*)")
+_AT_END = re.compile(r"\s+--(?:(mode|runs)(?:\s+|=)([^\s=]+)|(json))$")
+_RUNS, _MODE = 5, "default"
+_LOOKS_LIKE_OPTION = re.compile(r"(?:^|\s)(--[a-z][\w-]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,51 +31,37 @@ class Line:
     """The line after `%nbcache diagnose`."""
 
     expression: str
-    mode: str = "default"
-    runs: int = _TURNS
+    mode: str = _MODE
+    runs: int = _RUNS
     as_json: bool = False
 
 
-class DiagnoseMagic:
-    """The verb, for one shell."""
-
-    def __init__(self, shell: Any, session: Session) -> None:
-        self._shell = shell
-        self._session = session
-
-    def diagnose(self, text: str) -> None:
-        """Run a call eager and compiled, and say what to do."""
-        __tracebackhide__ = True
-        line = parse_line(text)
-        tree = _call_in(line.expression)
-        modes = compile_options.known_modes()
-        if line.mode not in modes:
-            listed = f"unknown mode `{line.mode}` (torch has {', '.join(modes)})"
-            raise _wrong(listed + nearest(line.mode, modes))
-        call = _evaluate(tree, self._shell.user_ns)
-        show(render_diagnosis(diagnose(self._session, call, line.mode, line.runs)), line.as_json)
+def diagnosed(text: str, session: Session, names: dict[str, Any]) -> tuple[Rendered, bool]:
+    """Run a call eager and compiled; return what to do, and whether it is wanted as JSON."""
+    __tracebackhide__ = True
+    line = parse_line(text)
+    tree = _call_in(line.expression)
+    if problem := unknown("mode", line.mode, compile_options.known_modes()):
+        raise _wrong(problem)
+    call = _evaluate(tree, names)
+    return render_diagnosis(diagnose(session, call, line.mode, line.runs)), line.as_json
 
 
 def parse_line(line: str) -> Line:
-    """Return the options, which stand before or after the expression, and the expression as it is written."""
+    """Return the options, which stand after the expression, and the expression as it is written."""
     text = line.strip().rstrip("; \t")
     options: dict[str, str] = {}
-    while not isinstance(_tree(text), ast.Call) and (match := _AT_END.search(text) or _AT_BEGIN.match(text)):
-        name = match["name"] or match["flag"]
-        if name in options:
-            raise _wrong(f"`--{name}` is given twice")
-        options[name] = match["value"] or ""
-        text = (text[: match.start()] + text[match.end() :]).strip()
-    runs = options.get("runs", str(_TURNS))
+    while not isinstance(_tree(text), ast.Call) and (match := _AT_END.search(text)):
+        options[match[1] or match[3]] = match[2]
+        text = text[: match.start()].strip()
+    runs = options.get("runs", str(_RUNS))
     if not runs.isdecimal() or int(runs) < 1:
         raise _wrong(f"`--runs` takes a number, from 1 on, and no `{runs}`")
-    if not text:
-        raise _wrong("there is no expression")
-    return Line(text, options.get("mode", "default"), int(runs), "json" in options)
+    return Line(text, options.get("mode", _MODE), int(runs), "json" in options)
 
 
 def _tree(expression: str) -> ast.expr | None:
-    """Return the syntax tree of an expression, or None where it is something else."""
+    """Return the syntax tree of an expression, or None if it is something else."""
     try:
         return ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError):
@@ -91,17 +74,21 @@ def _call_in(expression: str) -> ast.Call:
     if isinstance(tree, ast.Await):
         raise _wrong(f"`{short}` is awaited: call the function that the coroutine calls")
     if not isinstance(tree, ast.Call):
-        if option := _LOOKS_LIKE_ONE.search(expression):
-            if option[1] in _NAMES:
-                raise _wrong(f"`{option[1]}` needs a value")
-            raise _wrong(f"unknown option `{option[1]}`{nearest(option[1], _NAMES)}")
+        if option := _LOOKS_LIKE_OPTION.search(expression):
+            names = ("--mode", "--runs", "--json")
+            if option[1] in names:
+                raise _wrong(f"`{option[1]}` needs a value, after CALL")
+            raise _wrong(f"unknown option `{option[1]}`{nearest(option[1], names)}")
+        if not expression:
+            raise _wrong("there is no expression")
         if tree is None:
             raise _wrong(f"`{short}` is no expression of Python")
         raise _wrong(f"`{short}` is no call: write one, such as model(x)")
     if any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
         function = one_line(ast.unparse(tree.func), 60)
-        advice = "put all of it into a function, and call that here"
-        raise _wrong(f"`{function}` computes what it calls: {advice}")
+        raise _wrong(
+            f"`{function}` computes what it calls: put all of it into a function, and call that here"
+        )
     return tree
 
 

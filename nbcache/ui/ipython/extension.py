@@ -27,6 +27,8 @@ from nbcache.core import log
 from nbcache.core.errors import NbcacheError, StoreError
 from nbcache.core.installed import is_installed
 from nbcache.core.settings import Settings
+from nbcache.core.text import DOT
+from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause
 from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
@@ -34,18 +36,12 @@ from nbcache.parts import make_bridge
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from nbcache.ui.ipython.cells import Cells
-from nbcache.ui.ipython.compile_cell import CellTransformer
-from nbcache.ui.ipython.compile_targets import HOOK, TargetCompiler
-from nbcache.ui.ipython.connect_magics import ConnectMagics
-from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
-from nbcache.ui.ipython.greeting import Greeting
-from nbcache.ui.ipython.history_magics import HistoryMagics
-from nbcache.ui.ipython.idle import IdleTime
+from nbcache.ui.ipython.cells import Cells, IdleTime
+from nbcache.ui.ipython.compile_cell import HOOK, CellTransformer, TargetCompiler
+from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.ipython.magics import Magics
-from nbcache.ui.ipython.panel_magics import PanelMagics, PanelVerbs
-from nbcache.ui.ipython.session_magics import SessionMagics
-from nbcache.ui.ipython.snapshot_magics import ShareMagics
+from nbcache.ui.ipython.planning import greeting_parts
+from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location, locate
 from nbcache.ui.terminal.shown import write
 
@@ -56,11 +52,11 @@ _USERS_THREADS = ("Thread-", "ThreadPoolExecutor-", "asyncio_")
 """Beginnings of the names that Python gives to threads without a name."""
 _WAITING_WORKER = concurrent.futures.thread._worker.__code__
 _GREETING_SECONDS = 0.1
-"""How long loading waits for what is stored of the notebook, once its snapshots have been looked for."""
+"""The longest wait of loading for the greeting, after the search for snapshots."""
 _SHORT_PAUSE = 0.1
 """Seconds after which prewarming looks whether a thread or process has done its part."""
 _IMPORT_SECONDS = 1.0
-"""How long loading waits for torch at most, in a kernel that was forked with torch imported."""
+"""The longest wait of loading for torch, in a kernel that was forked with torch imported."""
 
 _extension: Extension | None = None
 
@@ -108,18 +104,13 @@ class Extension:
             self.session.notice(
                 f"{store.path} was open to others, who may have put code there: it was emptied"
             )
-        self._snapshots = ShareMagics(self.session, self._locate, self._bridge.foreseen)
-        self._live = ConnectMagics(self.session, self._locate)
         self._problem = problem
-        own = SessionMagics(self.session, self._bridge, self._snapshots, self._location, problem)
-        history = HistoryMagics(self.session, self._bridge.foreseen, self._snapshots.sharing)
-        diagnosing = DiagnoseMagic(shell, self.session)
+        self._snapshots = SnapshotVerbs(self.session, self._locate, self._bridge.foreseen)
         self._cells = Cells(shell, self.session, self._snapshots.autosnapshot, problem)
-        verbs = PanelVerbs(
-            self.session, self._cells, own, history, self._snapshots, self._live, self._bridge.foreseen
+        self._verbs = KernelVerbs(
+            self.session, self._bridge, self._cells, self._snapshots, self._location, problem
         )
-        self._panels = PanelMagics(shell, verbs)
-        self._magics = Magics(shell, own, history, self._snapshots, self._live, diagnosing, self._panels)
+        self._magics = Magics(shell, self.session, self._verbs)
         self._undo: list[Callable[[], None]] = []
         self._threads = weakref.WeakSet(threading.enumerate())
         """Threads of the kernel's own, and whatever else ran before we were loaded."""
@@ -127,15 +118,13 @@ class Extension:
     def load(self) -> None:
         """Register magics, hooks and events, and start the session."""
         log.show(self.session.settings.log)
-        shell, manager = self.shell, self.shell.magics_manager
+        shell = self.shell
+        compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.take_options)
         self._listed(shell.input_transformers_cleanup, CellTransformer())
-        self._listed(
-            shell.ast_transformers,
-            TargetCompiler(lambda: self.shell.user_ns, self._cells.compile, self._cells.take_options),
-        )
-        self._undo.append(lambda: self.shell.user_ns.pop(HOOK, None))
-        self._magic(manager, "line", "nbcache", self._magics.nbcache)
-        self._magic(manager, "cell", "compile_cached", self._magics.compile_cached)
+        self._listed(shell.ast_transformers, compiler)
+        self._undo.append(lambda: shell.user_ns.pop(HOOK, None))
+        self._magic("line", "nbcache", self._magics.nbcache)
+        self._magic("cell", "compile_cached", self._magics.compile_cached)
         self._completer()
         for event, handler in (("pre_run_cell", self._begin_cell), ("post_run_cell", self._end_cell)):
             shell.events.register(event, handler)
@@ -144,11 +133,11 @@ class Extension:
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._cells.join()
-        self._live.start()
+        self._verbs.start()
         self.session.start()
-        greeting = Greeting(self.session, self._bridge.foreseen, forked=bool(parent()))
-        greeting.look()
-        self._snapshots.start(lambda: self._greet(greeting))
+        parts = ["nbcache: loaded, imports done ahead" if parent() else "nbcache: loaded"]
+        looking = start_thread(partial(self._look, parts), "greet")  # without a thread the line says less
+        self._snapshots.start(lambda: self._greet(looking, parts))
         self._use_idle_time()
         if parent():
             self._import_torch()
@@ -158,23 +147,34 @@ class Extension:
 
     def _begin_cell(self, info: Any) -> None:
         self._cells.before(info)
-        self._panels.before()
+        self._magics.before()
 
     def _end_cell(self, result: Any) -> None:
         try:
             self._cells.after(result)
         finally:
-            self._panels.after()
+            self._magics.after()
 
-    def _greet(self, greeting: Greeting) -> None:
+    def _look(self, parts: list[str]) -> None:
+        """Add what is stored of the notebook; a store that fails says so elsewhere."""
+
+        def look() -> None:
+            with contextlib.suppress(NbcacheError):
+                parts.extend(greeting_parts(self.session, self._bridge.foreseen))
+
+        self.session.attempt("reading what is stored of the notebook", look)
+
+    def _greet(self, looking: threading.Thread | None, parts: list[str]) -> None:
         if self._problem is None and self.session.settings.report != "never":
-            write(greeting.line(_GREETING_SECONDS))
+            if looking is not None:
+                looking.join(_GREETING_SECONDS)
+            write(DOT.join(parts))
 
     def unload(self) -> None:
         """Undo `load`, newest first, and store what is still to be stored."""
         while self._undo:
             self._undo.pop()()
-        self._panels.close()
+        self._magics.close()
         self._cells.close()
         self._snapshots.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)
@@ -184,17 +184,13 @@ class Extension:
         transformers.append(transformer)
         self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
-    def _magic(self, manager: Any, kind: str, name: str, function: Callable[..., Any]) -> None:
+    def _magic(self, kind: str, name: str, function: Callable[..., Any]) -> None:
+        """Register a magic; undoing that brings back the user's own of this name."""
+        manager = self.shell.magics_manager
         before = manager.magics[kind].get(name)
         manager.register_function(function, magic_kind=kind, magic_name=name)
-
-        def undo() -> None:
-            if before is None:
-                manager.magics[kind].pop(name, None)
-            else:
-                manager.magics[kind][name] = before
-
-        self._undo.append(undo)
+        magics = manager.magics[kind]
+        self._undo.append(lambda: magics.pop(name, None) if before is None else magics.update({name: before}))
 
     def _completer(self) -> None:
         """Complete both magics' lines, and keep names of Python out of there."""
@@ -224,16 +220,9 @@ class Extension:
                 return str(original(raw_code, transformed_code, number))
             return self._cells.name(raw_code, number)
 
-        before = vars(compiler).get("get_code_name")
-        compiler.get_code_name = get_code_name
-
-        def undo() -> None:
-            if before is None:
-                vars(compiler).pop("get_code_name", None)
-            else:
-                compiler.get_code_name = before
-
-        self._undo.append(undo)
+        own, name = vars(compiler), "get_code_name"
+        before, own[name] = own.get(name), get_code_name
+        self._undo.append(lambda: own.pop(name, None) if before is None else own.update({name: before}))
 
     def _use_idle_time(self) -> None:
         """Prewarm between cells, on the kernel's own thread; a terminal's IPython has no such time."""
@@ -276,7 +265,7 @@ class Extension:
         )
 
     def _user_has_torch(self) -> bool:
-        """Tell whether a cell has imported torch, or made something of it."""
+        """Return whether a cell has imported torch, or made something of it."""
         names = []
         for value in list(self.shell.user_ns.values()):
             kind = type(value)

@@ -1,68 +1,73 @@
-"""The two magics: what each word after `%nbcache` does, and what completes their lines."""
+"""The two magics: each reads its line by the table of verbs, calls a verb, and prints what it returns."""
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+import uuid
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
+from IPython.display import display as _display
 
-from nbcache.torch_bridge import compile_options
+from nbcache.core.settings import Settings
+from nbcache.core.text import clean
+from nbcache.kernel.session import Session
+from nbcache.torch_bridge import cache_settings
+from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
-from nbcache.ui.ipython.compile_cell import MAGIC
-from nbcache.ui.ipython.compile_targets import is_compilable
-from nbcache.ui.ipython.connect_magics import ConnectMagics
-from nbcache.ui.ipython.diagnose_magic import DiagnoseMagic
-from nbcache.ui.ipython.history_magics import HistoryMagics
-from nbcache.ui.ipython.panel_magics import PanelMagics
-from nbcache.ui.ipython.session_magics import SessionMagics, completions
-from nbcache.ui.ipython.snapshot_magics import ShareMagics
-from nbcache.ui.verbs import magic_help, usage
+from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
+from nbcache.ui.ipython.diagnose_magic import diagnosed
+from nbcache.ui.ipython.kernel_verbs import KernelVerbs
+from nbcache.ui.ipython.snapshot_verbs import confirmed
+from nbcache.ui.panels.pages import SECTIONS, render_panel
+from nbcache.ui.terminal import signers
+from nbcache.ui.terminal.shown import write
+from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
+
+if TYPE_CHECKING:
+    from nbcache.ui.panels.panel import Panel
 
 __all__ = ["Magics"]
 
+_PANELS = {
+    "panel": SECTIONS,
+    "graphs": ("next", "graphs", "levels"),
+    "timeline": ("timeline", "lost", "runs"),
+    "sharing": ("people", "snapshot"),
+    "settings": ("settings",),
+    "space": ("space",),
+}
+"""The sections of each panel."""
+_VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
+
 
 class Magics:
-    """`%nbcache` and `%%compile_cached` of one shell."""
+    """`%nbcache` and `%%compile_cached` of one shell, and the panels that are open."""
 
-    def __init__(
-        self,
-        shell: Any,
-        own: SessionMagics,
-        history: HistoryMagics,
-        snapshots: ShareMagics,
-        connecting: ConnectMagics,
-        diagnosing: DiagnoseMagic,
-        panels: PanelMagics,
-    ) -> None:
+    def __init__(self, shell: Any, session: Session, verbs: KernelVerbs) -> None:
         self._shell = shell
-        self._verbs: dict[str, Callable[[list[str]], object]] = {
-            "status": own.status,
-            "panel": panels.panel,
-            "graphs": panels.graphs,
-            "why": own.why,
-            "stats": history.stats,
-            "plan": history.plan,
-            "timeline": panels.timeline,
-            "config": own.config,
-            "doctor": own.doctor,
-            "snapshot": snapshots.snapshot,
-            "restore": snapshots.restore,
-            "verify": snapshots.verify,
-            "attach": snapshots.attach,
-            "connect": connecting.connect,
-            "disconnect": connecting.disconnect,
-            "share": panels.share,
-            "trust": own.trust,
-            "flush": own.flush,
-            "clear": own.clear,
-            "bench": _bench,
+        self._session = session
+        self._verbs = verbs
+        self._plain: dict[str, Callable[[], Rendered | list[str]]] = {
+            "status": verbs.status,
+            "stats": verbs.planner.stats,
+            "plan": verbs.planner.plan,
+            "doctor": verbs.doctor,
+            "attach": verbs.snapshots.attach,
+            "disconnect": verbs.disconnect,
+            "flush": verbs.flush,
         }
-        self._of_code: dict[str, Callable[[str], object]] = {"diagnose": diagnosing.diagnose}
-        """The verbs that take the rest of the line as it is: Python's braces and quotes are no one else's."""
+        """The verbs that take no value."""
+        self._open: dict[str, Panel] = {}
+        """Kind → the newest panel of it, which is live."""
 
     def compile_cached(self, line: str, cell: str) -> Any:
         """Run a marked cell where IPython was asked for the magic itself, as `run_cell_magic` does."""
@@ -70,61 +75,240 @@ class Magics:
         result.raise_error()
         return result.result
 
-    compile_cached.__doc__ = compile_cell.help_text()
+    compile_cached.__doc__ = compile_cell.HELP
 
     @no_var_expand
-    def nbcache(self, line: str = "") -> Any:
+    def nbcache(self, line: str = "") -> None:
         __tracebackhide__ = True
         verb, _, code = line.strip().partition(" ")
-        if verb in self._of_code:
-            self._of_code[verb](code)
-            return None
+        if verb == "diagnose":  # Python's braces and quotes stay as they are
+            show(*diagnosed(code, self._session, self._shell.user_ns))
+            return
         line = self._shell.var_expand(line, depth=2)  # as IPython does, for the frame that runs this magic
         try:
             words = shlex.split(line)
         except ValueError as error:
             raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {usage()}") from None
-        command, arguments = (words[0], words[1:]) if words else ("status", [])
-        if command.startswith("-"):
-            command, arguments = "status", words
-        if command not in self._verbs:
-            hint = compile_cell.nearest(command, [*self._verbs, *self._of_code]) or "."
-            raise UsageError(f"%nbcache: there is no `{command}`{hint} Usage: {usage()}")
-        return self._verbs[command](arguments)
+        if not words or words[0].startswith("-"):
+            words = ["status", *words]
+        verb, *words = words
+        if verb not in _VERBS:
+            hint = nearest(verb, _VERBS) or "."
+            raise UsageError(f"%nbcache: there is no `{verb}`{hint} Usage: {usage()}")
+        if verb == "bench":
+            from nbcache.bench.command import run_in_notebook
+
+            run_in_notebook(words)
+            return
+        try:
+            arguments = magic_arguments(verb, words)
+        except ValueError as error:
+            raise UsageError(f"%nbcache {verb}: {error}. Usage: {usage(verb)}") from None
+        result = self._plain[verb]() if verb in self._plain else getattr(self, f"_{verb}")(arguments)
+        if isinstance(result, Rendered):
+            show(result, getattr(arguments, "json", False))
+        elif result is not None:
+            write("nbcache: " + "\n".join(result))
 
     nbcache.__doc__ = magic_help()
 
+    # --- the verbs ------------------------------------------------------------------------------
+
+    def _why(self, arguments: SimpleNamespace) -> Rendered:
+        return self._verbs.why(*arguments.words)
+
+    def _config(self, arguments: SimpleNamespace) -> Rendered | None:
+        changes = [word for word in arguments.words if "=" in word]
+        for name in arguments.words:
+            if name in Settings.names():
+                allowed = Settings.allowed(name)
+                raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE; it takes {allowed}")
+            if name not in changes:
+                raise UsageError(f"%nbcache config: `{name}` is not understood. Usage: {usage('config')}")
+        remarks = self._verbs.change_all(changes)
+        if arguments.json or not changes:
+            return self._verbs.config()
+        for remark in remarks:
+            write(f"nbcache: {remark}")
+        return None
+
+    def _snapshot(self, arguments: SimpleNamespace) -> None:
+        bundle = self._verbs.snapshots.snapshot(*arguments.words, everything=arguments.all)
+        bundle["text/plain"] = clean(f"nbcache: {bundle['text/plain']}")
+        if len(bundle) > 1:
+            _display(bundle, raw=True)  # type: ignore[no-untyped-call]
+        else:
+            write(bundle["text/plain"])
+
+    def _restore(self, arguments: SimpleNamespace) -> list[str]:
+        return self._verbs.snapshots.restore(*arguments.words, ask=True)
+
+    def _verify(self, arguments: SimpleNamespace) -> None:
+        found = self._verbs.verified(*arguments.words)
+        print(json.dumps(found.data, indent=2) if arguments.json else found.text)
+
+    def _connect(self, arguments: SimpleNamespace) -> None:
+        first, *lines = self._verbs.connect(*arguments.words)
+        write("\n  ".join([f"nbcache: {first}", *lines]))
+
+    def _trust(self, arguments: SimpleNamespace) -> list[str] | None:
+        """Trust the signers of what came along; show, add and remove signers, as the command does."""
+        action, *signer = arguments.words or [""]
+        if not action:
+            if self._verbs.snapshots.trust_strangers(sure=arguments.yes, name=arguments.name):
+                return None
+            write("nbcache: nothing came along whose signer is not trusted\n")
+        settings = self._session.settings
+        if action in ("", "list") and not signer:
+            write(signers.signers(settings).text)
+            return None
+        if action not in ("add", "remove", "show", "ignore") or not signer:
+            raise UsageError(usage("trust"))
+        if action == "add":
+            return self._verbs.trust(signer[0], arguments.name)
+        if action == "ignore":
+            return self._verbs.snapshots.ignore(signer[0])
+        return signers.trust(action, signer[0], arguments.name, settings).lines
+
+    def _clear(self, arguments: SimpleNamespace) -> list[str]:
+        if not arguments.all:
+            if arguments.yes:
+                raise UsageError(f"%nbcache clear asks nothing. Usage: {usage('clear')}")
+            return self._verbs.clear()
+        question = f"nbcache: {self._verbs.all_words()}, is removed. Go on? [y/N] "
+        if arguments.yes or confirmed(question, "%nbcache clear --all"):
+            return self._verbs.clear_all()
+        return ["nothing was removed"]
+
+    # --- panels ---------------------------------------------------------------------------------
+
+    def _panel(self, arguments: SimpleNamespace) -> None:
+        kind, *_ = arguments.words or ["panel"]
+        if kind not in _PANELS:
+            raise UsageError(f"%nbcache panel: there is no panel `{kind}`. Usage: {usage('panel')}")
+        if self._has_widgets():
+            self._open_panel(kind)
+        else:
+            panel = render_panel(self._verbs.now(), self._verbs.facts(), _PANELS[kind])
+            _display(panel)  # type: ignore[no-untyped-call]
+
+    def _graphs(self, arguments: SimpleNamespace) -> None:
+        if not arguments.words and not arguments.json:
+            self._panel(SimpleNamespace(words=["graphs"]))
+            return
+        if not arguments.words:
+            raise UsageError("%nbcache graphs takes one GRAPH, such as 0/1 or a function, and --json")
+        for rendered in self._verbs.graph(*arguments.words):
+            show(rendered, arguments.json)
+
+    def _timeline(self, arguments: SimpleNamespace) -> Rendered | None:
+        if arguments.json or not self._has_widgets():
+            return self._verbs.planner.timeline()
+        self._open_panel("timeline")
+        return None
+
+    def _share(self, arguments: SimpleNamespace) -> None:
+        """Take a snapshot where others find it, and show the panel of sharing with what they paste."""
+        lines = self._verbs.share(*arguments.words)
+        if arguments.json:
+            print(json.dumps({"said": lines[0], "restore": lines[1], "trust": lines[3]}, indent=2))
+        elif self._has_widgets():
+            self._open_panel("sharing").say(lines)
+        else:
+            write("nbcache: " + "\n\n".join(lines))
+
+    def before(self) -> None:
+        """Follow a cell that has begun."""
+        self._verbs.begin()
+        for panel in self._open.values():
+            panel.ask()
+
+    def after(self) -> None:
+        """Draw what a cell has left, and do what waited for its end."""
+        for panel in [*self._open.values()] if self._verbs.end() else []:
+            panel.ask(facts=True)
+
+    def close(self) -> None:
+        """Leave all panels as static HTML."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _open_panel(self, kind: str) -> Panel:
+        from nbcache.ui.panels.panel import Panel  # widgets take a moment to import
+
+        if (before := self._open.pop(kind, None)) is not None:
+            before.close()
+        panel = Panel(self._verbs, self._publisher(), _PANELS[kind])
+        panel.open()
+        self._open[kind] = panel
+        return panel
+
+    def _has_widgets(self) -> bool:
+        """Return whether somebody is there to press a button: else, the front end allows no questions."""
+        return bool(getattr(getattr(self._shell, "kernel", None), "_allow_stdin", False))
+
+    def _publisher(self) -> Callable[[dict[str, Any], bool], None]:
+        """Return a function that shows a display that stays alone, then one that updates replace."""
+        publisher, transient = self._shell.display_pub, {"display_id": f"nbcache-{uuid.uuid4().hex}"}
+
+        def publish(data: dict[str, Any], update: bool) -> None:
+            is_saved = "application/vnd.jupyter.widget-view+json" not in data
+            publisher.publish(data, {}, transient=transient if is_saved else {}, update=update)
+
+        return publish
+
+    # --- completion -----------------------------------------------------------------------------
+
     def complete(self, context: CompletionContext) -> list[str] | None:
-        """Return what can stand at the cursor; None where that is on no line of ours."""
+        """Return what can stand at the cursor; None where that is Python."""
         line, symbol = context.text_until_cursor, context.token
         if context.cursor_line == 0 and line.startswith(f"{MAGIC} "):
-            hidden = self._shell.user_ns_hidden
-            names = [
-                name
-                for name, value in self._shell.user_ns.items()
-                if not name.startswith("_") and name not in hidden and is_compilable(value)
-            ]
-            return compile_cell.complete(
-                line,
-                symbol,
-                names=names,
-                modes=compile_options.known_modes,
-                options=compile_options.known_options,
-                backends=compile_options.known_backends,
-            )
+            return compile_cell.complete(line, symbol, self._targets)
         if not line.lstrip().startswith("%nbcache "):
             return None
         *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
-        if len(words) > 1 and words[1] in self._of_code and not word.startswith("-"):
-            return None  # Python, which IPython completes
-        verbs = [*self._verbs, *self._of_code]
-        candidates = verbs if len(words) == 1 else completions(words[1], words[2:], word)
+        if words[1:2] == ["diagnose"] and not word.startswith("-"):
+            return None
+        candidates = _VERBS if len(words) == 1 else _completions(words[1], word)
         # The token may be a part of the word only, from its last `=` or `-` on.
         done = len(word) - len(symbol)
-        return [candidate[done:] for candidate in candidates if candidate.startswith(word)]
+        return sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
+
+    def _targets(self) -> list[str]:
+        """Return the user's names that can be compiled."""
+        hidden, namespace = self._shell.user_ns_hidden, self._shell.user_ns
+        names = [name for name, value in namespace.items() if is_compilable(value)]
+        return [name for name in names if not name.startswith("_") and name not in hidden]
 
 
-def _bench(arguments: list[str]) -> None:
-    from nbcache.bench.command import run_in_notebook
+def _completions(verb: str, word: str) -> list[str]:
+    """Return what can stand where `word` stands, in a line `%nbcache verb … word`."""
+    if verb == "config" and "=" in word:
+        name = word.partition("=")[0]
+        is_switch = name in cache_settings.NAMES and name != cache_settings.FOLDER
+        choices = Settings.choices(name) or (("on", "off") if is_switch else ())
+        return [f"{name}={value}" for value in choices]
+    settings = (*Settings.names(), *cache_settings.NAMES) if verb == "config" else ()
+    paths = _files(word) if re.search("SOURCE|FILE|add SIGNER", usage(verb)) else []
+    return [*words_of(verb), *(f"{name}=" for name in settings), *paths]
 
-    run_in_notebook(arguments)
+
+def _files(word: str) -> list[str]:
+    """Return the folders, snapshots and notebooks whose path begins with `word`, which stays as it is."""
+    start = word.rpartition("/")[2]
+    prefix = word.removesuffix(start)
+    with suppress(OSError, RuntimeError):  # no such folder, or `~` of nobody here
+        entries = [path for path in Path(prefix or ".").expanduser().iterdir() if path.name.startswith(start)]
+        entries = [path for path in entries if start or not path.name.startswith(".")]
+        files = [path.name for path in entries if path.suffix in (".nbcache", ".ipynb")]
+        names = [*files, *(f"{path.name}/" for path in entries if path.is_dir())]
+        return [f"{prefix}{name}" for name in names if " " not in name]
+    return []
+
+
+def show(rendered: Rendered, as_json: bool) -> None:
+    """Display it, or print its data."""
+    if as_json:
+        print(json.dumps(rendered.data, indent=2))
+    else:
+        _display(rendered)  # type: ignore[no-untyped-call]

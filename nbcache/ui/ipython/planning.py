@@ -1,10 +1,12 @@
-"""Gathers what the plan of a notebook rests on: its file, what is at hand of it, and its history."""
+"""`%nbcache plan`, `stats` and `timeline`, and the line at load: what is stored, and history."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from nbcache.artifacts.compatibility import (
@@ -14,32 +16,46 @@ from nbcache.artifacts.compatibility import (
     fitting,
     foreseen_differences,
 )
+from nbcache.artifacts.history import MAX_RUNS, Run, asked_for, missed_unchanged
 from nbcache.artifacts.manifests import union
 from nbcache.artifacts.types import type_of
-from nbcache.core.errors import FormatError, NbcacheError
+from nbcache.core.errors import FormatError, NbcacheError, StoreError
 from nbcache.core.files import read
-from nbcache.core.model import Environment, Level, Manifest
-from nbcache.core.text import ago
+from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
+from nbcache.core.text import ago, counted, duration, one_line
+from nbcache.core.trust import short
 from nbcache.explain.notebook import cells_of
 from nbcache.explain.plan import Place, Plan, Unfit, planned
+from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
+from nbcache.explain.timeline import Timeline, timeline
+from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import Sharing, usable
+from nbcache.kernel.snapshots import Sharing, present_cells, usable
 from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
 from nbcache.snapshots.verify import Received
-from nbcache.ui.display.plan import render_plan
+from nbcache.ui.display.plan import plan_parts, render_plan
 from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.stats import render_stats
+from nbcache.ui.display.timeline import render_timeline
 
-__all__ = ["Planner", "quick_plan", "stored_here"]
+__all__ = ["Planner", "greeting_parts"]
 
 _FLUSH_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
-"""How long to wait until the notebook's snapshots have been looked for."""
+"""The longest wait for the search for the notebook's snapshots."""
+_NOTEBOOK_SECONDS = 2.0
+"""The longest wait of the greeting for the notebook; loading waits much less for the greeting."""
 _MOST_AT_ONCE = 2 << 20
-"""Bytes of a notebook that is looked at while the extension loads: parsing 2 MB takes some 20 ms."""
+"""Bytes of a notebook that is read while the extension loads: parsing 2 MB takes some 20 ms."""
+_NAME = 60
+"""Characters of the notebook's name in the greeting."""
 
 
 class Planner:
-    """Plans for one session; `foreseen` tells what is known of the environment before torch is imported."""
+    """Plans and sums up for one session.
+
+    `foreseen` returns what is known of the environment before torch is imported.
+    """
 
     def __init__(
         self, session: Session, foreseen: Callable[[], Environment | None], sharing: Sharing
@@ -48,13 +64,53 @@ class Planner:
         self._foreseen = foreseen
         self._sharing = sharing
 
-    def rendered(self, notebook: str) -> Rendered:
-        """Return the plan of the notebook at this path; empty where it is not known."""
+    def plan(self) -> Rendered:
+        """Return what the next run of each cell will hit, and how long it will take."""
+        notebook = self._session.notebook(timeout=1.0)
         plan, notes, problem = self.planned(notebook)
         return render_plan(plan, os.path.basename(notebook), notes, problem=problem)
 
+    def stats(self) -> Rendered:
+        """Return the effect of restoring, in this kernel and in all that the history has."""
+        session, notebook = self._session, self._session.notebook(timeout=1.0)
+        graphs, cache = session.graphs, session.cache
+        missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
+        cache.history.read(notebook)
+        here = cache.history.runs()
+        everywhere = {run.identity: run for run in (*self._all_runs(), *here)}
+        by_time = sorted(everywhere.values(), key=lambda run: run.time)
+        stats = Stats(
+            session=tally(graphs),
+            stored=audited(
+                cache.summaries(),
+                graphs,
+                (graph.explanation for graph in missed),
+                lost={graph.key for graph in missed if graph.key and graph.reason in LOST},
+                ran={report.cell.digest for report in session.reports if report.cell},
+            ),
+            types=by_type(cache.refs(), cache.restored().keys()),
+            refused=tuple(self._refused()),
+            overhead_seconds=session.overhead_seconds,
+            notebook=lifetime(here, most=MAX_RUNS),
+            store=lifetime([replace(run, reason="") for run in by_time]),
+            traces=Counter(graph.trace for graph in graphs if graph.trace),
+            missed_unchanged=missed_unchanged(here, cache.history.kernel),
+        )
+        return render_stats(stats, os.path.basename(notebook))
+
+    def timeline(self) -> Rendered:
+        """Return where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
+        notebook = self._session.notebook(timeout=1.0)
+        return render_timeline(self.times(notebook), os.path.basename(notebook))
+
+    def times(self, notebook: str) -> Timeline:
+        """Return the values behind `timeline`."""
+        session, history = self._session, self._session.cache.history
+        history.read(notebook)
+        return timeline(session.reports, history.runs(), history.kernel, session.environment)
+
     def planned(self, notebook: str) -> tuple[Plan, list[str], str]:
-        """Return the plan, what may make it wrong, and why there is none."""
+        """Return the plan of the notebook at this path, remarks on it, and the reason if there is no plan."""
         if not notebook:
             return Plan((), 0), [], "this kernel cannot tell its notebook: %nbcache config notebook=PATH"
         try:
@@ -64,58 +120,53 @@ class Planner:
             return Plan((), 0), [], f"{error.what}: {error.next_step}"
         except (NbcacheError, OSError):
             return Plan((), 0), [], "there is no such file: save the notebook first"
-        session = self._session
+        session, age = self._session, ago(time.time() - saved)
         session.cache.flush(_FLUSH_SECONDS)
         session.cache.history.read(notebook)
         here = session.environment
-        places, unfit = stored_here(session, here or self._foreseen(), notebook)
+        places, unfit = _stored_here(session, here or self._foreseen(), notebook)
         places += self._restored(unfit)
         places += self._shared()
-        whose = {here.digest} if here else {each.manifest.environment.digest for each in places}
+        whose = {here.digest} if here else {place.manifest.environment.digest for place in places}
         plan = planned(cells, places, session.cache.history.runs(), whose, unfit)
-        notes = [*self._staleness({cell.digest for cell in cells}, saved)]
+        if session.cell is not None and session.cell.digest not in {cell.digest for cell in cells}:
+            notes = [f"the file was saved {age}, without this cell: save the notebook, and ask again"]
+        else:
+            notes = [f"by the file as it was saved {age}"]
         if here is None and session.shares:
             notes.append("the shared store is asked as soon as torch is imported")
         return plan, notes, ""
 
-    def _staleness(self, digests: set[str], saved: float) -> Iterator[str]:
-        running, age = self._session.cell, ago(time.time() - saved)
-        if running is not None and running.digest not in digests:
-            yield f"the file was saved {age}, without this cell: save the notebook, and ask again"
-        else:
-            yield f"by the file as it was saved {age}"
-
     def _restored(self, unfit: list[Unfit]) -> list[Place]:
         """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
-        places = []
+        places: list[Place] = []
         self._sharing.looked(_LOOK_SECONDS)
-        for received in self._known(unfit):
-            graphs = len({graph.identity for each in received.snapshot.manifests for graph in each.graphs})
-            try:
-                received.unlock(self._session.settings.trust)
-                manifests = self._fitting(received)
-            except NbcacheError as error:
-                unfit.append(Unfit(received.name, graphs, (error.with_next_step(),)))
-                continue
-            places += [Place(Level.L2, received.name, each, each.digests) for each in manifests]
-            if not manifests:
-                here = self._session.environment or self._foreseen()
-                unfit += [_unfit(received.name, each, here) for each in received.snapshot.manifests]
-        return places
-
-    def _known(self, unfit: list[Unfit]) -> list[Received]:
         try:
-            return self._sharing.told()
+            snapshots = self._sharing.told()
         except NbcacheError as error:  # keys that cannot be read: nobody is trusted
             unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
-            return []
+            return places
+        for received in snapshots:
+            manifests = received.snapshot.manifests
+            try:
+                received.unlock(self._session.settings.trust)
+                fits = self._fitting(received)
+            except NbcacheError as error:
+                graphs = len({graph.identity for manifest in manifests for graph in manifest.graphs})
+                unfit.append(Unfit(received.name, graphs, (error.with_next_step(),)))
+                continue
+            places += [Place(Level.L2, received.name, fit, fit.digests) for fit in fits]
+            if not fits:
+                here = self._session.environment or self._foreseen()
+                unfit += [_unfit(received.name, manifest, here) for manifest in manifests]
+        return places
 
     def _fitting(self, received: Received) -> list[Manifest]:
         """Return what of a snapshot may be used here, by what is known; raises as `usable` does."""
         manifests, here = received.snapshot.manifests, self._session.environment
         if here is None:
             foreseen = self._foreseen()
-            return [each for each in manifests if not _differs(each, foreseen, whole=False)]
+            return [manifest for manifest in manifests if not _differs(manifest, foreseen, whole=False)]
         return [] if fitting(manifests, here) is None else [usable(received, here, self._sharing.judge)[0]]
 
     def _shared(self) -> list[Place]:
@@ -124,22 +175,75 @@ class Planner:
         if here is None or shared_client is None:
             return []
         level = shared_client.level
-        fits = [fitting([each.manifest], here) for each in shared_client.publications()]
-        whole = union(here, "", [each for each in fits if each is not None])
-        graphs = [ref for ref in whole.artifacts if type_of(ref.type).is_graph]
+        fits = [fitting([publication.manifest], here) for publication in shared_client.publications()]
+        everyones = union(here, "", [manifest for manifest in fits if manifest is not None])
+        graphs = [ref for ref in everyones.artifacts if type_of(ref.type).is_graph]
         present = {ref.digest for ref in level.present(here, graphs)} if graphs else set()
-        return [Place(Level.L3, level.name, whole, present)] if graphs else []
+        return [Place(Level.L3, level.name, everyones, present)] if graphs else []
+
+    def _all_runs(self) -> tuple[Run, ...]:
+        try:
+            return self._session.artifacts.history.everything()
+        except StoreError as error:
+            self._session.notice(str(error))
+            return ()
+
+    def _refused(self) -> Iterator[Refusal]:
+        for why, count in Counter(self._session.cache.refused().values()).items():
+            yield Refusal(counted(count, "artifact"), why)
+        try:
+            for error in self._sharing.problems():
+                yield Refusal("a snapshot", error.what)
+            for stranger in self._sharing.strangers():
+                who = f"{short(stranger.fingerprint)} is not trusted (%nbcache trust)"
+                yield Refusal(stranger.received.name, who)
+        except NbcacheError as error:  # keys that cannot be read: nothing is trusted
+            yield Refusal("all snapshots", error.what)
 
 
-def stored_here(session: Session, here: Environment | None, notebook: str) -> tuple[list[Place], list[Unfit]]:
+def greeting_parts(session: Session, foreseen: Callable[[], Environment | None]) -> list[str]:
+    """Return what is stored of the notebook, and what that saves; StoreError if the store fails.
+
+    `foreseen` returns what is known of the environment before torch is imported.
+    """
+    notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
+    places, unfit = _stored_here(session, session.environment or foreseen(), notebook)
+    of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
+    runs = session.artifacts.history.read(notebook)
+    manifests = [place.manifest for place in places]
+    graphs: tuple[GraphSummary, ...] = ()
+    if manifests:
+        whole, cells = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
+        graphs = (asked_for(whole, cells, runs).graphs if cells else ()) or whole.graphs
+    if not graphs:
+        count = sum(place.graphs for place in unfit)
+        if not count:
+            return [f"nothing{of} is stored here yet"]
+        words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
+        return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
+    verb = "is" if len(graphs) == 1 else "are"
+    line = f"{counted(len(graphs), 'graph')}{of} {verb} stored here"
+    try:
+        whose = {manifest.environment.digest for manifest in manifests}
+        content = read(Path(notebook), max_bytes=_MOST_AT_ONCE) if notebook else b""
+        plan = planned(cells_of(content), places, runs, whose) if content else Plan((), 0)
+    except (NbcacheError, OSError):  # it cannot be read, or is large
+        plan = Plan((), 0)
+    if plan.graphs:
+        return [line, *plan_parts(plan)]
+    return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+
+
+def _stored_here(
+    session: Session, here: Environment | None, notebook: str
+) -> tuple[list[Place], list[Unfit]]:
     """Return what the local store has of a notebook for the environment `here`, and what it has for others.
 
-    Where not all is known of the environment yet, by what is. StoreError where the store fails.
+    An environment that is known in part is compared in part. StoreError if the store fails.
     """
     stored, places, unfit = session.artifacts, [], []
     for manifest in stored.manifests(notebook).values():
-        found = _differs(manifest, here, whole=session.environment is not None)
-        if found:
+        if _differs(manifest, here, whole=session.environment is not None):
             unfit.append(_unfit(stored.store.name, manifest, here))
             continue
         admitted = stored.admitted(manifest)
@@ -148,27 +252,17 @@ def stored_here(session: Session, here: Environment | None, notebook: str) -> tu
     return places, unfit
 
 
-def quick_plan(session: Session, notebook: str, places: list[Place]) -> Plan | None:
-    """Return the plan of a notebook in a hurry: None where its file is not known, not readable, or large."""
-    if not notebook:
-        return None
-    try:
-        cells = cells_of(read(Path(notebook), max_bytes=_MOST_AT_ONCE))
-    except (NbcacheError, OSError):
-        return None
-    whose = {each.manifest.environment.digest for each in places}
-    return planned(cells, places, session.artifacts.history.read(notebook), whose)
-
-
 def _differs(manifest: Manifest, here: Environment | None, *, whole: bool) -> bool:
-    """Tell whether a manifest of the local store is of another environment than `here`."""
+    """Return whether a manifest is of another environment than `here`; `whole` if all of `here` is known."""
     if here is None:
         return False
     return manifest.environment.digest != here.digest if whole else bool(foreseen_differences(manifest, here))
 
 
 def _unfit(name: str, manifest: Manifest, here: Environment | None) -> Unfit:
-    labels = set() if here is None else {part.label for part in here.components}
-    found = [] if here is None else [e for e in differences(manifest, here) if e.label in labels]
-    baseline = None if here is None else baseline_for([manifest], here)
-    return Unfit(name, len(manifest.graphs), tuple(fit_lines(found, baseline)), tuple(found))
+    if here is None:
+        return Unfit(name, len(manifest.graphs), ())
+    labels = {part.label for part in here.components}
+    differing = [part for part in differences(manifest, here) if part.label in labels]
+    lines = fit_lines(differing, baseline_for([manifest], here))
+    return Unfit(name, len(manifest.graphs), tuple(lines), tuple(differing))

@@ -6,8 +6,7 @@ import contextlib
 from typing import Any
 
 from nbcache.torch_bridge import compile_options
-from nbcache.ui.ipython.compile_cell import CellTransformer, CompileOptions
-from nbcache.ui.ipython.compile_targets import TargetCompiler
+from nbcache.ui.ipython.compile_cell import CellTransformer, CompileOptions, TargetCompiler
 
 __all__ = ["load_ipython_extension"]
 
@@ -25,10 +24,8 @@ class _TorchAlone:
         self._scope.enter_context(compile_options.default_device(options.device))
         self._scope.enter_context(compile_options.default_arguments(options.torch_arguments()))
 
-    def compile(self, target: str, *value: Any) -> Any:
-        if not value:
-            raise NameError(f"name {target!r} is not defined")
-        return compile_options.compile_target(value[0], self._options.torch_arguments())
+    def compile(self, target: str, value: Any) -> Any:
+        return compile_options.compile_target(value, self._options.torch_arguments())
 
     def end_cell(self, result: object) -> None:
         self._scope.close()

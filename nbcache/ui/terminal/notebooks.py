@@ -50,7 +50,7 @@ def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
     )
 
 
-def detach(notebook: Path) -> Shown:
+def detach(notebook: Path, settings: Settings) -> Shown:
     """Take attached snapshots out of a notebook that is not open."""
     taken = 0
 
@@ -67,7 +67,7 @@ def detach(notebook: Path) -> Shown:
     )
 
 
-def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
+def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
     """Write the snapshot that a notebook carries into a file, by default the one beside the notebook."""
     found, _ = in_notebook.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
     if not found:
@@ -75,7 +75,7 @@ def extract(notebook: Path, target: Path | None, settings: Settings) -> Shown:
             "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
         )
     keyring = Keyring(settings.trust_dir)
-    target = target or beside(notebook)
+    target = output or beside(notebook)
     sound = [each for each in found if is_snapshot(each, keyring)]
     if not sound:
         receive(found[0], keyring, where=str(notebook))  # says what is wrong with it

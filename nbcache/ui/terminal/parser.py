@@ -6,10 +6,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from nbcache.bench import options as bench_options
 from nbcache.core import log
@@ -18,12 +17,6 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.core.version import __version__
 from nbcache.ui.verbs import COMMANDS, add_arguments, plain_text
-
-if TYPE_CHECKING:
-    from nbcache.ui.terminal.shown import Shown
-
-_Run: TypeAlias = "Callable[[Any, argparse.Namespace, Settings], Shown]"
-"""Calls a function of `nbcache.ui.terminal.commands`, which is passed in."""
 
 __all__ = ["main"]
 
@@ -68,53 +61,6 @@ class _Parser(argparse.ArgumentParser):
         super()._print_message(clean(message), file)
 
 
-_RUNS: Mapping[str, _Run] = {
-    "inspect": lambda commands, given, settings: commands.snapshots.inspect(given.source, settings),
-    "verify": lambda commands, given, settings: (
-        commands.notebooks.verify_traces(Path(given.source), settings)
-        if given.traces
-        else commands.snapshots.verify(given.source, settings)
-    ),
-    "snapshot": lambda commands, given, settings: commands.snapshots.snapshot(
-        given.notebook, given.dest, settings, everything=given.all
-    ),
-    "restore": lambda commands, given, settings: commands.snapshots.restore(given.source, settings),
-    "ls": lambda commands, given, settings: commands.stores.ls(given.url, settings),
-    "rm": lambda commands, given, settings: commands.stores.rm(
-        given.source, settings, all_signers=given.all_signers, sure=given.yes
-    ),
-    "gc": lambda commands, given, settings: commands.stores.gc(
-        given.url, given.grace, given.unused_days, settings
-    ),
-    "merge": lambda commands, given, settings: commands.snapshots.merge_files(
-        given.sources, given.output, settings
-    ),
-    "export-mega": lambda commands, given, settings: commands.mega_cache.export_mega(
-        given.file, given.source, settings
-    ),
-    "import-mega": lambda commands, given, settings: commands.mega_cache.import_mega(
-        given.file, given.assume_same_cpu, given.yes, settings
-    ),
-    "attach": lambda commands, given, settings: commands.notebooks.attach(
-        given.notebook, given.snapshot, settings
-    ),
-    "detach": lambda commands, given, settings: commands.notebooks.detach(given.notebook),
-    "extract": lambda commands, given, settings: commands.notebooks.extract(
-        given.notebook, given.output, settings
-    ),
-    "warm": lambda commands, given, settings: commands.notebooks.warm(
-        given.notebook, given.portable, settings
-    ),
-    "run": lambda commands, given, settings: commands.notebooks.run(
-        given.notebook, given.require_hit, settings
-    ),
-    "doctor": lambda commands, given, settings: commands.doctor(settings),
-    "trust": lambda commands, given, settings: _trust(commands, given, settings),
-    "kernel": lambda commands, given, settings: commands.kernels.kernel(given.action, user=given.user),
-}
-"""The function of each verb of the table."""
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="nbcache", description="torch.compile starts at once in notebooks: nbcache in a terminal."
@@ -130,32 +76,19 @@ def _parser() -> argparse.ArgumentParser:
             continue
         made.add_argument("--json", action="store_true", help="print JSON")
         add_arguments(made, form)
-        made.set_defaults(run=partial(_show, _RUNS[name]))
+        made.set_defaults(run=partial(_show, name))
     return parser
 
 
-def _show(run: _Run, given: argparse.Namespace) -> int:
-    from nbcache.ui.terminal import commands  # takes a while, and argparse's own errors need none of it
+def _show(name: str, given: argparse.Namespace) -> int:
+    from nbcache.ui.terminal.commands import RUNS  # takes a while, and argparse's own errors need none of it
 
     settings = Settings.from_env(os.environ)
     log.show(settings.log)
-    shown = run(commands, given, settings)
+    arguments = {key: value for key, value in vars(given).items() if key not in ("run", "json")}
+    shown = RUNS[name](**arguments, settings=settings)
     print(json.dumps(shown.data, indent=2) if given.json else shown.text)
     return 0 if shown.ok else _FAILED
-
-
-def _trust(commands: Any, given: argparse.Namespace, settings: Settings) -> Shown:
-    if given.action == "list":
-        return commands.signers.signers(settings)  # type: ignore[no-any-return]
-    if not given.signer:
-        raise ConfigError(
-            f"nbcache trust {given.action} needs a signer",
-            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
-        )
-    from nbcache.ui.terminal.shown import ask
-
-    asker = ask if sys.stdin.isatty() else None
-    return commands.signers.trust(given.action, given.signer, given.name, settings, asker)  # type: ignore[no-any-return]
 
 
 def _bench(given: argparse.Namespace) -> int:

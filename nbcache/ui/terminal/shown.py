@@ -24,7 +24,6 @@ from nbcache.stores.base import Store
 __all__ = [
     "Shown",
     "agree",
-    "ask",
     "cell_titles",
     "is_snapshot",
     "judge_of",
@@ -121,20 +120,13 @@ def agree(question: str, refusal: str = "nothing was stored") -> None:
     """Ask on the terminal; SnapshotError where the answer is not yes, or nobody is there to give one."""
     if not sys.stdin.isatty():
         raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
-    if not ask([], question):
-        raise SnapshotError(refusal)
-
-
-def ask(lines: list[str], question: str) -> bool:
-    """Show lines on the terminal, ask a question, and return whether the answer is yes."""
-    for line in lines:
-        say(line)
     say(question, end="")
     try:
         answer = input()
     except EOFError:
         answer = ""
-    return answer.strip().lower() in ("y", "yes")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise SnapshotError(refusal)
 
 
 def cell_titles(received: Received) -> dict[str, str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from nbcache.core.errors import SnapshotError
 from nbcache.core.settings import Settings
@@ -14,14 +13,11 @@ from nbcache.core.trust import Keyring, Standing, TrustedSigner, is_fingerprint,
 from nbcache.ui.display.snapshots import COMPARE, signer_words
 from nbcache.ui.terminal.shown import Shown, judge_of, received_from
 
-__all__ = ["Ask", "signers", "trust"]
-
-Ask: TypeAlias = Callable[[list[str], str], bool]
-"""Shows lines, asks a question, and returns whether the answer is yes."""
+__all__ = ["signers", "trust"]
 
 
 def signers(settings: Settings) -> Shown:
-    """Show one's own key, which is made where there is none, and who is trusted."""
+    """Show the user's own key, which is made at the first time, and the trusted signers."""
     keyring = Keyring(settings.trust_dir)
     own, trusted = keyring.fingerprint(), keyring.trusted()
     rows = [(spelled(own), "you: what to tell others")]
@@ -30,66 +26,53 @@ def signers(settings: Settings) -> Shown:
     return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
 
 
-def trust(action: str, signer: str, name: str, settings: Settings, ask: Ask | None = None) -> Shown:
-    """Add, remove or show one signer; `signer` is a fingerprint, or to add the source of a snapshot.
-
-    `ask` shows lines and a question, and returns whether the user agrees; None where nobody can be asked.
-    """
+def trust(action: str, signer: str, name: str, settings: Settings) -> Shown:
+    """Add, remove or show one signer; `signer` is a fingerprint, or to add the source of a snapshot."""
     keyring = Keyring(settings.trust_dir)
     if action == "add":
         if _is_source(signer):
-            signer = _signer_of(signer, settings, ask)
-        found = keyring.add(signer, name)
-        said = f"trusted from now on: {spelled(found.fingerprint)}"
+            signer = _signer_of(signer, settings)
+        entry = keyring.add(signer, name)
+        line = f"trusted from now on: {spelled(entry.fingerprint)}"
     elif action == "remove":
-        found = keyring.remove(signer)
-        said = (
-            f"not trusted any more: {spelled(found.fingerprint)}; kernels that start from now on use nothing "
+        entry = keyring.remove(signer)
+        line = (
+            f"not trusted any more: {spelled(entry.fingerprint)}; kernels that start from now on use nothing "
             "that they compiled, whoever passed it on. Restart those that run"
         )
     else:
-        found = keyring.find(signer)
-        since = time.strftime("%Y-%m-%d", time.gmtime(found.added))
-        said = f"{spelled(found.fingerprint)}  trusted since {since}"
-    return Shown([said + (f" ({found.name})" if found.name else "")], _signer_json(found))
+        entry = keyring.find(signer)
+        since = time.strftime("%Y-%m-%d", time.gmtime(entry.added))
+        line = f"{spelled(entry.fingerprint)}  trusted since {since}"
+    return Shown([line + (f" ({entry.name})" if entry.name else "")], _signer_json(entry))
 
 
 def _is_source(text: str) -> bool:
-    """Tell a place from a fingerprint; what could be one is one, whatever files there are."""
+    """Return whether this is a place; a possible fingerprint is none, even if a file has its name."""
     return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
 
 
-def _signer_of(source: str, settings: Settings, ask: Ask | None) -> str:
-    """Return the fingerprint of who else signed what is at `source`.
-
-    Of several signers, the stranger, once the user has seen all of them and agrees; SnapshotError without.
-    """
+def _signer_of(source: str, settings: Settings) -> str:
+    """Return the fingerprint of who else signed what is at `source`; SnapshotError if that is not one."""
     judge = judge_of(settings)
-    signed = {each.signer: each for each in received_from(source, settings) if each.standing is not None}
-    others = [signer for signer, each in signed.items() if each.standing is not Standing.OWN]
-    strangers = [signer for signer in others if signed[signer].standing is Standing.UNKNOWN]
+    versions = received_from(source, settings)
+    signed = {version.signer: version for version in versions if version.standing is not None}
+    others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
     if len(others) == 1:
         return others[0]
     if not others:
         raise SnapshotError(
             "nobody else signed this", where=source, next_step="nbcache inspect says whose it is"
         )
-    lines = [
-        signer_words(signer, judge, each.snapshot.user, each.snapshot.host)
-        for signer, each in sorted(signed.items(), key=lambda pair: pair[0] in strangers)
-    ]
-    if len(strangers) != 1 or ask is None:
-        raise SnapshotError(
-            f"several have signed what is there: {'; '.join(lines)}",
-            where=source,
-            next_step=f"name one by the fingerprint. {COMPARE}",
-        )
-    stranger = spelled(strangers[0])
-    if not ask(
-        ["several have signed what is there:", *lines, COMPARE], f"Trust {stranger} from now on? [y/N] "
-    ):
-        raise SnapshotError("nobody else is trusted now", where=source)
-    return strangers[0]
+    words = (
+        signer_words(signer, judge, received.snapshot.user, received.snapshot.host)
+        for signer, received in sorted(signed.items(), key=lambda pair: pair[1].standing is Standing.UNKNOWN)
+    )
+    raise SnapshotError(
+        f"several have signed what is there: {'; '.join(words)}",
+        where=source,
+        next_step=f"name one by the fingerprint. {COMPARE}",
+    )
 
 
 def _signer_json(signer: TrustedSigner) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the `nbcache` command does with snapshots and signers: each verb returns what there is to show."""
+"""Commands on snapshots, stores and torch's bundles."""
 
 from __future__ import annotations
 
@@ -12,29 +12,41 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.compatibility import baseline_for
+from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.history import asked_for
+from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
+from nbcache.artifacts.types import BUNDLED
 from nbcache.core.errors import (
     BadSignature,
+    ConfigError,
+    EnvironmentMismatch,
     FormatError,
     NbcacheError,
     SnapshotError,
     TrustError,
 )
-from nbcache.core.model import SnapshotRestored
+from nbcache.core.files import read, update
+from nbcache.core.model import Artifact, Manifest, SnapshotRestored
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import present_cells, usable
-from nbcache.snapshots.build import Draft, Origin, build_snapshot, merge, of_manifests, vouched
+from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
+from nbcache.snapshots.build import Origin, build_snapshot, of_manifests, vouched
+from nbcache.snapshots.build import merge as merged
+from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.snapshots.named import GRACE_SECONDS, opened
 from nbcache.snapshots.sources import (
     beside,
     destination,
     origin,
-    sources,
     versions,
     write,
+)
+from nbcache.snapshots.sources import (
+    sources as files_at,
 )
 from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
@@ -45,9 +57,12 @@ from nbcache.ui.display.snapshots import (
     snapshot_json,
     snapshot_lines,
     taken_parts,
+    version_json,
+    version_lines,
 )
 from nbcache.ui.terminal.shown import (
     Shown,
+    agree,
     cell_titles,
     judge_of,
     needed_environment,
@@ -56,24 +71,32 @@ from nbcache.ui.terminal.shown import (
     usable_artifacts,
 )
 
-__all__ = ["inspect", "merge_files", "restore", "snapshot", "verify"]
+__all__ = [
+    "export_mega",
+    "gc",
+    "import_mega",
+    "inspect",
+    "ls",
+    "merge",
+    "restore",
+    "rm",
+    "snapshot",
+    "verify",
+]
 
 
 def inspect(source: str, settings: Settings) -> Shown:
     """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
     here = this_environment()
-    found, problems = versions(source, Keyring(settings.trust_dir))
-    if not found:
+    whole, problems = versions(source, Keyring(settings.trust_dir))
+    if not whole:
         raise problems[0]
     judge = judge_of(settings)
-    lines: list[str] = []
-    for each in found:
-        titles = cell_titles(each)
-        lines += [*([""] if lines else []), *snapshot_lines(each, here, judge, titles)]
-    for problem in problems:
-        lines += ["", *problem.diagnostics()]
-    wrong = [{"source": each.where, "problem": str(each)} for each in problems]
-    return Shown(lines, [*(snapshot_json(each, here, judge) for each in found), *wrong])
+    texts = [snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
+    texts += [problem.diagnostics() for problem in problems]
+    lines = [line for text in texts for line in ("", *text)][1:]
+    wrong = [{"source": problem.where, "problem": str(problem)} for problem in problems]
+    return Shown(lines, [*(snapshot_json(received, here, judge) for received in whole), *wrong])
 
 
 def verify(source: str, settings: Settings) -> Shown:
@@ -86,16 +109,16 @@ def verify(source: str, settings: Settings) -> Shown:
     data: list[dict[str, Any]] = []
     usable = wrong = 0
     judge = judge_of(settings)
-    found, problems = versions(source, Keyring(settings.trust_dir))
-    for received in found:
-        refused, omitted = _checked(received, settings)
+    whole, problems = versions(source, Keyring(settings.trust_dir))
+    for received in whole:
+        refused, omitted = _check(received, settings)
         name = one_line(received.where)
         if refused is None:
             usable += 1
             maker = received.snapshot
             whose = judge.introduce(received.signer, maker.user, maker.host) if received.signer else "nobody"
             lines.append(f"{name}: sound; its signer: {whose}")
-            lines += [f"  left out: {each}" for each in omitted]
+            lines += [f"  left out: {error}" for error in omitted]
         elif isinstance(refused, TrustError) and not isinstance(refused, BadSignature):
             lines += refused.diagnostics()
         else:
@@ -107,19 +130,19 @@ def verify(source: str, settings: Settings) -> Shown:
                 "signer": received.signer or None,
                 "sound": refused is None,
                 "problem": refused and str(refused),
-                "left_out": [str(each) for each in omitted],
+                "left_out": [*map(str, omitted)],
             }
         )
     for problem in problems:
         wrong += problem.of_trusted
         lines += problem.diagnostics()
-        told = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
-        data.append({**told, "left_out": []})
+        wrong_one = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
+        data.append({**wrong_one, "left_out": []})
     return Shown(lines, data, ok=usable > 0 and wrong == 0)
 
 
-def _checked(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
-    """Return why a version cannot be used, and else what of it cannot, since its maker is not trusted."""
+def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
+    """Return why a version cannot be used, else the errors of its parts whose makers are untrusted."""
     omitted: dict[str, NbcacheError] = {}
     try:
         received.unpack_all(settings.trust)
@@ -134,54 +157,50 @@ def _checked(received: Received, settings: Settings) -> tuple[NbcacheError | Non
     return None, [*omitted.values()]
 
 
-def merge_files(places: Sequence[str], target: Path, settings: Settings) -> Shown:
+def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     """Write all that trusted snapshots hold into one, signed by the user; each artifact keeps its maker."""
     keyring = Keyring(settings.trust_dir)
     judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
     omitted: dict[str, NbcacheError] = {}
-    for place in places:
-        for data, where in sources(place, keyring):
-            found = receive(data, keyring, where=where)
+    for place in sources:
+        for data, where in files_at(place, keyring):
+            whole = receive(data, keyring, where=where)
             problems: list[NbcacheError] = []
-            for received in found:
+            for received in whole:
                 try:
-                    received.unpack_all(Policy.STRICT)  # what is signed anew is answered for
+                    received.unpack_all(Policy.STRICT)  # the user is going to sign it
                 except NbcacheError as error:
                     problems.append(error)
                     continue
                 admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
                 omitted |= {error.what: error for _, errors in admitted for error in errors}
                 drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
-            if len(problems) == len(found):
+            if len(problems) == len(whole):
                 raise problems[0]
             omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
-    whole = merge(drafts, origin(names.pop() if len(names) == 1 else "", settings))
-    if not whole.snapshot.contents:
+    draft = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
+    if not (made := draft.snapshot).contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    taken = write(target, lambda known: whole, _origin_of(whole), keyring)
-    held = taken.draft.packed
-    said = f"{target}: {counted(len(held), 'artifact')} of {counted(len(drafts), 'snapshot')}"
-    lines = [f"{said}, {size(len(taken.data))}"]
+    origin_of_all = Origin(made.notebook, made.created, made.made_by, made.user, made.host)
+    result = write(output, lambda before: draft, origin_of_all, keyring)
+    count = len(result.draft.packed)
+    counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
+    lines = [f"{output}: {counts}, {size(len(result.data))}"]
     lines += [f"  left out: {error}" for error in omitted.values()]
-    return Shown(lines, {"path": str(target), "artifacts": len(held), "left_out": [*map(str, omitted)]})
+    return Shown(lines, {"path": str(output), "artifacts": count, "left_out": [*map(str, omitted)]})
 
 
-def _origin_of(draft: Draft) -> Origin:
-    said = draft.snapshot
-    return Origin(said.notebook, said.created, said.made_by, said.user, said.host)
-
-
-def snapshot(notebook: Path, dest: str | None, settings: Settings, *, everything: bool = False) -> Shown:
-    """Write what a notebook's cells use of what is stored here, for this environment, or `everything`."""
+def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
+    """Write what a notebook's cells use of what is stored here, for this environment, or `all`."""
     target = beside(notebook) if dest is None else destination(dest)
     here = needed_environment("a snapshot", chosen(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
         artifacts = usable_artifacts(store, settings)
-        known = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
-        found = (artifacts.load_manifest(here, path) for path in known)
-        manifest = next((each for each in found if each is not None and each.artifacts), None)
+        paths = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
+        manifests = filter(None, (artifacts.load_manifest(here, path) for path in paths))
+        manifest = next((manifest for manifest in manifests if manifest.artifacts), None)
         if manifest is None:
             raise SnapshotError(
                 "nothing compiled is stored of this notebook, for this environment",
@@ -191,15 +210,15 @@ def snapshot(notebook: Path, dest: str | None, settings: Settings, *, everything
             )
         where = origin(notebook.name, settings)
         cells, runs = present_cells(str(notebook)), artifacts.history.read(manifest.notebook)
-        current = partial(asked_for, cells=cells, runs=runs) if cells and not everything else None
+        current = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
         if current is not None and (present := current(manifest)).graphs:
             manifest = present
         read = partial(build_snapshot, artifacts, manifest, where)
         keeps = current if target == beside(notebook) else None
-        taken = write(target, read, where, Keyring(settings.trust_dir), keeps)
-    summary = taken.summary()
-    said = f"{one_line(taken.where)} holds {held(taken.draft.snapshot)}"
-    return Shown([said + "".join(f"; {each}" for each in taken_parts(summary))], asdict(summary))
+        result = write(target, read, where, Keyring(settings.trust_dir), keeps)
+    summary = result.summary()
+    parts = [f"{one_line(result.where)} holds {held(result.draft.snapshot)}", *taken_parts(summary)]
+    return Shown(["; ".join(parts)], asdict(summary))
 
 
 def restore(source: str, settings: Settings) -> Shown:
@@ -222,17 +241,15 @@ def restore(source: str, settings: Settings) -> Shown:
             except NbcacheError as error:
                 problems.append(error)
                 continue
-            now = time.time()
-            refs = [ref.not_after(now) for ref in manifest.artifacts]
+            refs = [ref.not_after(time.time()) for ref in manifest.artifacts]
             for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
             artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
-            counts = len(manifest.graphs), len(manifest.digests)
-            restored.append(SnapshotRestored(where, *counts))
-            said = (
-                f"{one_line(where)}: restored {counted(counts[0], 'graph')}, {counted(counts[1], 'artifact')}"
-            )
-            lines.append(said + (f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""))
+            graphs, count = len(manifest.graphs), len(manifest.digests)
+            restored.append(SnapshotRestored(where, graphs, count))
+            counts = f"{counted(graphs, 'graph')}, {counted(count, 'artifact')}"
+            used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
+            lines.append(f"{one_line(where)}: restored {counts}{used_by}")
             lines += [f"  {why}" for why, _ in left_out(received, settings.trust, judge_of(settings))]
             lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
@@ -240,4 +257,155 @@ def restore(source: str, settings: Settings) -> Shown:
         raise problems[0]
     for problem in problems:
         lines += problem.diagnostics()
-    return Shown(lines, [asdict(each) for each in restored])
+    return Shown(lines, [*map(asdict, restored)])
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+def ls(url: str, settings: Settings) -> Shown:
+    """Show the named snapshots in a store; nothing of them is used."""
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        versions = snapshots.versions()
+        data = [*map(version_json, versions)]
+        if not versions:
+            return Shown([f"{snapshots.name}: no snapshots"], data)
+    return Shown(version_lines(versions, judge_of(settings)), data)
+
+
+def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
+    """Remove the user's versions of a named snapshot from its store; its artifacts stay until `gc`.
+
+    With `all_signers` those of others, too, once the user agrees, or with `yes`.
+    """
+    target = destination(source)
+    if isinstance(target, Path):
+        raise ConfigError(
+            "only what has a name in a store is removed",
+            where=source,
+            next_step="write URL#NAME; a file is removed as any other",
+        )
+    with opened(target.url, Keyring(settings.trust_dir)) as snapshots:
+        where = snapshots.where(target.name)
+        if all_signers and not yes:
+            agree(f"{one_line(where)}: remove the versions of all signers? [y/N] ", "nothing was removed")
+        removed, others = snapshots.remove(target.name, all_signers=all_signers)
+    line = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
+    if others:
+        line += f"; {counted(others, 'version')} of others, or damaged, left (--all-signers removes all)"
+    return Shown([line], {"source": where, "versions": removed, "others": others})
+
+
+def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
+    """Remove what no snapshot names, `grace` seconds after it was marked, and what kernels share unused.
+
+    The latter after `unused_days`, 30 by default.
+    """
+    max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
+        live = remove_unused(snapshots.store, max_age)
+        name = snapshots.name
+    due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
+    lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
+    if done.problems:
+        lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
+        for problem in done.problems:
+            lines += problem.diagnostics()
+    elif done.waiting:
+        lines.append(
+            f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
+            f"`nbcache gc` removes the first from {due} on"
+        )
+    if live.problems:
+        lines.append("of what kernels share live nothing was removed, since not all tell what they use")
+        for problem in live.problems:
+            lines += problem.diagnostics()
+    else:
+        unused = f"that no kernel has used for {max_age / 86400:g} days"
+        lines.append(
+            f"live: removed {counted(live.artifacts, 'artifact')} {unused}, and what "
+            f"{counted(live.publishers, 'publisher')} had; {live.kept} kept"
+        )
+    data = {
+        "removed": done.removed,
+        "marked": done.waiting,
+        "due": done.due,
+        "live": {"removed": live.artifacts, "kept": live.kept, "publishers": live.publishers},
+        "problems": [str(problem) for problem in (*done.problems, *live.problems)],
+    }
+    return Shown(lines, data, ok=not data["problems"])
+
+
+# --- torch's own bundles --------------------------------------------------------------------------
+
+
+def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
+    """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
+    here = needed_environment("a bundle")
+    artifacts = []
+    if source is None:
+        stored = usable_artifacts(DirectoryStore(settings.dir), settings)
+        artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
+    else:
+        judge = Judge(lambda: Keyring(settings.trust_dir), lambda: Policy.STRICT)
+        problems: list[NbcacheError] = []
+        for received in received_from(source, settings):
+            try:
+                packed = received.unlock(Policy.STRICT)
+                manifest, _ = usable(received, here, judge)
+            except EnvironmentMismatch:
+                continue
+            except TrustError as error:
+                problems.append(error)
+                continue
+            for ref in manifest.artifacts:
+                content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)
+                artifacts.append(Artifact(ref.type, ref.key, content))
+        if problems and not artifacts:
+            raise problems[0]
+    bundled = [artifact for artifact in artifacts if is_held(artifact)]
+    if not bundled:
+        raise SnapshotError(
+            "there is nothing for a bundle: no graph there fits this machine",
+            where=source or str(settings.dir),
+        )
+    data = encode_bundle(bundled)
+    update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
+    return Shown(
+        [f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"],
+        {"path": str(file), "artifacts": len(bundled), "bytes": len(data)},
+    )
+
+
+def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
+    """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
+    here = needed_environment("a bundle")
+    try:
+        artifacts = decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
+    except NbcacheError as error:
+        error.where = str(file)
+        raise
+    sound = [artifact for artifact in artifacts if is_held(artifact)]
+    usable_here = [artifact for artifact in sound if assume_same_cpu or not holds_cpu_code(artifact)]
+    if usable_here and not yes:
+        agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
+    stored = ArtifactStore(DirectoryStore(settings.dir))
+    refs = []
+    for artifact in usable_here:
+        refs.append(stored.put(here.digest, artifact))
+        if artifact.type == "inductor" and holds_cpu_code(artifact):
+            stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
+    if refs:
+        stored.save_manifest(Manifest(here, "", tuple(refs)))
+    lines = [f"{file}: {counted(len(usable_here), 'artifact')} stored for this machine"]
+    if left := len(sound) - len(usable_here):
+        lines.append(
+            f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
+            "If it was made on this one, or one just like it: --assume-same-cpu"
+        )
+    if refused := len(artifacts) - len(sound):
+        lines.append(
+            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
+        )
+    return Shown(lines, {"stored": len(usable_here), "left": left, "refused": refused}, ok=bool(usable_here))

@@ -1,0 +1,544 @@
+"""Check all that nbcache needs, and say what to do where something is wrong.
+
+No kernel imports torch for it, and nothing is changed; but in a terminal the local store is opened, which
+makes its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from nbcache.artifacts.compatibility import fitting
+from nbcache.core.cpu_levels import LABEL
+from nbcache.core.errors import ConfigError, NbcacheError, StoreError
+from nbcache.core.model import Environment
+from nbcache.core.settings import Settings
+from nbcache.core.text import DOT, counted, size
+from nbcache.core.trust import Keyring, Policy, short
+from nbcache.core.version import __version__
+from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.session import Session
+from nbcache.kernel.shared_client import SharedClient
+from nbcache.kernel.snapshots import Sharing
+from nbcache.launcher.forked import parent
+from nbcache.launcher.protocol import ordinary
+from nbcache.parts import PARTS
+from nbcache.snapshots.verify import Received
+from nbcache.stores.base import Store
+from nbcache.stores.directory import DirectoryStore
+from nbcache.stores.open import open_shared
+from nbcache.torch_bridge import TorchBridge, environment, gpus, toolchain
+from nbcache.torch_bridge.cache_folder import CacheFolder
+from nbcache.torch_bridge.cache_settings import FOLDER, switched_off
+from nbcache.torch_bridge.context import Traces
+from nbcache.torch_bridge.folders import refusal, usual_root
+from nbcache.torch_bridge.hooks import misfits
+from nbcache.torch_bridge.portable import chosen
+from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, answers, spelled
+from nbcache.ui.display.rows import (
+    Check,
+    CheckState,
+    StoreFigures,
+    prewarming_parts,
+    shared_parts,
+    store_parts,
+)
+from nbcache.ui.display.snapshots import arrival
+from nbcache.ui.locate import Location
+
+__all__ = ["in_kernel", "in_terminal", "store_figures"]
+
+Checks: TypeAlias = Iterator[Check]
+_Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
+"""A name for what fails, and a function that looks, and yields what it found."""
+
+_REPORT = "please report this line"
+"""The next step after a fault of ours."""
+_MINIMUM, _NEWEST = spelled(MINIMUM), spelled(NEWEST)
+_INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
+_TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
+"""Instruction sets that tell one CPU from another, of the hundred that it has."""
+_LOOK_SECONDS = 0.5
+"""The longest wait for the search for the notebook's snapshots."""
+_LEAST_FREE = 10**9
+"""Bytes that each disk needs: each of the headers that torch precompiles takes some 150 MB (2.13)."""
+
+
+def in_kernel(
+    session: Session,
+    bridge: TorchBridge,
+    sharing: Sharing,
+    locate: Callable[[], Location],
+    store_error: StoreError | None,
+) -> list[Check]:
+    """Check what this kernel needs; `store_error` is why its store is in memory, None where it is not."""
+    settings, here, lost = session.settings, session.environment, bridge.hooks.lost
+    folder, chosen_by = bridge.folder.where()
+    serves = here is None or bridge.folder.is_served()
+    return _checked(
+        ("nbcache", _version),
+        ("kernel", _kernel),
+        ("notebook", lambda: _notebook(locate())),
+        ("torch", partial(_torch, here, plain_because=bridge.plain_because)),
+        ("hooks", partial(_hooks, lost)),
+        ("GPU", partial(_gpu, here)),
+        ("CPU", partial(_cpu, here)),
+        ("torch's caches", lambda: _caches(bridge.switched_caches())),
+        ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
+        *_everywhere(settings, partial(_store, settings, session.artifacts.store, store_error), folder),
+        ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
+        ("shared store", partial(_connection, settings, session.shared_client)),
+        ("prewarming", partial(_prewarming, settings, session.prewarm)),
+        ("traces", partial(_traces, settings, bridge.traces, lost)),
+        ("notices", partial(_notices, session.notices)),
+    )
+
+
+def in_terminal(settings: Settings) -> list[Check]:
+    """Check what kernels that are started from here need; imports torch, if it is there."""
+    here: Environment | None = None
+    failure: Exception | None = None
+    try:
+        here = environment.current()
+    except Exception as error:  # absent, broken or too old
+        failure = error
+    folder, chosen_by = CacheFolder().where()
+    return _checked(
+        ("nbcache", _version),
+        ("torch", partial(_torch, here, failure)),
+        *([] if failure else [("hooks", lambda: _hooks(_misfits()))]),
+        ("GPU", partial(_gpu, here)),
+        ("CPU", partial(_cpu, here)),
+        ("torch's caches", _caches),
+        *([("torch's folder", partial(_torch_folder, folder, chosen_by, True))] if folder else []),
+        *_everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder),
+        ("shared store", partial(_reachable, settings)),
+    )
+
+
+def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_folder: str) -> list[_Look]:
+    folders = {"torch's folder": torch_folder, "the local store": str(settings.dir)}
+    return [
+        ("temp folder", _temp_folder),
+        ("C++ compiler", _compiler),
+        ("portable", partial(_portable, settings)),
+        ("local store", store),
+        ("disk", partial(_disks, {name: folder for name, folder in folders.items() if folder})),
+        ("trust", partial(_policy, settings)),
+        ("keys", lambda: _keys(Keyring(settings.trust_dir))),
+    ]
+
+
+def _checked(*looks: _Look) -> list[Check]:
+    """Return the findings of all looks; one that fails stops no other."""
+    checks: list[Check] = []
+    for name, look in looks:
+        try:
+            for check in look():  # one by one: those before a failure stay
+                checks.append(check if check.name else replace(check, name=name))
+        except NbcacheError as error:
+            checks.append(_problem(str(error), error.next_step or _REPORT, name))
+        except Exception as error:
+            checks.append(_problem(f"this could not be checked: {error!r}", _REPORT, name))
+    return checks
+
+
+def _ok(text: str, name: str = "") -> Check:
+    """Return a finding, by default under the name of the look."""
+    return Check(name, CheckState.OK, text)
+
+
+def _note(text: str, next_step: str, name: str = "") -> Check:
+    return Check(name, CheckState.NOTE, text, next_step)
+
+
+def _problem(text: str, next_step: str, name: str = "") -> Check:
+    return Check(name, CheckState.PROBLEM, text, next_step)
+
+
+# --- torch and the machine ----------------------------------------------------------------------
+
+
+def _torch(here: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
+    """Check torch; `failure` is what importing it has just raised.
+
+    `plain_because` is why nbcache leaves it alone in this kernel.
+    """
+    version = environment.torch_version()
+    if version is None:
+        yield _problem("not installed: there is nothing that compiles", _INSTALL)
+    elif not TORCHBEHAVIOR.is_supported:
+        yield _problem(f"{version} is older than {_MINIMUM}: nbcache does nothing with it", _INSTALL)
+    elif failure is not None:
+        yield _problem(f"{version} is installed and fails: {failure!r}", "python -c 'import torch' says more")
+    elif here is not None:
+        yield _ok(f"{version}, imported")
+    elif plain_because:
+        off = f"{version}, and nbcache stores and restores nothing in this kernel: {plain_because}"
+        yield _problem(off, "restart the kernel; if that does not help, please report this line")
+    elif "torch" in sys.modules:
+        text = f"{version}, imported, and what its code depends on could not be found out"
+        yield _problem(text, "a notice says why; please report it")
+    else:
+        yield _ok(f"{version}, installed and not imported yet")
+
+
+def _misfits() -> Mapping[str, str]:
+    """Return which parts do not fit; importing torch's compiler makes its folder: another one meanwhile."""
+    before = os.environ.get(FOLDER)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER] = folder
+        try:
+            return misfits(PARTS)
+        finally:
+            if before is None:
+                del os.environ[FOLDER]
+            else:
+                os.environ[FOLDER] = before
+
+
+def _hooks(lost: Mapping[str, str]) -> Checks:
+    """Check what hooks torch; `lost` says why parts are off."""
+    for part in PARTS:
+        if why := lost.get(part.name):
+            text = f"{part.name} is off ({why}): {part.without}"
+            yield _note(text, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line", "hook")
+    needed = [part.name for part in PARTS if part.applies()]
+    fitting = sum(name not in lost for name in needed)
+    yield _ok(f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
+    differ = [f"{name} {'yes' if answer else 'no'}" for name, _, _, answer in answers()]
+    yield _ok(DOT.join(differ), "torch behavior")
+
+
+def _cpu(here: Environment | None) -> Checks:
+    known = environment.without_torch() if here is None else here.values
+    instructions = set(known["cpu.features"].split())
+    parts = [known["cpu.machine"], " ".join(name for name in _TELLING if name in instructions)]
+    if "cpu.capability" in known:
+        parts.append(f"torch uses {known['cpu.capability']}")
+    if LABEL in known:
+        parts.append(f"compiles for any {known[LABEL]} CPU")
+    if known["cpu.requested"] != "default":
+        parts.append(f"ATEN_CPU_CAPABILITY={known['cpu.requested']}")
+    yield _ok(DOT.join(filter(None, parts)))
+    yield _ok("known once torch is imported" if here is None else here.digest[:16], "environment")
+
+
+def _gpu(here: Environment | None) -> Checks:
+    """Check GPU and Triton."""
+    known = environment.without_torch() if here is None else here.values
+    device, triton = known["device"], known["triton.version"]  # what is compiled is for this device
+    cuda = known.get("torch.cuda")  # None before torch is imported
+    devices = gpus.found()
+    with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
+    on_cpu = "what compiles is kept for the CPU"
+    counts = Counter(gpu.name for gpu in devices.gpus)
+    cards = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+    if not devices.gpus:
+        yield _ok(f"no NVIDIA GPU found, {with_triton}: {on_cpu}")
+    elif cuda == "none":
+        yield _note(f"{cards}, and torch is built without CUDA", "install torch's build for CUDA")
+    elif devices.failure:
+        remedy = "install what is missing; nvidia-smi says more; after an update of the driver, restart"
+        yield _note(f"{cards}, and its driver cannot be asked: {devices.failure}", remedy)
+    elif device == "cpu":
+        hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
+        yield _ok(f"{cards}, hidden by {hidden}: {on_cpu}")
+    elif triton == "none":
+        without = f"{cards}, without Triton: nothing can be compiled for it"
+        yield _note(without, "install torch's build for CUDA, which brings the Triton that fits")
+    elif cuda is not None and devices.cuda is not None and devices.cuda[0] < environment.release(cuda)[0]:
+        newest = f"{devices.cuda[0]}.{devices.cuda[1]}"
+        old = (
+            f"{cards}, whose driver {devices.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
+        )
+        yield _note(old, f"update the driver, or install torch's build for CUDA {devices.cuda[0]}")
+    else:
+        driver, built = devices.driver and f"driver {devices.driver}", cuda and f"torch for CUDA {cuda}"
+        yield _ok(DOT.join(filter(None, (cards, driver, built, with_triton))))
+        yield _compiler_for_triton()
+
+
+def _compiler_for_triton() -> Check:
+    """Check the compiler with which Triton builds its launchers at the first use of a GPU."""
+    name, path = gpus.c_compiler()
+    consequence = "no new graph compiles for the GPU"
+    if (lack := _lack(name, path, "CC", "gcc", consequence)) is not None:
+        return replace(lack, name="C compiler")
+    if not gpus.driver_is_found_by_triton():
+        text = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
+        return _note(text, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel", "C compiler")
+    return _ok(f"{path}, for Triton", "C compiler")
+
+
+def _compiler() -> Checks:
+    name, command = toolchain.compiler()
+    path = None if command is None else " ".join(command)
+    without = "no new graph compiles for the CPU; restored ones need none"
+    yield _lack(name, path, "CXX", "g++", without) or _ok(path or "")
+
+
+def _lack(name: str, path: str | None, variable: str, package: str, without: str) -> Check | None:
+    """Return a note on a compiler that is not there, or has no Python headers; None if it has all."""
+    if path is None:
+        remedy = f"install one (on Debian: apt install {package}), or set {variable} to one that is there"
+        return _note(f"{name} is not there: {without}", remedy)
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        remedy = "install them (on Debian: apt install python3-dev)"
+        return _note(f"{path}, without Python's headers: {without}", remedy)
+    return None
+
+
+def _caches(switched: Iterable[str] = ()) -> Checks:
+    """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
+    off = switched_off(tuple(switched))
+    for setting in off:
+        state = CheckState.NOTE if setting.hits else CheckState.PROBLEM
+        yield Check("torch's caches", state, f"{setting.setting}: {setting.means}", setting.remedy)
+    if not off:
+        yield _ok("on")
+
+
+def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
+    """Check torch's cache folder; `serves` is true if nbcache puts there what it restores."""
+    if not serves:
+        text = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
+        yield _problem(text, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
+    elif not folder:
+        yield _ok(chosen_by)
+    else:
+        remedy = "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to another folder, and restart the kernel"
+        yield _usable(folder, f"{folder} ({chosen_by})", remedy)
+
+
+def _portable(settings: Settings) -> Checks:
+    baseline = chosen(settings.portable)
+    text = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
+    yield _ok(f"{text} ({settings.origin('portable')})")
+
+
+# --- places -------------------------------------------------------------------------------------
+
+
+def _temp_folder() -> Checks:
+    folder = tempfile.gettempdir()
+    yield _usable(folder, folder, "set TMPDIR to another folder, and restart the kernel")
+    if (error := refusal(usual_root())) is not None:
+        yield _note(f"{error}: nbcache keeps torch's cache elsewhere", error.next_step or _REPORT)
+
+
+def _usable(folder: str, text: str, remedy: str) -> Check:
+    """Check a folder in which torch compiles."""
+    if any(character.isspace() for character in folder):
+        return _problem(f"{text}: torch cannot compile where a name has a space", remedy)
+    if (error := _unwritable(Path(folder))) is not None:
+        return _problem(f"{text}: {error.strerror or error}", remedy)
+    return _ok(text)
+
+
+def _unwritable(folder: Path) -> OSError | None:
+    """Return why nothing can be written to a folder, or to where it would be made; None if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=_existing(folder), buffering=0) as file:
+            file.write(b"nbcache")
+    except OSError as error:
+        return error
+    return None
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _disks(folders: Mapping[str, str]) -> Checks:
+    """Check the room on the disk of each folder, by name, and of the temp folder; a disk counts once."""
+    disks: dict[int, tuple[Path, list[str]]] = {}
+    for name, folder in {"the temp folder": tempfile.gettempdir(), **folders}.items():
+        there = _existing(Path(folder).absolute())
+        disks.setdefault(there.stat().st_dev, (there, []))[1].append(name)
+    for there, names in disks.values():
+        free = shutil.disk_usage(there).free
+        text = f"{size(free)} free for {', '.join(names)}"
+        if free < _LEAST_FREE:
+            yield _problem(text, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
+        else:
+            yield _ok(text)
+
+
+def store_figures(store: Store, max_bytes: int) -> StoreFigures:
+    """Count what a store holds; StoreError if it fails. `max_bytes` is the local store's bound."""
+    entries = sum(1 for _ in store.keys("artifact/"))
+    if isinstance(store, DirectoryStore):
+        return StoreFigures(store.name, entries, store.size("artifact/"), max_bytes)
+    return StoreFigures(store.name, entries, 0)
+
+
+def _store(settings: Settings, store: Store, error: StoreError | None = None) -> Checks:
+    """Check the store; `error` is why it is not the local one."""
+    folder = store.path if isinstance(store, DirectoryStore) else None
+    figures = store_parts(store_figures(store, settings.max_bytes))
+    text = DOT.join([str(folder or store.name), *figures[1:]])
+    cause = None if folder is None else _unwritable(folder)
+    if error is not None:
+        text = f"{error}; the {store.name} serves instead, and the next one starts cold"
+        yield _problem(text, error.next_step or _REPORT)
+    elif store.read_only:
+        text += ": it cannot be written to, so nothing new is kept"
+        yield _note(text, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
+    elif cause is not None:
+        remedy = "free disk space, or set NBCACHE_DIR to another folder, and restart the kernel"
+        yield _problem(f"{text}: {cause.strerror or cause}", remedy)
+    elif not settings.save:
+        text += f": save=off ({settings.origin('save')}), so nothing new is kept"
+        yield _note(text, "%nbcache config save=on, or NBCACHE_SAVE=on")
+    else:
+        yield _ok(text)
+
+
+# --- trust and sharing --------------------------------------------------------------------------
+
+
+def _policy(settings: Settings) -> Checks:
+    text = f"{settings.trust.value} ({settings.origin('trust')})"
+    means = {
+        Policy.ASK: "you are asked to trust whoever signed a snapshot that comes along",
+        Policy.OFF: "anyone's snapshots run as you, with all your rights",
+    }
+    if settings.trust in means:
+        remedy = "%nbcache config trust=strict, or NBCACHE_TRUST=strict"
+        yield _note(f"{text}: {means[settings.trust]}", remedy)
+    else:
+        yield _ok(text)
+
+
+def _keys(keyring: Keyring) -> Checks:
+    own, trusted = keyring.own(), keyring.trusted()
+    none = "you have none yet: the first snapshot makes one, or %nbcache trust"
+    yours = none if own is None else f"yours is {short(own)}"
+    yield _ok(f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")
+
+
+def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> Checks:
+    if not sharing.looked(_LOOK_SECONDS):
+        yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
+    problems = sharing.problems()
+    for error in problems:
+        yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
+    arrived = sharing.known()
+    for received in arrived:
+        yield _snapshot(received, here, policy, sharing)
+    if not problems and not arrived:
+        yield _ok("none came with this notebook")
+
+
+def _snapshot(received: Received, here: Environment | None, policy: Policy, sharing: Sharing) -> Check:
+    foreseen = here or environment.foreseen()
+    words, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
+    if here is not None and fitting(received.snapshot.manifests, here) is None:
+        hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
+    if hindrances:
+        why, next_steps = zip(*hindrances, strict=True)
+        return _note(DOT.join([words, *why]), "; ".join(next_steps), "snapshot")
+    return _ok(DOT.join([words, "used" if here else "used as soon as torch is imported"]), "snapshot")
+
+
+def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
+    """Check the shared store of a kernel."""
+    if shared_client is None:
+        if settings.shared_url:
+            yield _note("not connected, as a notice explains", "%nbcache connect")
+        else:
+            yield _ok("not connected to any: %nbcache connect URL")
+        return
+    figures, failure = shared_client.level.figures(), shared_client.level.failure
+    words = DOT.join(shared_parts(figures))
+    if figures.off:
+        remedy = (failure and failure.next_step) or "check that it can be reached"
+        yield _problem(words, remedy)
+    else:
+        yield _ok(words)
+
+
+def _reachable(settings: Settings) -> Checks:
+    """Check the shared store that kernels started from here connect to."""
+    if not settings.shared_url:
+        return
+    try:
+        with closing(open_shared(settings)) as store:
+            store.present(["probe"])
+            yield _ok(f"{store.name} answers ({settings.origin('shared_url')})")
+    except (ConfigError, StoreError) as error:
+        yield _problem(str(error), error.next_step or "check that it can be reached")
+
+
+# --- the kernel ---------------------------------------------------------------------------------
+
+
+def _version() -> Checks:
+    yield _ok(f"{__version__}, on Python {platform.python_version()}")
+
+
+def _kernel() -> Checks:
+    """Report whether this kernel was forked from a nursery."""
+    last = ordinary()
+    if nursery := parent():
+        yield _ok(f"forked from the nursery {nursery}, with torch imported")
+    elif last is not None and last["process"] == os.getpid():
+        next_step = "restart the kernel: a nursery is started for the next one"
+        yield _note(f"not forked from a nursery: {last['why']}", next_step)
+    else:
+        yield _ok("an ordinary one (`nbcache kernel install` adds one that has torch imported)")
+
+
+def _notebook(location: Location) -> Checks:
+    text = f"{location.path}, found by {location.found_by}"
+    if not location.path:
+        text = f"{location.found_by}, and none of its snapshots is looked for"
+        yield _note(text, "%nbcache config notebook=PATH")
+    elif not os.path.isfile(location.path):
+        yield _note(f"{text}, and there is no such file", "save it, or correct the path")
+    else:
+        yield _ok(text)
+
+
+def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
+    if prewarming.state == "failed":
+        text = "failed, as a notice explains: the first cells that compile take longer"
+        yield _problem(text, "restart the kernel; if it stays so, report the notice")
+    elif not settings.prewarm:
+        yield _ok(f"off ({settings.origin('prewarm')})")
+    else:
+        begun = DOT.join(prewarming_parts(prewarming))
+        yield _ok(begun or "not begun: it is done while no cell runs, in a notebook's kernel")
+
+
+def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) -> Checks:
+    """Report whether this kernel keeps traces; `traces` is None before torch is imported.
+
+    `lost` says why parts are off.
+    """
+    why = lost.get("trace_frames", "") or ("" if traces is None else traces.off_because())
+    if settings.trace == "off":
+        yield _ok(f"off ({settings.origin('trace')})")
+    else:
+        yield _ok(f"off: {why}; functions are traced in each kernel" if why else settings.trace)
+
+
+def _notices(notices: Sequence[str]) -> Checks:
+    for notice in notices:
+        yield _note(notice, "see to what it says; a fresh kernel shows whether it stays away", "notice")
+    if not notices:
+        yield _ok("none")

@@ -1,0 +1,570 @@
+"""The verbs of one kernel: each returns what the magic of its name shows, and what a panel shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from IPython.core.error import UsageError
+
+from nbcache.artifacts.manifests import Clearing
+from nbcache.artifacts.provenance import Judge
+from nbcache.core import log
+from nbcache.core.errors import ConfigError, NbcacheError, StoreError
+from nbcache.core.model import Environment
+from nbcache.core.reports import CellReport, GraphContents, GraphRecord
+from nbcache.core.settings import Settings, torchs_url
+from nbcache.core.text import DOT, ago, counted, duration, one_line, size
+from nbcache.core.trust import Keyring, spelled
+from nbcache.explain.plan import Plan
+from nbcache.explain.why import Why, explain
+from nbcache.kernel.session import Session
+from nbcache.kernel.shared_client import SharedClient
+from nbcache.launcher.forked import parent
+from nbcache.shared.level import Publication, SharedLevel
+from nbcache.shared.signing import Signer
+from nbcache.snapshots.sources import beside, origin
+from nbcache.stores.base import Store
+from nbcache.stores.open import open_shared
+from nbcache.torch_bridge import TorchBridge, cache_settings
+from nbcache.torch_bridge.contents import contents_of
+from nbcache.ui import doctor
+from nbcache.ui.display.graph import render_graph, render_why
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.reports import render_checks, render_settings, render_status
+from nbcache.ui.display.rows import SettingRow, shared_parts, store_parts
+from nbcache.ui.display.snapshots import fit_words
+from nbcache.ui.ipython.cells import Cells
+from nbcache.ui.ipython.planning import Planner
+from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
+from nbcache.ui.locate import Location
+from nbcache.ui.panels.values import Facts, Now, Space, Stranger, machine_parts, spaces
+from nbcache.ui.terminal import signers
+from nbcache.ui.terminal.shown import Shown
+from nbcache.ui.terminal.snapshots import verify
+
+__all__ = ["KernelVerbs", "publication_lines"]
+
+_WAIT_SECONDS = 60.0
+"""The longest wait of `%nbcache flush`."""
+_NOTEBOOK_SECONDS = 1.0
+"""The longest wait of a panel for the notebook's place."""
+_MOST_NAMED = 8
+"""Functions that are named if the one asked for is none of them."""
+_MOST_SHOWN = 5
+_MOST_MAKERS = 3
+
+
+class KernelVerbs:
+    """The verbs, for one session.
+
+    `locate` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
+    Verbs that return lines raise NbcacheError or UsageError if they cannot do it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        bridge: TorchBridge,
+        cells: Cells,
+        snapshots: SnapshotVerbs,
+        locate: Callable[[], Location],
+        problem: StoreError | None,
+    ) -> None:
+        self._session = session
+        self._bridge = bridge
+        self._cells = cells
+        self._locate = locate
+        self._problem = problem
+        self.snapshots = snapshots
+        self.restore, self.attach, self.ignore = snapshots.restore, snapshots.attach, snapshots.ignore
+        self.planner = Planner(session, bridge.foreseen, snapshots.sharing)
+        session.connector = self.connect_to
+        self._used: Settings | None = None
+        """The settings by which this kernel has connected; those of the session may have changed since."""
+        self._handed_over: list[str] = []
+        """The lines that a colleague pastes to have what was shared last."""
+        self._began = time.monotonic()
+        self._waiting: list[Callable[[], None]] = []
+        """Actions for the end of the running cell."""
+
+    # --- reports --------------------------------------------------------------------------------
+
+    def status(self) -> Rendered:
+        """Return the session, by cell and graph."""
+        session, figures = self._session, []
+        try:
+            figures.append(doctor.store_figures(session.artifacts.store, session.settings.max_bytes))
+        except StoreError as error:
+            session.notice(str(error))
+        reports = session.reports
+        reported = {id(graph) for report in reports for graph in report.graphs}
+        if outside := tuple(graph for graph in session.graphs if id(graph) not in reported):
+            reports.append(CellReport(None, outside, seconds=0.0))
+        shared = None if session.shared_client is None else session.shared_client.level.figures()
+        return render_status(reports, figures, session.prewarm, shared, parent())
+
+    def why(self, name: str | None = None) -> Rendered:
+        """Return why the last cell's graphs missed, or those of one name, and what to do."""
+        session = self._session
+        rows = session.why(name)
+        last = [report for report in session.reports if report.graphs or report.notices][-1:]
+        notices = [text for report in last for text in report.notices]
+        remark = ""
+        if name is not None:  # a notice on a function begins with its name
+            notices = [text for text in session.notices if text.startswith(f"{name} ")]
+            if not rows and (known := dict.fromkeys(graph.function for graph in session.graphs)):
+                shown = ", ".join(one_line(function, 40) for function in list(known)[-_MOST_NAMED:])
+                remark = f"no graph is called `{one_line(name, 40)}`: this kernel has compiled {shown}"
+        elif rows and notices and not any(report.graphs for report in last):
+            cell, cell_now = rows[0].graph.cell, last[0].cell
+            silent = cell_now.label if cell_now else "the last cell"
+            remark = (
+                f"{silent} compiled no graph; what follows is of {cell.label if cell else 'an earlier one'}"
+            )
+        return render_why(rows, notices, remark)
+
+    def graph(self, name: str) -> list[Rendered]:
+        """Return the graphs of a function, or that of a compile id, each with all that is known of it."""
+        rows = self._session.why(name)
+        if not rows:
+            raise UsageError(f"%nbcache graphs: no graph of this kernel is called `{one_line(name, 40)}`")
+        return [render_graph(why, self.contents(why.graph)) for why in rows]
+
+    def doctor(self) -> Rendered:
+        """Return what the doctor finds."""
+        sharing = self.snapshots.sharing
+        return render_checks(
+            doctor.in_kernel(self._session, self._bridge, sharing, self._locate, self._problem)
+        )
+
+    def shown(self, verb: str) -> Rendered:
+        """Return what `%nbcache doctor`, `why`, `stats` or `timeline` shows."""
+        planner = self.planner
+        shows = {
+            "doctor": self.doctor,
+            "why": self.why,
+            "stats": planner.stats,
+            "timeline": planner.timeline,
+        }
+        return shows[verb]()
+
+    # --- settings -------------------------------------------------------------------------------
+
+    def config(self) -> Rendered:
+        """Return all settings."""
+        return render_settings(*self.setting_rows())
+
+    def change(self, name: str, value: str) -> list[str]:
+        """Change one setting; return a line that says so, and torch's remarks on the new value."""
+        return [f"{name} is {value or 'empty'} for this kernel", *self.change_all([f"{name}={value}"])]
+
+    def change_all(self, changes: list[str]) -> list[str]:
+        """Change settings, each a NAME=VALUE; return remarks on torch's new values."""
+        settings = self._session.settings
+        of_torch: dict[str, str] = {}
+        for change in changes:
+            name, _, value = change.partition("=")
+            if name == "dir":
+                raise ConfigError(
+                    "the folder of the local store is read when the extension loads",
+                    where="%nbcache config",
+                    next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
+                )
+            if name in cache_settings.NAMES:
+                of_torch[name] = value
+                continue
+            settings = settings.with_value(name, value, origin="%nbcache config", others=cache_settings.NAMES)
+        for name, value in of_torch.items():
+            self._bridge.switch_cache(name, value)
+        self._session.configure(settings)
+        log.show(settings.log)
+        if not settings.prewarm:
+            self._session.prewarm.stop()
+        if any(change.startswith("notebook=") for change in changes):
+            self._session.relocate()
+            self.snapshots.look_again()
+        rows = self._bridge.cache_settings() if of_torch else ()
+        return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
+
+    def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
+        """Return nbcache's settings, and the settings of torch's caches."""
+        settings = self._session.settings
+        rows = [
+            SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
+            for name in settings.names()
+            if name != "notebook"
+        ]
+        where = self._locate()
+        rows.append(SettingRow("notebook", where.path, where.found_by, settings.help("notebook")))
+        torch_rows = [
+            SettingRow(row.name, row.value, row.origin, row.help, row.note)
+            for row in self._bridge.cache_settings()
+        ]
+        return rows, torch_rows
+
+    # --- snapshots and trust --------------------------------------------------------------------
+
+    def snapshot(self) -> Sequence[str]:
+        """Take a snapshot into the file beside the notebook."""
+        return [self.snapshots.snapshot()["text/plain"]]
+
+    def verify(self) -> Sequence[str]:
+        """Check the snapshots of this notebook in full."""
+        return self.verified().lines
+
+    def verified(self, source: str = "") -> Shown:
+        """Check the snapshots at `source` in full, by default those of this notebook."""
+        return verify(source or str(self.snapshots.sharing.of_notebook()), self._session.settings)
+
+    def trust(self, signer: str, name: str) -> list[str]:
+        """Trust a signer, use their snapshots that came along, and return the lines that say so."""
+        done = signers.trust("add", signer, name, self._session.settings)
+        self.snapshots.trusted(done.data["fingerprint"], done.data["name"])
+        return done.lines
+
+    # --- the store ------------------------------------------------------------------------------
+
+    def flush(self) -> list[str]:
+        """Wait until all that was compiled is stored, and shared."""
+        began = time.perf_counter()
+        done = self._session.flush(_WAIT_SECONDS)
+        client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
+        if done:
+            return [f"all is stored{' and shared' if client else ''} ({seconds})"]
+        if client is None:
+            return [f"not all is stored yet ({seconds})"]
+        why = f": {size(waiting)} wait to be written" if (waiting := client.level.figures().waiting) else ""
+        if (failure := client.level.failure) is not None:
+            why = f": off for now: {one_line(failure.what)}"
+        return [f"not all is shared with {client.level.name} yet ({seconds}){why}"]
+
+    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
+        """Return in words what `%nbcache clear` or `clear --all` removes, and a function that removes it.
+
+        None if there is nothing to remove. The function raises NbcacheError if something else would go now.
+        """
+        if everything:
+            return f"This would be removed: {self.all_words()}", self.clear_all
+        shown = self._session.clearing()
+        if not shown.manifests:
+            return _going_words(shown), None
+
+        def remove() -> Sequence[str]:
+            only = self._session.clearing()
+            if _identity(only) != _identity(shown):
+                raise NbcacheError(
+                    "nothing was removed: what is stored of this notebook has changed since it was shown",
+                    next_step="press the button again, and look at what would go now",
+                )
+            return self.clear_all(only)
+
+        return f"This would be removed: {_going_words(shown)}", remove
+
+    def clear(self) -> list[str]:
+        """Remove what is stored of this notebook; return what went, and what stays."""
+        only = self._session.clearing()
+        words = _going_words(only)
+        return [f"removing {words}" if only.manifests else words, *self.clear_all(only)[1:]]
+
+    def all_words(self) -> str:
+        """Return what `clear --all` removes, in words."""
+        name, store = self._session.artifacts.store.name, self._session.artifacts
+        self._session.flush(_WAIT_SECONDS)
+        notebooks = {manifest.notebook for manifest in store.manifests().values()} - {""}
+        parts = store_parts(doctor.store_figures(store.store, self._session.settings.max_bytes))
+        return f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
+
+    def clear_all(self, only: Clearing | None = None) -> list[str]:
+        """Remove all that is stored, or `only` what is one notebook's; return what went, and what stays."""
+        session = self._session
+        self.snapshots.sharing.forget()
+        removed = session.clear(only)
+        number = counted(removed, "entry", "entries") if only is None else counted(removed, "artifact")
+        lines = [f"removed {number} from the {session.artifacts.store.name}"]
+        if (notebook := session.notebook(timeout=0.0)) and (near := beside(Path(notebook))).exists():
+            lines.append(f"  {one_line(near.name)} stays, and is restored when the extension is loaded again")
+        if session.shared_client:
+            lines.append(f"  what is shared stays on {session.shared_client.level.name}")
+        return lines
+
+    # --- the shared level -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect to the shared level that the environment names; what stops that becomes a notice."""
+        settings = self._session.settings
+        if settings.shared_url:
+            try:
+                self._join(settings, open_shared(settings))
+            except NbcacheError as error:
+                named = settings.origin("shared_url")
+                self._session.notice(f"no shared level ({named}): {error.with_next_step()}")
+
+    def connect(self, url: str = "") -> list[str]:
+        """Connect to the store at a URL, by default the one that the settings name; return who is there."""
+        client, settings = self._session.shared_client, self._session.settings
+        if url or client is None or _address(settings) != _address(self._used or settings):
+            client = self.connect_to(url)
+        client.level.ask()
+        lines = self.people(client)
+        if (failure := client.level.failure) is not None:
+            lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
+        nobody = ["nobody whom you trust has published anything of this notebook there"]
+        return [f"connected to {client.level.name}", *(lines or nobody)]
+
+    def connect_to(self, url: str) -> SharedClient:
+        """Connect to the store at `url`, by default the one that the settings or torch's variables name."""
+        settings = self._session.settings
+        if url:
+            settings = settings.with_value("shared_url", url, origin="%nbcache connect")
+        elif not settings.shared_url:
+            torchs, variable = torchs_url(os.environ)
+            if variable not in os.environ:
+                raise ConfigError(
+                    "there is no URL to connect to",
+                    where="%nbcache connect",
+                    next_step="name one, as in %nbcache connect redis://host, or set NBCACHE_SHARED_URL",
+                )
+            settings = settings.with_value("shared_url", torchs, origin=f"environment, {variable}")
+        store = open_shared(settings)
+        try:
+            store.get("probe")  # who asks for it wants to know
+        except StoreError:
+            store.close()
+            raise
+        return self._join(settings, store)
+
+    def _join(self, settings: Settings, store: Store) -> SharedClient:
+        session, me = self._session, origin("", settings)
+        keyring, policy = lambda: Keyring(session.settings.trust_dir), lambda: session.settings.trust
+        signer = Signer(keyring, policy, me.user, me.host)
+        shared = SharedLevel(store, signer, wait_seconds=settings.shared_timeout, say=session.notice)
+        session.configure(settings)
+        self._used = settings
+        return session.join(shared)
+
+    def disconnect(self) -> list[str]:
+        """Leave the shared level."""
+        client = self._session.shared_client
+        if client is None:
+            return ["not connected to a shared level"]
+        self._session.disconnect()
+        return [f"disconnected from {client.level.name}"]
+
+    def people(self, client: SharedClient) -> list[str]:
+        """Return a line for each who has published something of this notebook."""
+        return publication_lines(client.publications(), self._session.environment, self._session.judge)
+
+    def share(self, name: str = "") -> list[str]:
+        """Take a snapshot where others find it; return what to say, and the lines that a colleague pastes.
+
+        In the shared store, under a name, by default the notebook's; without one, in the file beside it.
+        """
+        session, chosen = self._session, name or Path(self._locate().path).stem
+        if session.shared_client is None:
+            if name:
+                raise ConfigError(
+                    "a NAME is one in a shared store, and this kernel is connected to none",
+                    where="%nbcache share",
+                    next_step="connect first: %nbcache connect redis://host, or share without a NAME",
+                )
+            taken = session.snapshot()
+            source = Path(taken.where).name
+            how = f"gets the file {source}, and pastes"
+        elif not chosen:
+            raise ConfigError(
+                "nbcache cannot find out which notebook this is, so not what to call it",
+                where="%nbcache share",
+                next_step="give it a name: %nbcache share NAME",
+            )
+        else:
+            taken = session.snapshot(f"{(self._used or session.settings).shared_url}#{chosen}")
+            source = taken.where
+            how = "pastes, with a user and password in the URL where it needs them"
+        self._handed_over = self._paste_lines(f"A colleague {how}:", source)
+        graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
+        first, *rest = self._handed_over
+        return [f"{one_line(taken.where)} holds {graphs}, {artifacts}. {first}", *rest]
+
+    def _paste_lines(self, first: str, source: str) -> list[str]:
+        settings = self._session.settings
+        signer, user = Keyring(settings.trust_dir).own() or "", origin("", settings).user
+        named = f" --name {_as_word(user)}" if user else ""
+        return [
+            first,
+            f"%nbcache restore {_as_word(source)}",
+            "and, once, trusts your key:",
+            f"%nbcache trust add {spelled(signer)}{named}",
+        ]
+
+    # --- panels ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note that a cell begins."""
+        self._began = time.monotonic()
+
+    def end(self) -> bool:
+        """Do what waited, once no cell runs; return False if one still does."""
+        if self._cells.are_running:
+            return False
+        while self._waiting:
+            self._waiting.pop(0)()
+        return True
+
+    def later(self, action: Callable[[], None]) -> str:
+        """Call `action` when the running cell has ended; return that cell, empty if none runs.
+
+        Most kernels have a button wait by themselves. Some call it on a thread, while the cell goes on.
+        """
+        if self._cells.are_running:
+            self._waiting.append(action)
+            cell = self._session.cell
+            return cell.label if cell else "the running cell"
+        action()
+        return ""
+
+    def now(self) -> Now:
+        """Return what changes while a cell runs."""
+        session, cell = self._session, self._session.cell
+        shared = session.shared_client
+        return Now(
+            session.graphs,
+            session.activity() if cell else None,
+            cell.label if cell else "",
+            time.monotonic() - self._began,
+            () if shared is None else tuple(shared_parts(shared.level.figures())),
+        )
+
+    def facts(self) -> Facts:
+        """Gather what has to be read from disks, or asked of others."""
+        session = self._session
+        notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
+        here = session.environment or self._bridge.foreseen()
+        shared = session.shared_client
+        try:
+            plan, notes, problem = self.planner.planned(notebook)
+        except StoreError as error:
+            plan, notes, problem = Plan((), 0), [], str(error)
+        settings, torch_settings = self.setting_rows()
+        store, notebooks = None, list[Space]()
+        with suppress(StoreError):
+            store = doctor.store_figures(session.artifacts.store, session.settings.max_bytes)
+            notebooks = spaces(session.artifacts.manifests().values())
+        strangers, paste = list[Stranger](), list[str]()
+        with suppress(NbcacheError):  # keys that cannot be read, as another line says
+            strangers, paste = self._strangers(here), self._paste(notebook)
+        return Facts(
+            notebook=os.path.basename(notebook),
+            identity=notebook,
+            machine=machine_parts(here, session.graphs),
+            plan=plan,
+            plan_notes=notes,
+            plan_problem=problem,
+            people=[] if shared is None else self.people(shared),
+            strangers=strangers,
+            snapshots=[*_file_line(notebook), *self.snapshots.arrived()],
+            paste=paste,
+            timeline=self.planner.times(notebook),
+            settings=settings,
+            torch_settings=torch_settings,
+            store=store,
+            spaces=notebooks,
+            time=time.time(),
+        )
+
+    def explain(self, graph: GraphRecord) -> Why:
+        """Return all that there is to say of a graph."""
+        return explain([graph], self._session.graphs)[0]
+
+    def contents(self, graph: GraphRecord) -> GraphContents:
+        """Return the guards and the generated code of a graph."""
+        return contents_of(graph, self._session)
+
+    def _strangers(self, here: Environment | None) -> list[Stranger]:
+        return [
+            Stranger(
+                spelled(stranger.fingerprint),
+                stranger.name,
+                stranger.received.name,
+                fit_words(stranger.received.snapshot.manifests, here),
+            )
+            for stranger in self.snapshots.sharing.strangers()
+        ]
+
+    def _paste(self, notebook: str) -> list[str]:
+        """Return what a colleague pastes to have what was shared last, else the file beside the notebook."""
+        if self._handed_over or not notebook or not (near := beside(Path(notebook))).is_file():
+            return self._handed_over
+        return self._paste_lines(f"A colleague gets the file {one_line(near.name)}, and pastes:", near.name)
+
+
+def _file_line(notebook: str) -> list[str]:
+    """Return a line on the snapshot beside the notebook, if there is one."""
+    if not notebook:
+        return []
+    near = beside(Path(notebook))
+    try:
+        found = near.stat()
+    except OSError:
+        return []
+    written = ago(max(0.0, time.time() - found.st_mtime))
+    return [DOT.join([one_line(near.name, 60), size(found.st_size), f"written {written}"])]
+
+
+def _going_words(only: Clearing) -> str:
+    """Return in words what goes with a notebook, and what stays since others use it as well."""
+    whose = one_line(os.path.basename(only.notebook)) or "kernels that cannot tell their notebook"
+    if not only.manifests:
+        return f"nothing is stored of {whose}"
+    going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
+    kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
+    return f"{going} of {whose}{kept}. torch's folder is emptied for all notebooks"
+
+
+def _identity(only: Clearing) -> tuple[object, ...]:
+    """Return what tells one removal from another; that something was used meanwhile does not."""
+    refs = {(digest, *ref.identity) for digest, ref in only.refs}
+    return only.notebook, only.graphs, only.kept, set(only.manifests), refs
+
+
+def _address(settings: Settings) -> tuple[object, ...]:
+    """Return what of the settings says how to connect."""
+    return settings.shared_url, settings.shared_timeout, settings.shared_connect_timeout
+
+
+def _as_word(source: str) -> str:
+    """Return a place as a line magic takes it: quoted, where it would be read as several words."""
+    return shlex.quote(source) if re.search(r"[\s'\"\\]", source) else source
+
+
+def publication_lines(publications: list[Publication], here: Environment | None, judge: Judge) -> list[str]:
+    """Return a line for each of the newest: who has compiled and published what, when, and on what machine.
+
+    A graph that another compiled is attributed to that other. Each line says whether it fits `here`.
+    """
+    names = {
+        each.found.signer: judge.introduce(each.found.signer, each.user, each.host) for each in publications
+    }
+    lines = []
+    for each in publications[:_MOST_SHOWN]:
+        graphs, own_makers = each.manifest.graphs, ("", each.found.signer)
+        own = [graph for graph in graphs if graph.maker in own_makers]
+        others = Counter(graph.maker for graph in graphs if graph.maker not in own_makers)
+        parts = [names[each.found.signer]]
+        if own or not others:
+            parts += [counted(len(own), "graph"), f"saves about {duration(sum(g.seconds for g in own))}"]
+        parts += [
+            f"has {counted(count, 'graph')} of {names.get(maker) or judge.introduce(maker)}"
+            for maker, count in others.most_common(_MOST_MAKERS)
+        ]
+        parts += [ago(time.time() - each.published), fit_words([each.manifest], here)]
+        lines.append(DOT.join(filter(None, parts)))
+    if (more := len(publications) - _MOST_SHOWN) > 0:
+        lines.append(f"and {more} more")
+    return lines
