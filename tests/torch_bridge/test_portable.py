@@ -29,7 +29,6 @@ from support.front_door import (
     SET_UP,
     Kernel,
     RunCells,
-    RunPython,
     environ_below,
     execute,
     give_to_client,
@@ -174,14 +173,6 @@ def test_what_cannot_be_compiled_for_is_refused_with_the_reason(
 def test_a_baseline_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="x86-64-v2, x86-64-v3 or x86-64-v4"):
         Settings().with_value("portable", "haswell", origin="test")
-
-
-def test_the_magic_says_how_a_portable_snapshot_is_taken(run_python: RunPython) -> None:
-    said = run_python(
-        "from IPython.testing.globalipapp import start_ipython; shell = start_ipython();"
-        "shell.run_line_magic('load_ext', 'nbcache'); shell.run_cell('%nbcache snapshot --portable')"
-    )
-    assert "%nbcache config portable=x86-64-v3" in said.stdout + said.stderr
 
 
 # --- with a compiler ------------------------------------------------------------------------------
