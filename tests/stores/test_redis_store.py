@@ -283,6 +283,22 @@ def test_tls_with_a_certificate_that_is_trusted(tls_proxy: Proxy, certificate: P
         assert store.name == f"rediss://{HOST}:{tls_proxy.port}/0"
 
 
+def test_tls_where_the_server_asks_for_the_certificate_of_the_client(
+    redis_server: RedisServer, certificate: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with Proxy(redis_server.port, tls=context) as proxy:
+        server = f"{proxy.url}?ssl_ca_certs={certificate}"
+        with closing(RedisStore(f"{server}&ssl_certfile={certificate}&ssl_keyfile={certificate}")) as store:
+            store.put("artifact/a", b"one")
+            assert store.get("artifact/a") == b"one"
+        with closing(RedisStore(server)) as store, pytest.raises(StoreUnavailable):
+            store.get("artifact/a")
+
+
 def test_tls_with_a_certificate_that_nobody_vouches_for_is_refused(tls_proxy: Proxy) -> None:
     with (
         closing(RedisStore(tls_proxy.url)) as store,

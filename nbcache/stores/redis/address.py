@@ -16,6 +16,8 @@ follow in the query:
 `service=mymaster`     the Sentinels' name of the Redis; without it, `mymaster`
 `sentinel_password=`   that of the Sentinels, where they ask for one
 `ssl_ca_certs=`        file of the certificates that are trusted, with TLS
+`ssl_certfile=`        file of the client's certificate, with TLS, where the server asks for one
+`ssl_keyfile=`         file of the private key of that certificate
 =====================  =======================================================================================
 
 No option turns off the check of a server's certificate: who can answer in its place could serve any code.
@@ -40,7 +42,7 @@ SERVICE = "mymaster"
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _OPTIONS = ("prefix", "ttl", "service", "sentinel_password")
-_TLS_OPTION = "ssl_ca_certs"
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 # No glob character, since keys are listed by pattern; no brace, since a Cluster hashes what is in braces.
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
@@ -100,7 +102,7 @@ class Address:
         port = _SENTINEL_PORT if sentinel else _PORT
         hosts = tuple(_host(url, host, port) for host in netloc.split(","))
         base = "rediss://" if tls else "redis://"
-        query = urlencode({name: value for name, value in options.items() if name == _TLS_OPTION})
+        query = urlencode({name: value for name, value in options.items() if name in _TLS_OPTIONS})
         database = _number(url, "database", parts.path.strip("/") or "0")
         password = quote(options.get("sentinel_password", ""), safe="")
         address = cls(
@@ -125,7 +127,7 @@ class Address:
 
 
 def _options(url: str, query: str, *, tls: bool) -> dict[str, str]:
-    known = (*_OPTIONS, _TLS_OPTION) if tls else _OPTIONS
+    known = (*_OPTIONS, *_TLS_OPTIONS) if tls else _OPTIONS
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options:
         if name not in known:
