@@ -1,6 +1,6 @@
 """Make the pictures of the panels: JupyterLab in both themes, on pages 1400 and 600 pixels wide.
 
-panel-*.png is the whole panel, timeline-*.png the timeline, graph-*.png a graph that is opened, and
+panel-*.png is the whole panel, timeline-*.png the timeline, graph-*.png a graph that is shown whole, and
 settings-*.png the settings.
 
     .venv/bin/python docs/images/panel.py
@@ -90,10 +90,9 @@ def photograph(page: lab.Page) -> None:
     """Open what is worth looking at, and make the pictures."""
     page.save()
     panel, graphs = live(page, "panel"), live(page, "graph")
-    panel.get_by_title("open step", exact=False).first.click()
     panel.get_by_title("open next run").click()
     panel.get_by_title("open levels").click()
-    graphs.get_by_title("open step", exact=False).first.click()
+    graphs.get_by_role("button", name="show", exact=True).click()
     graphs.get_by_text("guards:", exact=False).click()
     graphs.get_by_text("generated code:", exact=False).first.click()
     for name in ("panel", "timeline"):
@@ -101,6 +100,7 @@ def photograph(page: lab.Page) -> None:
         refresh.click()
         page.tab.wait_for_timeout(2500)
         refresh.blur()
+    panel.locator("summary").get_by_text("step", exact=True).first.click()
     page.command("application:toggle-left-area")
     for width in (1400, 600):
         for theme in ("Light", "Dark"):

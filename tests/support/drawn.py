@@ -53,14 +53,14 @@ class Drawn:
         self.buttons(label)[index].click()
 
     def field(self, placeholder: str) -> Any:
-        """Return the field of text with this placeholder, empty for that of a setting."""
-        fields = (widget for widget in self._visible() if type(widget).__name__ == "Text")
+        """Return the field of text with this placeholder; that of a setting has its present value."""
+        fields = (widget for widget in self._visible() if type(widget).__name__ == "Combobox")
         return next(field for field in fields if field.placeholder.startswith(placeholder))
 
     def choice(self, option: str) -> Any:
         """Return the list that offers an option."""
         lists = (widget for widget in self._visible() if type(widget).__name__ == "Dropdown")
-        return next(widget for widget in lists if option in widget.options)
+        return next(widget for widget in lists if option in str(widget.options))
 
     def every(self, root: Any = None) -> Iterator[Any]:
         """Yield all widgets."""

@@ -26,10 +26,10 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.rows import SettingRow, StoreFigures
 from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.panels import panel as panel_module
+from nbcache.ui.panels.controls import Refresher
 from nbcache.ui.panels.pages import SECTIONS, render_panel
 from nbcache.ui.panels.panel import Panel
-from nbcache.ui.panels.refresh import Refresher
-from nbcache.ui.panels.values import Facts, Now, Order, Space, Stranger, graph_page, machine_parts, spaces
+from nbcache.ui.panels.values import Facts, Now, Space, Stranger, machine_parts, spaces
 from support.drawn import Drawn, DrawsAtOnce
 from support.front_door import RunPython
 from support.html_page import Page
@@ -70,19 +70,12 @@ class Kernel:
         self.state, self.known = now or Now(), facts or Facts()
         self.done: list[tuple[Any, ...]] = []
         self.waiting: list[Callable[[], None]] = []
-        self.contents_of: GraphContents = NO_CONTENTS
 
     def now(self) -> Now:
         return self.state
 
     def facts(self) -> Facts:
         return self.known
-
-    def explain(self, graph: GraphRecord) -> Why:
-        return why_of(graph)
-
-    def contents(self, graph: GraphRecord) -> GraphContents:
-        return self.contents_of
 
     def later(self, action: Callable[[], None]) -> str:
         if self.state.running:
@@ -91,8 +84,12 @@ class Kernel:
             action()
         return self.state.running
 
-    def shown(self, verb: str) -> Rendered:
-        return Rendered(verb, f"<b>nbcache {verb}</b>")
+    def shown(self, verb: str) -> list[Rendered]:
+        return [Rendered(verb, f"<b>nbcache {verb}</b>")]
+
+    def whole(self, name: str) -> list[Rendered]:
+        found = [graph for graph in self.state.graphs if graph.compile_id == name]
+        return [render_graph(why_of(graph), NO_CONTENTS) for graph in found]
 
     def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
         return f"{'all' if everything else 'one'} would go", lambda: self.removed(everything)
@@ -127,57 +124,23 @@ def open_panel(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_newest_cell_stands_first_and_its_graphs_as_they_compiled() -> None:
     one, two = Cell.of("a", 1), Cell.of("b", 2)
-    graphs = [graph("f", cell=one), graph("g", cell=one), graph("h", cell=two), graph("i", cell=two)]
-    rows = graph_page(graphs).rows
-    assert [(index, graph.function) for index, graph in rows] == [(2, "h"), (3, "i"), (0, "f"), (1, "g")]
+    graphs = [graph("f1", cell=one), graph("f2", cell=one), graph("f3", cell=two), graph("f4", cell=two)]
+    text = render_panel(Now(graphs), Facts(), ["graphs"]).text
+    assert re.findall(r"In\[\d\]|f\d", text) == ["In[2]", "f3", "f4", "In[1]", "f1", "f2"]
 
 
-def test_graphs_are_filtered_sorted_and_paged() -> None:
-    graphs = [
-        graph(
-            f"f{i:02}",
-            outcome=Outcome.HIT if i % 2 else Outcome.MISS,
-            seconds={"total": float(i)},
-            saved_seconds=float(-i),
-        )
-        for i in range(25)
-    ]
-    hits = graph_page(graphs, Outcome.HIT, Order.SLOWEST, page=1)
-    assert (hits.found, hits.pages, hits.page) == (12, 2, 1)
-    assert [graph.function for _, graph in hits.rows] == ["f03", "f01"]
-    assert graph_page(graphs, page=99).page == 2
-    assert graph_page([], page=3).pages == 1
-    assert graph_page(graphs, None, Order.SAVED).rows[0][1].function == "f00"
-    assert graph_page([graph("b"), graph("a")], None, Order.FUNCTION).rows[0][1].function == "a"
-
-
-def test_the_page_stays_while_graphs_arrive(open_panel: Any) -> None:
-    kernel = Kernel(Now([graph(f"f{i}") for i in range(2000)]))
-    panel, drawn, _ = open_panel(kernel, "graphs")
-    drawn.choice("miss").value = "miss"
-    drawn.press("older graphs")
-    assert "11 to 20 of 2000" in drawn.text and len(drawn.buttons("open f")) == 10
-    kernel.state = Now([*kernel.state.graphs, graph()])
-    panel.ask()
-    assert "11 to 20 of 2001" in drawn.text
-    drawn.choice("slowest first").value = "slowest first"
-    assert "1 to 10 of 2001" in drawn.text
-    drawn.choice("hit").value = "hit"
-    assert not drawn.buttons("open f")
-
-
-def test_a_row_opens_to_all_that_is_known_of_its_graph(open_panel: Any) -> None:
+def test_a_graph_opens_to_all_that_its_record_tells_and_is_shown_whole(open_panel: Any) -> None:
     differs = Explanation("fnear", (Difference("lr", "1e-3", "3e-4", "In[4]:7"),))
     missed = graph(reason="not stored", key="fabc", bytes={"inductor": 2048}, explanation=differs)
     kernel = Kernel(Now([missed]))
-    _, drawn, _ = open_panel(kernel, "graphs")
-    assert "fabc" not in drawn.text
-    drawn.press("open step")
-    for text in ("not stored", "Inductor 1.5 s", "inductor 2.0 kB", "fabc", "next:", "fnear", "1e-3", "3e-4"):
+    panel, drawn, _ = open_panel(kernel, "graphs")
+    for text in ("not stored", "Inductor 1.5 s", "inductor 2.0 kB", "fabc", "next:", "lr: 1e-3 before, 3e-4"):
         assert text in drawn.text
+    assert "<details" in drawn.html and "fabc" not in render_panel(Now([missed]), Facts(), ["graphs"]).text
+    kernel.state = Now([missed, graph("other", compile_id="1/0")])
+    panel.ask()
+    drawn.press("show")
     assert "torch holds this version no more" in drawn.text and "there is no file" in drawn.text
-    drawn.press("close step")
-    assert "fabc" not in drawn.text
 
 
 # --- one graph ------------------------------------------------------------------------------------
@@ -215,12 +178,11 @@ def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say() ->
     assert "Inductor 9.5 s" in Page(shown.html).text
 
 
-def test_a_panel_of_the_timeline_says_in_its_titles_what_is_in_it(open_panel: Any) -> None:
-    _, drawn, _ = open_panel(Kernel(facts=Facts(timeline=TIMES)), "timeline", "lost", "runs")
-    for text in ("2 cells · 4.5 s now", "8.0 s compiling 2 graphs", "2 kernels · 2 of 6 graphs hits"):
+def test_a_panel_of_the_timeline_says_in_its_title_what_is_in_it(open_panel: Any) -> None:
+    _, drawn, _ = open_panel(Kernel(facts=Facts(timeline=TIMES)), "timeline")
+    for text in ("2 cells · 4.5 s now", "lr differs", "2 of 3 graphs"):
         assert text in drawn.text
-    _, empty, _ = open_panel(Kernel(), "timeline", "lost", "runs")
-    assert "nothing has compiled" in empty.text and "the history has no kernel" in empty.text
+    assert "nothing has compiled" in open_panel(Kernel(), "timeline")[1].text
 
 
 # --- sections -------------------------------------------------------------------------------------
@@ -236,11 +198,11 @@ def test_the_panel_says_what_compiles_with_phase_and_time_and_that_buttons_wait(
     assert "no cell runs" in drawn.text and "acts at" not in drawn.text
 
 
-def test_levels_say_in_words_what_their_bars_say() -> None:
+def test_levels_say_from_where_hits_came_and_why_others_did_not_hit() -> None:
     hit = graph(outcome=Outcome.HIT, level=Level.L1, saved_seconds=3.0)
     text = render_panel(Now([hit, graph()]), Facts(), ["levels"]).text
     assert "LEVELS · L0 0 · L1 1 · L2 0 · L3 0 · compiled here 1" in text
-    assert re.search(r"local store +1  #+ +saved 3.0 s", text) and "took 2.0 s" in text
+    assert "L1 local store" in text and "3.0 s" in text and "not hit because" in text
 
 
 def test_space_is_told_by_notebook_largest_first_and_each_content_once() -> None:
@@ -257,7 +219,8 @@ def test_space_is_told_by_notebook_largest_first_and_each_content_once() -> None
         ("/a/small.ipynb", 10, 1),
     ]
     found.append(Space("/b/small.ipynb", 1, 1, 1, 1.0))
-    facts = Facts(notebook="small.ipynb", identity="/a/small.ipynb", spaces=found, time=61.0)
+    store = StoreFigures("local store", 3, 1000)
+    facts = Facts(notebook="small.ipynb", identity="/a/small.ipynb", store=store, spaces=found, time=61.0)
     text = render_panel(Now(), facts, ["space"]).text
     assert text.index("large.ipynb") < text.index("small.ipynb (this notebook)") and "60 s ago" in text
     assert text.count("(this notebook)") == 1
@@ -289,7 +252,7 @@ def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None
         timeline=TIMES,
         store=StoreFigures("local store", 3, 1000, 5000),
     )
-    saved = render_panel(now, facts, [*SECTIONS, "timeline", "lost", "runs"], note="run this cell again")
+    saved = render_panel(now, facts, [*SECTIONS, "timeline"], note="run this cell again")
     for words in ("m.ipynb", "other", "12 kB", "as of", "run this cell again", "not connected"):
         assert words in Page(saved.html).text and words in saved.text
     part = render_panel(now, facts, ("people", "snapshot"))
@@ -332,13 +295,12 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
         spaces=[Space(HOSTILE, 1, 1, 1, 1.0)],
     )
     now = Now([known], Activity(HOSTILE, "0/0", HOSTILE, 1.0, 0), HOSTILE, 1.0, [HOSTILE])
-    everything = (*SECTIONS, "timeline", "lost", "runs")
+    everything = (*SECTIONS, "timeline")
     saved = render_panel(now, facts, everything)
     whole = render_graph(why_of(known), GraphContents((HOSTILE,), "", HOSTILE, ""))
     without = render_graph(why_of(known), GraphContents((), HOSTILE, "", HOSTILE))
     kernel = Kernel(now, facts)
     panel, drawn, _ = open_panel(kernel, *everything)
-    drawn.press("open <img")
     panel.say([HOSTILE])
     for html in (saved.html, whole.html, without.html, drawn.html):
         assert "<img" not in html and "\x1b" not in html
@@ -440,9 +402,10 @@ def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel: An
     kernel = Kernel(facts=Facts(strangers=strangers))
     _, drawn, _ = open_panel(kernel, "people")
     assert "calls itself ada" in drawn.text and drawn.field is not None
-    drawn.press("trust…", 0)
+    drawn.press("trust…")
     (first,) = drawn.buttons("yes")
-    drawn.press("trust…", 1)
+    drawn.choice("bbbb").value = "bbbb"
+    drawn.press("trust…")
     first.click()  # by somebody whose page shows the first question still
     assert kernel.done == []
     assert "bbbb" in drawn.text and "with all your rights" in drawn.text
@@ -451,7 +414,8 @@ def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel: An
     second.click()
     second.click()
     assert kernel.done == [("trust", "bbbb", "")]
-    drawn.press("ignore", 0)
+    drawn.choice("aaaa").value = "aaaa"
+    drawn.press("ignore")
     assert kernel.done[1:] == [("ignore", "aaaa")]
     kernel.known = Facts()
     drawn.press("refresh")
@@ -462,12 +426,12 @@ def test_that_anybodys_code_may_run_is_asked_first(open_panel: Any) -> None:
     kernel = Kernel(facts=Facts(settings=[SettingRow("trust", "strict", "default", "whose code runs")]))
     _, drawn, _ = open_panel(kernel, "settings")
     drawn.choice("trust").value = "trust"
-    drawn.choice("off").value = "off"
+    drawn.field("strict").value = "off"
     assert "%nbcache config trust=off" in drawn.text
     drawn.press("set")
     assert "with all your rights" in drawn.text and kernel.done == []
     drawn.press("yes")
-    drawn.choice("strict").value = "strict"
+    drawn.field("strict").value = "strict"
     drawn.press("set")
     assert kernel.done == [("change", "trust", "off"), ("change", "trust", "strict")]
 
@@ -499,7 +463,7 @@ def test_a_failure_is_told_with_the_next_step_and_a_bug_without_its_message(
 ) -> None:
     kernel = Kernel()
 
-    def fail(verb: str) -> Rendered:
+    def fail(verb: str) -> list[Rendered]:
         raise error
 
     kernel.shown = fail  # type: ignore[method-assign]
@@ -529,7 +493,7 @@ def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(ope
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         for label, field, typed in (
             ("connect", drawn.field("redis://"), "/shared"),
-            ("set", next(w for w in drawn.every() if getattr(w, "placeholder", None) == ""), "7GB"),
+            ("set", drawn.field("…"), "7GB"),
             ("trust…", drawn.field("what you call"), "Ada"),
         ):
             drawn.press(label)
@@ -544,7 +508,8 @@ def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(ope
 
 
 def test_closing_leaves_static_html_and_no_widget(open_panel: Any) -> None:
-    panel, drawn, published = open_panel(Kernel(facts=Facts(machine=["torch 2.13.0"])))
+    kernel = Kernel(Now([graph()]), Facts(machine=["torch 2.13.0"]))
+    panel, drawn, published = open_panel(kernel)
     first, second, *_ = published
     assert set(first) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
     assert first["text/html"] == first["text/plain"] == ""
@@ -657,9 +622,9 @@ value += [len(_instances), published[-1]]
 """
     )
     assert not transient[0] and transient[1]["display_id"].startswith("nbcache-")
-    assert "nothing has compiled" in lines and "the history has no kernel" in lines
+    assert "nothing has compiled" in lines
     assert replaced and before > 50 and after == 0
-    assert "LAST RUNS" in last[0]["text/html"] and last[1]["update"]
+    assert "TIMELINE" in last[0]["text/html"] and last[1]["update"]
 
 
 def test_buttons_do_what_the_magics_do(in_shell: Any, tmp_path: Path) -> None:
@@ -671,7 +636,7 @@ drawn.press('connect')
 value = [drawn.text]
 drawn.press('open settings')
 drawn.choice('save').value = 'save'
-drawn.choice('off').value = 'off'
+drawn.field('on').value = 'off'
 drawn.press('set')
 value += [drawn.text, session.settings.save]
 drawn.press('update')
@@ -841,7 +806,7 @@ from nbcache.core.reports import GraphRecord
 record = GraphRecord('f', '0/0', Direction.FORWARD, Outcome.MISS, code_path={str(code)!r})
 type(session).graphs = property(lambda self: [record])
 drawn = notebook('graphs')
-drawn.press('open f 0/0')
+drawn.press('show')
 value = [drawn.text, run('%nbcache graphs 0/0'), run('%nbcache graphs g')]
 """
     )

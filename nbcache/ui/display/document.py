@@ -43,12 +43,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """A bar in a table's cell: `value` of `most`, or `value` in a frame of `most`."""
+    """A bar in a table's cell, in a frame that `most` would fill."""
 
     value: float
     most: float
-    style: Style = Style.GOOD
-    is_framed: bool = False
 
 
 Inline: TypeAlias = str | Span | Meter
@@ -169,6 +167,14 @@ class Gap:
 GAP = Gap()
 
 
+class InText(enum.Enum):
+    """The part of a folded section that text shows. Text folds nothing."""
+
+    ALL = enum.auto()
+    HEAD = enum.auto()
+    NOTHING = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Folded:
     """A head, and below it blocks that open and close."""
@@ -176,8 +182,7 @@ class Folded:
     head: Title | Line
     blocks: Sequence[Block]
     is_open: bool = False
-    in_text: bool = True
-    """False for a section that only HTML has. Text folds nothing."""
+    in_text: InText = InText.ALL
 
 
 Block: TypeAlias = Line | Title | Table | Bar | Legend | Code | Gap | Folded

@@ -14,7 +14,7 @@ from nbcache.ui.display.python_code import shown_lines
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import explanations, kernels, phases, saved, short_location, source, taken
 
-__all__ = ["detail", "graph_blocks", "render_graph", "render_why"]
+__all__ = ["detail", "graph_blocks", "graph_line", "render_graph", "render_why"]
 
 _SHORT = 100
 """Characters of a reason that the HTML table shows; the details have all of it."""
@@ -47,18 +47,18 @@ def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
     ]
     few = len(graphs) <= 3
     details = [
-        doc.Folded(line(code(graph.function, 60), _id(graph)), list(_details(graph)), is_open=few)
+        doc.Folded(line(code(graph.function, 60), _id(graph)), detail(Why(graph)), is_open=few)
         for graph in graphs
     ]
     return [
         doc.Table(_COLUMNS, rows, notes="reason"),
-        doc.Folded(line(faint("details")), details, in_text=False),
+        doc.Folded(line(faint("details")), details, in_text=doc.InText.NOTHING),
     ]
 
 
 def detail(why: Why, contents: GraphContents | None = None) -> list[doc.Block]:
     """Return everything that is known of a graph; `contents` has its guards and code."""
-    blocks = [*_why_lines(why), *_facts(why.graph), *_differences(why)]
+    blocks = [*_why_lines(why), *_facts(why.graph)]
     return blocks if contents is None else [*blocks, *_contents(why.graph, contents)]
 
 
@@ -90,6 +90,18 @@ def _head(graph: GraphRecord) -> doc.Line:
     return line(code(f"{graph.function} {short_location(graph)}"), faint(f"{_id(graph)}:"), outcome)
 
 
+def graph_line(graph: GraphRecord) -> doc.Line:
+    """Return a graph on one line, for a section that opens to its details."""
+    facts = [taken(graph)]
+    facts += [f"saved {saved(graph)}"] if saved(graph) != NOTHING else []
+    facts += [source(graph)] if source(graph) != NOTHING else []
+    facts += [
+        text if label == graph.outcome.value else f"{label}: {text}" for label, text in explanations(graph)
+    ]
+    name = [code(graph.function, 40), faint(short_location(graph), 30), faint(_id(graph))]
+    return line(*name, badge(graph.outcome.value), doc.Span(DOT.join(facts), limit=160))
+
+
 def _outcome(graph: GraphRecord) -> str:
     return f"{graph.outcome.value} from {source(graph)}" if graph.level is not None else graph.outcome.value
 
@@ -115,13 +127,6 @@ def _why_lines(why: Why, level: int = 0) -> Iterator[doc.Block]:
         yield labelled("next", why.action, level=level)
 
 
-def _details(graph: GraphRecord) -> Iterator[doc.Block]:
-    """Yield the details of one graph, by its record alone."""
-    for label, text in explanations(graph):
-        yield labelled(label, text, doc.Style.WHOLE)
-    yield from _facts(graph)
-
-
 def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
     artifacts = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
     operators = "" if graph.operators is None else str(graph.operators)
@@ -129,24 +134,6 @@ def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
     paths = (("key", graph.key or ""), ("defined", graph.location))
     for facts, style in ((plain, doc.Style.PLAIN), (paths, doc.Style.PATH)):
         yield from (labelled(label, text, style) for label, text in facts if text)
-
-
-def _differences(why: Why) -> Iterator[doc.Block]:
-    """Yield, for HTML, all that differs from the nearest stored graph, before and now."""
-    if (explanation := why.explanation) is None:
-        return
-    columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("differs", "before", "now", "line")]
-    rows = [
-        [
-            doc.Span(difference.what, limit=200),
-            code(difference.before or NOTHING, 400),
-            code(difference.now or NOTHING, 400),
-            doc.Span(difference.where or NOTHING, limit=60),
-        ]
-        for difference in explanation.differences
-    ]
-    head = line(faint("before and now; before is the nearest stored graph,"), faint(explanation.nearest))
-    yield doc.Folded(head, [doc.Table(columns, rows)], is_open=True, in_text=False)
 
 
 def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block]:

@@ -36,7 +36,6 @@ _STYLES: Mapping[doc.Style, str] = {
     doc.Style.BAD: f"background-color:rgba({_RED},0.32);{_BADGE}",
     doc.Style.NEUTRAL: f"background-color:rgba({_GREY},0.28);{_BADGE}",
 }
-_METERS = {doc.Style.GOOD: f"rgba({_GREEN},0.7)", doc.Style.FAIR: f"rgba({_AMBER},0.7)"}
 _EDGE = "padding-left:8px;margin:3px 0"
 _MARKS: Mapping[doc.Mark, str] = {
     doc.Mark.NONE: "",
@@ -121,9 +120,9 @@ def _inline(span: doc.Inline) -> str:
             return f"<b>{_text(span.text, span.limit)}</b>"
         return _text(span.text, span.limit, _STYLES[span.style])
     full = round(_METER * span.value / span.most) if span.most else 0
-    bar = _tag("span", f"{_PIECE};height:10px;background-color:{_METERS[span.style]};width:{full}px")
+    bar = _tag("span", f"{_PIECE};height:10px;background-color:rgba({_GREEN},0.7);width:{full}px")
     frame = f"{_PIECE};height:10px;line-height:10px;width:{_METER}px;background-color:rgba({_GREY},0.28)"
-    return _tag("span", frame, bar) if span.is_framed else bar
+    return _tag("span", frame, bar)
 
 
 def _table(table: doc.Table) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from nbcache.core.reports import Activity, CellReport
-from nbcache.core.text import DOT, NOTHING, duration, one_line
+from nbcache.core.text import DOT, NOTHING, one_line
+from nbcache.explain.stats import tally
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
 from nbcache.ui.display import document as doc
@@ -26,7 +27,8 @@ from nbcache.ui.display.rows import (
     shared_parts,
     store_parts,
 )
-from nbcache.ui.display.words import ranked_reasons, totals
+from nbcache.ui.display.stats import reason_table
+from nbcache.ui.display.words import totals
 
 __all__ = [
     "render_activity",
@@ -36,7 +38,6 @@ __all__ = [
     "render_report",
     "render_settings",
     "render_status",
-    "run_blocks",
     "settings_blocks",
 ]
 
@@ -77,13 +78,8 @@ def render_status(
     facts.append(prewarming_parts(prewarming))
     blocks += [line(DOT.join(parts), style=doc.Style.FAINT) for parts in facts if parts]
     blocks += _notices(dict.fromkeys(notice for report in reports for notice in report.notices))
-    if ranked := ranked_reasons(graphs):
-        numbers = [doc.Column(title, doc.Wrap.NUMBER) for title in ("graphs", "time")]
-        rows: list[list[doc.Cell]] = [
-            [str(count), duration(seconds), doc.Span(reason, limit=120)] for reason, count, seconds in ranked
-        ]
-        blocks.append(doc.Table([*numbers, doc.Column("not hit because", doc.Wrap.REST)], rows))
-    blocks += [run_blocks(report, is_open=len(runs) <= 3) for report in runs]
+    blocks += reason_table(tally(graphs))
+    blocks += [_run(report, is_open=len(runs) <= 3) for report in runs]
     data = {
         "cells": [report.to_json() for report in reports],
         "stores": [asdict(store) for store in stores],
@@ -94,7 +90,7 @@ def render_status(
     return render(blocks, data, "status")
 
 
-def run_blocks(report: CellReport, *, is_open: bool) -> doc.Folded:
+def _run(report: CellReport, *, is_open: bool) -> doc.Folded:
     """Return the graphs of one run of a cell."""
     label = report.cell.label if report.cell else "outside cells"
     name = f"{label} {one_line(report.name)}" if report.name else label

@@ -13,7 +13,7 @@ from nbcache.ui.display.document import line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import missed_lines
 
-__all__ = ["render_stats"]
+__all__ = ["reason_table", "render_stats", "tally_tables"]
 
 _MOST_REASONS = 8
 _MOST_UNUSED = 12
@@ -64,7 +64,7 @@ def _session(stats: Stats) -> list[doc.Block]:
     blocks: list[doc.Block] = [doc.Title("nbcache stats", ["this kernel", *_totals(tally)])]
     blocks += [line(_net(stats))] if tally.graphs else []
     blocks += [line(text, style=doc.Style.FAINT) for text in lines]
-    blocks += _tables(tally)
+    blocks += tally_tables(tally)
     return blocks + (_table(("stored", "bytes", "restored", "bytes", "artifact type"), types))
 
 
@@ -78,7 +78,7 @@ def _lifetime(label: str, lifetime: Lifetime, now: float) -> list[doc.Block]:
         kernels = f"in {counted(lifetime.kernels, 'kernel')}"
         kernels += f" since {ago(now - lifetime.since)}" if lifetime.kernels > 1 else ""
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)
-    return [doc.Title(label, totals), *(_tables(tally) if lifetime.kernels > 1 else [])]
+    return [doc.Title(label, totals), *(tally_tables(tally) if lifetime.kernels > 1 else [])]
 
 
 def _totals(tally: Tally) -> list[str]:
@@ -124,12 +124,17 @@ def _named(graph: StoredGraph) -> str:
     return f"{how}: {one_line(graph.function, 60)} {graph.direction.value}{saves}"
 
 
-def _tables(tally: Tally) -> list[doc.Block]:
+def tally_tables(tally: Tally) -> list[doc.Block]:
     """Return where hits came from, and why other graphs did not hit."""
     levels = [
         (str(level.hits), duration(level.seconds), duration(level.saved_seconds), _LEVELS[level.level])
         for level in tally.levels
     ]
+    return _table(("hits", "time", "saved", "from"), levels) + reason_table(tally)
+
+
+def reason_table(tally: Tally) -> list[doc.Block]:
+    """Return why graphs did not hit."""
     reasons = [
         (str(reason.graphs), duration(reason.seconds), reason.reason)
         for reason in tally.reasons[:_MOST_REASONS]
@@ -138,8 +143,7 @@ def _tables(tally: Tally) -> list[doc.Block]:
         seconds = duration(sum(reason.seconds for reason in more))
         others = f"{counted(len(more), 'other reason')} (--json has all)"
         reasons.append((str(sum(reason.graphs for reason in more)), seconds, others))
-    tables = _table(("hits", "time", "saved", "from"), levels)
-    return tables + _table(("graphs", "time", "not hit because"), reasons)
+    return _table(("graphs", "time", "not hit because"), reasons)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Block]:

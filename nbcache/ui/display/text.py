@@ -31,7 +31,7 @@ def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
     """Yield the lines of blocks; `depth` counts the folded sections that they stand in."""
     before: doc.Block | None = None
     for block in blocks:
-        if isinstance(block, doc.Folded) and not block.in_text:
+        if isinstance(block, doc.Folded) and block.in_text is doc.InText.NOTHING:
             continue
         if before is not None and not depth and _stands_apart(before, block):
             yield ""
@@ -66,7 +66,8 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
             yield from (f"{' ' * indent}  {printable(line)}".rstrip() for line in lines)
         case doc.Folded(head, blocks):
             yield from _block(head, depth)
-            yield from _lines(blocks, depth + 1)
+            if block.in_text is doc.InText.ALL:
+                yield from _lines(blocks, depth + 1)
         case doc.Gap():
             yield ""
 
@@ -79,10 +80,8 @@ def _plain(cell: doc.Cell) -> str:
 
 def _inline(span: doc.Inline) -> str:
     if isinstance(span, doc.Meter):
-        if not span.is_framed and not span.value:
-            return ""
         full = round(_METER * span.value / span.most) if span.most else 0
-        return "#" * full + ("-" * (_METER - full) if span.is_framed else "")
+        return "#" * full + "-" * (_METER - full)
     return one_line(span if isinstance(span, str) else span.text)
 
 

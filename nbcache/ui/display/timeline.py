@@ -12,15 +12,7 @@ from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import PHASE_NAMES
 
-__all__ = [
-    "cells_blocks",
-    "cells_words",
-    "lost_blocks",
-    "lost_words",
-    "render_timeline",
-    "runs_blocks",
-    "runs_words",
-]
+__all__ = ["render_timeline", "timeline_blocks", "timeline_words"]
 
 _PHASES = {
     "trace": ("t", "#8b5cf6"),
@@ -44,13 +36,31 @@ def render_timeline(timeline: Timeline, notebook: str = "", *, now: float | None
     """Return the timeline; `notebook` is the name of its file, `now` Unix seconds."""
     title = f"nbcache timeline{DOT}{one_line(notebook, 60)}" if notebook else "nbcache timeline"
     parts = [] if timeline.cells or timeline.kernels else ["nothing has compiled yet"]
-    blocks: list[doc.Block] = [doc.Title(title, parts)]
-    for section in (cells_blocks(timeline), lost_blocks(timeline), runs_blocks(timeline, now)):
-        blocks += [doc.GAP, *section] if section else []
+    blocks: list[doc.Block] = [doc.Title(title, parts), *timeline_blocks(timeline, now)]
     return render(blocks, timeline.to_json(), "timeline")
 
 
-def cells_blocks(timeline: Timeline) -> list[doc.Block]:
+def timeline_blocks(timeline: Timeline, now: float | None = None) -> list[doc.Block]:
+    """Return the bars of cells, what was compiled for which reason, and the hits of each kernel."""
+    blocks: list[doc.Block] = []
+    for section in (_cells(timeline), _lost(timeline), _kernels(timeline, now)):
+        blocks += [doc.GAP, *section] if section else []
+    return blocks
+
+
+def timeline_words(timeline: Timeline) -> list[str]:
+    """Return in short how long cells took, and how long they take cold or restored."""
+    if not timeline.cells:
+        return ["nothing has compiled in this kernel yet"]
+    parts = [counted(len(timeline.cells), "cell"), f"{duration(_total(c.now for c in timeline.cells))} now"]
+    for name in ("cold", "restored"):
+        known = [bar for cell in timeline.cells if (bar := getattr(cell, name)) is not None]
+        if len(known) == len(timeline.cells):
+            parts.append(f"about {duration(_total(known))} {name}")
+    return parts
+
+
+def _cells(timeline: Timeline) -> list[doc.Block]:
     """Return the bars of each cell, all on one scale, and the meaning of their parts."""
     cells = timeline.cells[-_MOST_CELLS:]
     bars = [bar for cell in cells for _, bar in cell.bars()]
@@ -65,26 +75,10 @@ def cells_blocks(timeline: Timeline) -> list[doc.Block]:
     return [*blocks, doc.Legend(_parts(used))] if used else blocks
 
 
-def cells_words(timeline: Timeline) -> list[str]:
-    """Return in short how long cells took, and how long they take cold or restored."""
-    if not timeline.cells:
-        return ["nothing has compiled in this kernel yet"]
-    parts = [counted(len(timeline.cells), "cell"), f"{duration(_total(c.now for c in timeline.cells))} now"]
-    for name in ("cold", "restored"):
-        known = [bar for cell in timeline.cells if (bar := getattr(cell, name)) is not None]
-        if len(known) == len(timeline.cells):
-            parts.append(f"about {duration(_total(known))} {name}")
-    return parts
-
-
-def lost_blocks(timeline: Timeline) -> list[doc.Block]:
+def _lost(timeline: Timeline) -> list[doc.Block]:
     """Return what was compiled for which reason."""
-    columns = [
-        doc.Column("compiling", doc.Wrap.NUMBER),
-        doc.Column("graphs", doc.Wrap.NUMBER),
-        doc.Column("function"),
-    ]
-    columns.append(doc.Column("why, in all kernels of the history", doc.Wrap.REST))
+    columns = [doc.Column(title, doc.Wrap.NUMBER) for title in ("compiling", "graphs")]
+    columns += [doc.Column("function"), doc.Column("why, in all kernels of the history", doc.Wrap.REST)]
     rows: list[list[doc.Cell]] = [
         [duration(lost.seconds), str(lost.graphs), code(lost.function, 30), doc.Span(lost.reason, limit=200)]
         for lost in timeline.lost[:_MOST_LOST]
@@ -92,15 +86,7 @@ def lost_blocks(timeline: Timeline) -> list[doc.Block]:
     return [doc.Table(columns, rows)] if rows else []
 
 
-def lost_words(timeline: Timeline) -> list[str]:
-    """Return in short what was compiled in all kernels of the history."""
-    if not timeline.lost:
-        return ["no kernel of the history has compiled anything"]
-    graphs = sum(lost.graphs for lost in timeline.lost)
-    return [f"{duration(sum(lost.seconds for lost in timeline.lost))} compiling {counted(graphs, 'graph')}"]
-
-
-def runs_blocks(timeline: Timeline, now: float | None = None) -> list[doc.Block]:
+def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
     """Return how many graphs each kernel hit, newest first."""
     at = time.time() if now is None else now
     columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER)]
@@ -110,20 +96,11 @@ def runs_blocks(timeline: Timeline, now: float | None = None) -> list[doc.Block]
             "this one" if run.is_now else ago(at - run.time),
             f"{run.hits} of {counted(run.graphs, 'graph')}",
             duration(run.seconds),
-            doc.Meter(run.hits, run.graphs, is_framed=True),
+            doc.Meter(run.hits, run.graphs),
         ]
         for run in timeline.kernels
     ]
     return [doc.Table(columns, rows)] if rows else []
-
-
-def runs_words(timeline: Timeline) -> list[str]:
-    """Return in short how many of the last graphs were hits."""
-    runs = timeline.kernels
-    if not runs:
-        return ["the history has no kernel"]
-    hits, graphs = sum(run.hits for run in runs), sum(run.graphs for run in runs)
-    return [counted(len(runs), "kernel"), f"{hits} of {counted(graphs, 'graph')} hits"]
 
 
 def _bars(cell: CellTimes, scale: float) -> Iterable[doc.Bar]:

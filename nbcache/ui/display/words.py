@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import PHASES, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent
 from nbcache.explain.guards import readable
-from nbcache.explain.stats import tally
 
 __all__ = [
     "explanations",
     "kernels",
     "missed_lines",
     "phases",
-    "ranked_reasons",
     "saved",
     "short_location",
     "source",
@@ -134,11 +132,6 @@ def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
         ("waited", why if waited > _ASKING else None),
     )
     return [(name, text) for name, text in known if text]
-
-
-def ranked_reasons(graphs: Iterable[GraphRecord]) -> list[tuple[str, int, float]]:
-    """Return (reason, graphs, seconds) of all but hits, those first that took longest."""
-    return [(each.reason, each.graphs, each.seconds) for each in tally(graphs).reasons]
 
 
 def missed_lines(graphs: Sequence[Mapping[str, Any]], when: str = "") -> list[str]:

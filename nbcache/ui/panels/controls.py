@@ -1,27 +1,29 @@
-"""The few controls that panels are made of, each from ipywidgets' own."""
+"""The few controls that panels are made of, each from ipywidgets' own, and the pace of their updates."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
 
-from nbcache.core.text import DOT
+from nbcache.core.log import logger
+from nbcache.core.threads import start_thread
 from nbcache.ui.display import document as doc
-from nbcache.ui.display.document import faint, line
+from nbcache.ui.display.document import line
 from nbcache.ui.display.html import BOX, to_html
 
 __all__ = [
-    "INDENT",
-    "Section",
+    "Refresher",
     "button",
-    "caret",
     "close_all",
     "draw",
-    "every",
     "html",
     "once_typed",
     "row",
@@ -29,9 +31,6 @@ __all__ = [
     "text",
     "with_magic",
 ]
-
-INDENT = "28px"
-"""The indentation of what opens below a caret."""
 
 _TURNS = 0.05
 """Seconds in which a kernel's event loop takes all messages that it has."""
@@ -49,13 +48,11 @@ def draw(place: Any, blocks: Sequence[doc.Block]) -> None:
     place.value = to_html(blocks, box=_FITTING) if blocks else ""
 
 
-def button(
-    label: str, magic: str, what: str, act: Callable[[], object], *, style: str = "", icon: str = ""
-) -> Any:
+def button(label: str, magic: str, what: str, act: Callable[[], object], *, style: str = "") -> Any:
     """Return a button; its tooltip says what it does, and the magic that does the same."""
     tooltip = f"{what} ({magic})" if magic else what
     layout = {"width": "auto", "flex": "0 0 auto"}
-    made = widgets.Button(description=label, tooltip=tooltip, button_style=style, icon=icon, layout=layout)
+    made = widgets.Button(description=label, tooltip=tooltip, button_style=style, layout=layout)
     made.on_click(lambda _: act())
     return made
 
@@ -68,10 +65,10 @@ def with_magic(label: str, magic: str, what: str, act: Callable[[], object]) -> 
 
 
 def text(width: str, placeholder: str = "") -> Any:
-    """Return a field for a line of text; its value is what stands there when it is left."""
+    """Return a field for a line of text, which offers options; its value arrives when it is left."""
     layout = {"width": width}
     # what is typed is sent once: of many values, the last may come after the press of a button
-    return widgets.Text(placeholder=placeholder, continuous_update=False, layout=layout)
+    return widgets.Combobox(placeholder=placeholder, continuous_update=False, layout=layout)
 
 
 def once_typed(act: Callable[[], object]) -> None:
@@ -88,17 +85,6 @@ def once_typed(act: Callable[[], object]) -> None:
         loop.call_later(_TURNS, act)
 
 
-def caret(act: Callable[[], object]) -> Any:
-    """Return the small button before what opens and closes."""
-    made = button("", "", "", act)
-    made.layout.width = "24px"
-    made.layout.height = "22px"
-    made.layout.margin = "-3px 2px 2px 2px"
-    made.layout.padding = "0"
-    made.style.button_color = "transparent"
-    return made
-
-
 def row(children: Iterable[Any]) -> Any:
     """Return widgets side by side, folded where the page is narrow."""
     return widgets.HBox(list(children), layout={"flex_flow": "row wrap", "align_items": "center"})
@@ -109,47 +95,63 @@ def show(widget: Any, wanted: bool) -> None:
     widget.layout.display = None if wanted else "none"
 
 
-def every(root: Any) -> list[Any]:
-    """Return a widget and all widgets in it."""
-    return [root, *(part for child in getattr(root, "children", ()) for part in every(child))]
-
-
 def close_all(root: Any) -> None:
     """Remove a widget and all widgets in it from the front end."""
-    parts = every(root)
-    looks = [getattr(part, name, None) for part in parts for name in ("layout", "style")]
-    for part in filter(None, [*reversed(parts), *looks]):
+    for child in getattr(root, "children", ()):
+        close_all(child)
+    for part in (root, getattr(root, "layout", None), getattr(root, "style", None)):
         with suppress(Exception):  # a front end or a kernel that is gone
-            part.close()
+            part.close()  # type: ignore[union-attr]
 
 
-class Section:
-    """A part of a panel, which folds: a document, and the controls that belong to it."""
+class Refresher:
+    """Calls `draw` on a thread of its own, at most once in `interval` seconds, after each `ask`.
+
+    `draw` returns whether it is to be called again without being asked. What it raises is logged: nothing of
+    it reaches who asks.
+    """
 
     def __init__(
-        self, title: str, is_open: bool, above: Sequence[Any] = (), below: Sequence[Any] = ()
+        self,
+        draw: Callable[[], bool],
+        interval: float,
+        name: str,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._title = title
-        self._is_open = is_open
-        self._line = html()
-        self._content = html()
-        self._toggle = caret(self._fold)
-        body = [*above, self._content, *below]
-        self._body = widgets.VBox(body, layout={"padding": f"0 0 6px {INDENT}"})
-        line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
-        self.box = widgets.VBox([line, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
-        self._set()
+        self._draw = draw
+        self._sleep = sleep
+        self._interval = interval
+        self._name = name
+        self._lock = threading.Lock()
+        self._asked = False
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
-    def draw(self, words: Iterable[str], blocks: Sequence[doc.Block] = ()) -> None:
-        """Show a document, and in the title what is in it."""
-        draw(self._line, [line(doc.Span(self._title, doc.Style.BOLD), faint(DOT.join(words)))])
-        draw(self._content, blocks)
+    def ask(self) -> None:
+        """Have `draw` called soon, once for all who ask until then."""
+        with self._lock:
+            self._asked = True
+            if self._thread is None and not self._closed:
+                run = partial(contextvars.copy_context().run, self._run)
+                self._thread = start_thread(run, self._name)
 
-    def _fold(self) -> None:
-        self._is_open = not self._is_open
-        self._set()
+    def close(self) -> None:
+        """Draw no more."""
+        with self._lock:
+            self._closed = True
 
-    def _set(self) -> None:
-        show(self._body, self._is_open)
-        self._toggle.icon = "caret-down" if self._is_open else "caret-right"
-        self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {self._title.lower()}"
+    def _run(self) -> None:
+        goes_on = False
+        while True:
+            with self._lock:
+                if self._closed or not (self._asked or goes_on):
+                    self._thread = None
+                    return
+                self._asked = False
+            try:
+                goes_on = self._draw()
+            except Exception as error:
+                goes_on = False
+                logger.info("drawing a panel failed", exc_info=error)
+            self._sleep(self._interval)

@@ -17,13 +17,10 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.log import logger
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import Section, button, close_all, draw, html, row, show, with_magic
-from nbcache.ui.panels.refresh import Refresher
-from nbcache.ui.panels.sections import Graphs, People, SettingsForm
-from nbcache.ui.panels.values import Facts
-from nbcache.ui.panels.verbs import Verbs
+from nbcache.ui.panels.controls import Refresher, button, close_all, draw, html, row, show, with_magic
+from nbcache.ui.panels.sections import Graphs, People, Section, SettingsForm
+from nbcache.ui.panels.values import Facts, Verbs
 
 __all__ = ["Panel"]
 
@@ -31,8 +28,6 @@ _INTERVAL = 0.2
 """Seconds between two updates: a page that is sent more sticks, and loses the last one."""
 _SAVED_INTERVAL = 5.0
 """Seconds between two updates of what a saved notebook keeps, while a cell runs."""
-_OPEN = ("graphs", "people", "snapshot")
-"""Sections that are open from the start, where a panel has all."""
 _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
 _SHOWN = (
     ("why", "why the graphs of the last cell missed"),
@@ -94,7 +89,7 @@ class Panel:
         """What `_message` asks."""
         self._saved_at = 0.0
         self._is_closed = False
-        self._drawn: tuple[int, Sequence[str], str, Facts | None] = (-1, (), "", None)
+        self._drawn: tuple[object, ...] = ()
         """The state that the sections show: they are drawn again once it has changed."""
         self._refresher = Refresher(self._draw, _INTERVAL, "panel")
         self._gatherer = Refresher(self._gather, 0.5, "panel-facts")
@@ -160,25 +155,16 @@ class Panel:
         with self._lock:
             if self._is_closed:
                 return False
-            facts = self._facts
             draw(self._live, pages.live_blocks(now))
             self._answer.value = self._message
             self._draw_answers()
             show(self._answer_row, bool(self._message))
-            state = (len(now.graphs), now.shared, now.running, facts)
-            is_new = state[:3] != self._drawn[:3] or facts is not self._drawn[3]
-            for name, section in self._sections.items():
-                if isinstance(section, Graphs):
-                    section.draw(facts, now, anew=facts is not self._drawn[3])
-                elif not is_new:
-                    continue
-                elif isinstance(section, Section):
-                    section.draw(pages.words_of(name, facts, now), pages.blocks_of(name, facts, now))
-                else:
-                    section.draw(facts, now)
-            if is_new:
-                draw(self._head, pages.head_blocks(facts))
-            self._drawn = state
+            state = (len(now.graphs), now.shared, now.running, id(self._facts))
+            if state != self._drawn:
+                self._drawn = state
+                for part in self._sections:
+                    part.draw(self._facts, now)
+                draw(self._head, pages.head_blocks(self._facts))
         return bool(now.running)
 
     def _draw_answers(self) -> None:
@@ -211,7 +197,7 @@ class Panel:
 
     # --- acting ---------------------------------------------------------------------------------
 
-    def _act(self, verb: Callable[[], Sequence[str] | Rendered | _Question]) -> None:
+    def _act(self, verb: Callable[[], Sequence[str | Rendered] | _Question]) -> None:
         """Call the verb of a button, now or when the running cell has ended, and show its answer."""
 
         def act() -> None:
@@ -220,11 +206,12 @@ class Panel:
                 answer = verb()
                 if isinstance(answer, _Question):
                     question, answer = answer, answer.lines
-                message = answer.html if isinstance(answer, Rendered) else to_html(pages.quoted(answer))
-            except NbcacheError as error:
-                message = to_html(pages.problem_blocks(str(error), error.next_step))
-            except UsageError as error:
-                message = to_html(pages.problem_blocks(str(error), None))
+                message = "".join(
+                    part.html if isinstance(part, Rendered) else to_html(pages.quoted([part]))
+                    for part in answer
+                )
+            except (NbcacheError, UsageError) as error:
+                message = to_html(pages.problem_blocks(str(error), getattr(error, "next_step", None)))
             except Exception as error:  # a bug; its message may quote what is secret
                 logger.info("the verb of a button failed", exc_info=error)
                 what = f"it failed unexpectedly ({type(error).__name__})"
@@ -263,11 +250,6 @@ class Panel:
         else:
             self.say(["Nothing was done."])
 
-    def _trust(self, fingerprint: str, name: str) -> None:
-        shown = f"{fingerprint} ({name})" if name else fingerprint
-        what = (shown, partial(self._verbs.trust, fingerprint, name))
-        self._ask_first(lambda: what, f"{MEANS} {COMPARE} Trust this signer?")
-
     def _clear_message(self) -> None:
         self._say("")
         self.ask()
@@ -284,23 +266,22 @@ class Panel:
         self._answers = row(())
         close = button("close", "", "close what is shown here", self._clear_message)
         self._answer_row = widgets.VBox([self._answer, row([self._answers, close])])
-        self._sections = {name: self._section(name) for name in self._names}
+        self._sections = [self._section(name) for name in self._names]
         top = widgets.HBox([self._head, row([*shown, refresh])], layout={"flex_flow": "row wrap"})
         top.layout.justify_content = "space-between"
-        parts = self._sections.values()
-        boxes = [part.box if isinstance(part, Section) else part.section.box for part in parts]
+        boxes = [section.box for section in self._sections]
         self.root = widgets.VBox([top, self._live, self._answer_row, *boxes])
         self.root.add_class(f"{_LIVE}{self._ident}")
 
-    def _section(self, name: str) -> Section | Graphs | People | SettingsForm:
+    def _section(self, name: str) -> Section:
         verbs, act = self._verbs, self._act
-        is_open = name in _OPEN or len(self._names) < len(pages.SECTIONS)
+        is_open = name in pages.OPEN or len(self._names) < len(pages.SECTIONS)
         if name == "graphs":
-            return Graphs(verbs, self.ask, is_open=is_open)
+            return Graphs(act, verbs, is_open)
         if name == "people":
-            return People(act, verbs, self._trust, is_open=is_open)
+            return People(act, verbs, self._ask_first, is_open)
         if name == "settings":
-            return SettingsForm(act, verbs, self._ask_first, is_open=is_open)
+            return SettingsForm(act, verbs, self._ask_first, is_open)
         buttons = []
         if name == "snapshot":
             buttons = [
@@ -316,4 +297,4 @@ class Panel:
                     ("all…", "%nbcache clear --all", "show what all would go", whole),
                 )
             ]
-        return Section(pages.TITLES[name], is_open, (), [row(buttons)] if buttons else ())
+        return Section(name, is_open, (), [row(buttons)] if buttons else ())

@@ -1,272 +1,211 @@
-"""The sections of a panel that have controls: graphs, people, settings."""
+"""The sections of a live panel: a document each, and the controls that belong to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import ipywidgets as widgets
 
-from nbcache.core.model import Outcome
 from nbcache.core.settings import Settings
-from nbcache.core.text import counted, one_line
+from nbcache.core.text import DOT, one_line
 from nbcache.core.trust import Policy
 from nbcache.torch_bridge import cache_settings
 from nbcache.ui.display import document as doc
-from nbcache.ui.display.document import line
-from nbcache.ui.display.graph import detail
+from nbcache.ui.display.document import faint, line
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import (
-    INDENT,
-    Section,
-    button,
-    caret,
-    draw,
-    html,
-    once_typed,
-    row,
-    show,
-    text,
-    with_magic,
-)
-from nbcache.ui.panels.values import PAGE, Facts, Now, Order, Stranger, graph_page
-from nbcache.ui.panels.verbs import Verbs
+from nbcache.ui.panels.controls import button, draw, html, once_typed, row, show, text, with_magic
+from nbcache.ui.panels.values import Facts, Now, Verbs
 
-__all__ = ["Act", "Ask", "Graphs", "People", "SettingsForm"]
+__all__ = ["Act", "Ask", "Graphs", "People", "Section", "SettingsForm"]
 
-Act: TypeAlias = Callable[[Callable[[], Sequence[str]]], None]
+Act: TypeAlias = Callable[[Callable[[], Sequence[str | Rendered]]], None]
 """Calls a verb, now or when the running cell has ended, and shows its lines."""
 Ask: TypeAlias = Callable[[Callable[[], tuple[str, Callable[[], Sequence[str]] | None]], str], None]
 """Shows what would be done, asks the question, and calls the verb once that is confirmed."""
-_EVERY = "all outcomes"
-_SECRET = "shared_url"
-"""The setting that may hold a password: it is changed by connecting."""
-_FIXED = ("dir", _SECRET)
-"""Settings that are not changed here: the folder is read when the extension loads."""
+_MOST_OFFERED = 200
+"""Graphs that can be chosen, the newest."""
+_FIXED = ("dir", "shared_url")
+"""Settings that are not changed here: the folder is read at load time, and a URL may hold a password."""
 _SWITCH = ("on", "off")
+_CARET = {"width": "24px", "height": "22px", "margin": "-3px 2px 2px 2px", "padding": "0"}
+"""The layout of the small button before a title."""
 _TRUST_OFF = (
     "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
     "for as long as this kernel runs."
 )
-_MOST_STRANGERS = 5
 
 
-class Graphs:
-    """A page of graphs; each opens to all that is known of it, its guards and code."""
+class Section:
+    """A part of a panel, which folds."""
 
-    def __init__(self, verbs: Verbs, ask: Callable[[], None], *, is_open: bool) -> None:
-        self._verbs = verbs
-        self._ask = ask
-        self._page = 0
-        self._opened: set[int] = set()
-        """Indices of the open graphs, among all of this kernel."""
-        self._shown: list[int] = []
-        """Indices of the graphs on this page."""
-        self._drawn: tuple[object, ...] = ()
-        outcomes = [_EVERY, *(outcome.value for outcome in Outcome)]
-        self._filter = widgets.Dropdown(options=outcomes, layout={"width": "150px"}, tooltip="outcome")
-        orders = [order.value for order in Order]
-        self._order = widgets.Dropdown(options=orders, layout={"width": "170px"}, tooltip="order")
-        for choice in (self._filter, self._order):
-            choice.observe(lambda _: self._turn(-self._page), "value")
-        self._back = button("", "", "newer graphs", partial(self._turn, -1), icon="chevron-left")
-        self._on = button("", "", "older graphs", partial(self._turn, 1), icon="chevron-right")
-        self._place = html()
-        self._paging = row([self._back, self._place, self._on])
-        self._controls = row([self._filter, self._order, self._paging])
-        self._rows: list[_GraphRow] = []
-        """As many as were needed so far."""
-        self._list = widgets.VBox([])
-        self.section = Section(pages.TITLES["graphs"], is_open, [self._controls, self._list])
-
-    def draw(self, facts: Facts, now: Now, *, anew: bool = False) -> None:
-        """Show the page of the filter and the order, if it has changed, or `anew`."""
-        looks = (self._filter.value, self._order.value, self._page, frozenset(self._opened))
-        drawn = (len(now.graphs), *looks)
-        if drawn == self._drawn and not anew:
-            return
-        self._drawn = drawn
-        outcome = None if self._filter.value == _EVERY else Outcome(self._filter.value)
-        page = graph_page(now.graphs, outcome, Order(self._order.value), self._page)
-        self._page = page.page
-        self.section.draw(pages.words_of("graphs", facts, now))
-        first = page.page * PAGE
-        draw(self._place, [line(f"{first + 1} to {first + len(page.rows)} of {page.found}")])
-        show(self._paging, page.pages > 1)
-        show(self._controls, len(now.graphs) > 1)
-        self._back.disabled, self._on.disabled = page.page == 0, page.page == page.pages - 1
-        self._shown = [index for index, _ in page.rows]
-        if len(self._rows) < len(page.rows):
-            self._rows += [
-                _GraphRow(partial(self._toggle, i)) for i in range(len(self._rows), len(page.rows))
-            ]
-            self._list.children = [row.box for row in self._rows]
-        for i, graph_row in enumerate(self._rows):
-            show(graph_row.box, i < len(page.rows))
-            if i < len(page.rows):
-                index, graph = page.rows[i]
-                draw(graph_row.above, pages.cell_blocks(page, i, now.graphs))
-                is_open = index in self._opened
-                blocks = detail(self._verbs.explain(graph), self._verbs.contents(graph)) if is_open else ()
-                name = one_line(f"{graph.function} {graph.compile_id}", 60)
-                graph_row.draw(
-                    pages.graph_line(graph), f"{name} (%nbcache graphs {graph.compile_id})", blocks
-                )
-
-    def _turn(self, by: int) -> None:
-        self._page += by
-        self._ask()
-
-    def _toggle(self, i: int) -> None:
-        if i < len(self._shown):
-            self._opened ^= {self._shown[i]}
-            self._ask()
-
-
-class _GraphRow:
-    """One row, which opens."""
-
-    def __init__(self, toggle: Callable[[], None]) -> None:
-        self._toggle = caret(toggle)
-        self.above, self._line, self._detail = html(), html(), html()
-        self._line.layout.flex = "1 1 auto"
-        self._detail.layout.margin = f"0 2px 6px {INDENT}"
+    def __init__(
+        self, name: str, is_open: bool, above: Sequence[Any] = (), below: Sequence[Any] = ()
+    ) -> None:
+        self._name = name
+        self._is_open = is_open
+        self._line = html()
+        self._content = html()
+        self._toggle = button("", "", "", self._fold)
+        for trait, value in _CARET.items():
+            setattr(self._toggle.layout, trait, value)
+        self._toggle.style.button_color = "transparent"
+        self._body = widgets.VBox([*above, self._content, *below], layout={"padding": "0 0 6px 28px"})
         line = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
-        self.box = widgets.VBox([self.above, line, self._detail])
+        self.box = widgets.VBox([line, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
+        self._set()
 
-    def draw(self, line: doc.Line, name: str, blocks: Sequence[doc.Block]) -> None:
-        """Show a graph, and its detail, if it is open."""
-        draw(self._line, [line])
-        draw(self._detail, blocks)
-        show(self._detail, bool(blocks))
-        show(self.above, bool(self.above.value))
-        self._toggle.icon = "caret-down" if blocks else "caret-right"
-        self._toggle.tooltip = f"{'close' if blocks else 'open'} {name}"
+    def draw(self, facts: Facts, now: Now) -> None:
+        """Show the section, and in its title what is in it."""
+        words, blocks = pages.section(self._name, facts, now)
+        title = doc.Span(pages.TITLES[self._name], doc.Style.BOLD)
+        draw(self._line, [line(title, faint(DOT.join(words)))])
+        draw(self._content, blocks)
+
+    def _fold(self) -> None:
+        self._is_open = not self._is_open
+        self._set()
+
+    def _set(self) -> None:
+        show(self._body, self._is_open)
+        self._toggle.icon = "caret-down" if self._is_open else "caret-right"
+        self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {pages.TITLES[self._name].lower()}"
 
 
-class People:
+def _offer(choice: Any, names: Mapping[str, str]) -> None:
+    """Offer values by their names, and keep the one that is selected."""
+    options = tuple((name, value) for value, name in names.items())
+    if options != choice.options:
+        before = choice.value
+        choice.options = options
+        choice.value = before if before in names else next(iter(names), None)
+
+
+class Graphs(Section):
+    """Graphs, and a list to show one of them whole, with its guards and code."""
+
+    def __init__(self, act: Act, verbs: Verbs, is_open: bool) -> None:
+        self._graph = widgets.Dropdown(layout={"width": "220px"}, tooltip="graph")
+        what = "show it whole, with its guards and the code that torch has generated"
+        whole = with_magic(
+            "show", "%nbcache graphs GRAPH", what, lambda: act(partial(verbs.whole, self._graph.value))
+        )
+        self._choice = row([self._graph, whole])
+        super().__init__("graphs", is_open, (), [self._choice])
+
+    def draw(self, facts: Facts, now: Now) -> None:
+        """Show the graphs, and keep the choice while graphs arrive."""
+        super().draw(facts, now)
+        newest = reversed(now.graphs[-_MOST_OFFERED:])
+        names = {graph.compile_id: one_line(f"{graph.compile_id} {graph.function}", 40) for graph in newest}
+        _offer(self._graph, names)
+        show(self._choice, bool(names))
+
+
+class People(Section):
     """The shared store, its publishers, and signers who are not trusted."""
 
-    def __init__(self, act: Act, verbs: Verbs, trust: Callable[[str, str], None], *, is_open: bool) -> None:
+    def __init__(self, act: Act, verbs: Verbs, ask: Ask, is_open: bool) -> None:
         self._act = act
         self._verbs = verbs
+        self._ask = ask
         self._url = text("280px", "redis://host, s3://bucket/folder, a folder")
         start = partial(once_typed, self._connect)
         connect = with_magic("connect", "%nbcache connect URL", "share live with all there", start)
         self._connecting = row([self._url, connect])
         stop = partial(act, verbs.disconnect)
         self._connected = with_magic("disconnect", "%nbcache disconnect", "share no more", stop)
-        self._strangers = [_StrangerRow(trust, self._ignore) for _ in range(_MOST_STRANGERS)]
-        self._more = html()
-        controls = [self._connecting, self._connected, *(row.box for row in self._strangers), self._more]
-        self.section = Section(pages.TITLES["people"], is_open, (), controls)
+        self._who = widgets.Dropdown(layout={"width": "220px"}, tooltip="signer")
+        self._nickname = text("180px", "what you call them")
+        self._who.observe(self._forget_name, "value")
+        add, ignore = "%nbcache trust add FINGERPRINT --name NAME", "%nbcache trust ignore FINGERPRINT"
+        trust = partial(once_typed, self._trust)
+        hide = partial(self._for_signer, verbs.ignore)
+        self._strangers = row(
+            [
+                self._who,
+                self._nickname,
+                with_magic("trust…", add, "show what trusting means", trust),
+                with_magic("ignore", ignore, "hide them in this kernel", hide),
+            ]
+        )
+        super().__init__("people", is_open, (), [self._strangers, self._connecting, self._connected])
 
     def draw(self, facts: Facts, now: Now) -> None:
-        """Show who is there."""
-        self.section.draw(pages.words_of("people", facts, now), pages.blocks_of("people", facts, now))
+        """Show the people, and the controls that serve now."""
+        super().draw(facts, now)
         self._url.disabled = bool(now.running)  # or a password would stand in it until the cell ends
         show(self._connecting, not now.shared)
         show(self._connected, bool(now.shared))
-        for i, stranger_row in enumerate(self._strangers):
-            stranger_row.draw(facts.strangers[i] if i < len(facts.strangers) else None)
-        more = len(facts.strangers) - _MOST_STRANGERS
-        text = f"and {counted(more, 'more signer')} (%nbcache trust asks about each)"
-        draw(self._more, [line(text)] if more > 0 else [])
+        _offer(self._who, {stranger.fingerprint: stranger.fingerprint for stranger in facts.strangers})
+        show(self._strangers, bool(facts.strangers))
 
-    def _ignore(self, fingerprint: str) -> None:
-        self._act(partial(self._verbs.ignore, fingerprint))
+    def _forget_name(self, change: object) -> None:
+        self._nickname.value = ""  # a name belongs to one signer, and is never one that a stranger chose
+
+    def _for_signer(self, verb: Callable[[str], Sequence[str]]) -> None:
+        self._act(partial(verb, self._who.value))
+
+    def _trust(self) -> None:
+        fingerprint, name = self._who.value, self._nickname.value.strip()
+        shown = f"{fingerprint} ({name})" if name else fingerprint
+        what = (shown, partial(self._verbs.trust, fingerprint, name))
+        self._ask(lambda: what, f"{MEANS} {COMPARE} Trust this signer?")
 
     def _connect(self) -> None:
         url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
         self._act(partial(self._verbs.connect, url))
 
 
-class _StrangerRow:
-    """Somebody who is not trusted, and a name to call them."""
-
-    def __init__(self, trust: Callable[[str, str], None], ignore: Callable[[str], None]) -> None:
-        self._who = html()
-        self._fingerprint = ""
-        self._name = text("180px", "what you call them")
-        choose = partial(once_typed, lambda: trust(self._fingerprint, self._name.value.strip()))
-        add = "%nbcache trust add FINGERPRINT --name NAME"
-        hide, ignoring = "hide them in this kernel", "%nbcache trust ignore FINGERPRINT"
-        line = row(
-            [
-                self._name,
-                with_magic("trust…", add, "show what trusting means", choose),
-                with_magic("ignore", ignoring, hide, lambda: ignore(self._fingerprint)),
-            ]
-        )
-        self.box = widgets.VBox([self._who, line])
-
-    def draw(self, stranger: Stranger | None) -> None:
-        """Show somebody, or nobody."""
-        show(self.box, stranger is not None)
-        draw(self._who, pages.stranger_blocks(stranger) if stranger else [])
-        fingerprint = stranger.fingerprint if stranger else ""
-        if fingerprint != self._fingerprint:
-            self._fingerprint = fingerprint
-            self._name.value = ""  # never a name that a stranger chose
-
-
-class SettingsForm:
+class SettingsForm(Section):
     """Every setting, and a line to change one."""
 
-    def __init__(self, act: Act, verbs: Verbs, ask_first: Ask, *, is_open: bool) -> None:
+    def __init__(self, act: Act, verbs: Verbs, ask: Ask, is_open: bool) -> None:
         self._act = act
         self._verbs = verbs
-        self._ask_first = ask_first
+        self._ask = ask
         self._values: dict[str, str] = {}
-        """The present value of each setting."""
-        self._offered: tuple[object, ...] = ()
-        """What stood in the form before anybody changed it."""
         names = [name for name in Settings.names() if name not in _FIXED]
         torchs = [name for name in cache_settings.NAMES if name != cache_settings.FOLDER]
-        self._name = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
-        self._choice = widgets.Dropdown(layout={"width": "120px"})
-        self._text = text("160px")
+        self._setting = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
+        self._value = text("160px")
         self._magic = html()
-        for control in (self._name, self._choice, self._text):
-            control.observe(self._offer, "value")
-        start = partial(once_typed, self._change)
-        change = button("set", "%nbcache config NAME=VALUE", "change it for this kernel", start)
-        form = row([self._name, self._choice, self._text, change, self._magic])
-        self.section = Section(pages.TITLES["settings"], is_open, [form])
+        self._setting.observe(self._offer, "value")
+        self._value.observe(self._show_magic, "value")
+        change = button(
+            "set", "%nbcache config NAME=VALUE", "change it here", partial(once_typed, self._change)
+        )
+        super().__init__("settings", is_open, [row([self._setting, self._value, change, self._magic])])
         self._offer()
 
     def draw(self, facts: Facts, now: Now) -> None:
         """Show values and origins."""
-        self.section.draw(pages.words_of("settings", facts, now), pages.blocks_of("settings", facts, now))
-        is_first = not self._values
+        super().draw(facts, now)
         self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
-        if is_first and self._offered == (self._choice.value, self._text.value):
-            self._offer()
+        self._show_magic()
 
-    def _offer(self, change: Any = None) -> None:
-        """Offer the values that the selected setting can have, and the magic that does the same."""
-        name = str(self._name.value)
-        choices: Sequence[str] = _SWITCH if name in cache_settings.NAMES else Settings.choices(name)
-        if change is None or change["owner"] is self._name:
-            now = self._values.get(name, "")
-            self._choice.options = choices
-            self._choice.value = now if now in choices else next(iter(choices), None)
-            self._text.value = "" if choices else now
-            self._offered = (self._choice.value, self._text.value)
-        show(self._choice, bool(choices))
-        show(self._text, not choices)
-        magic = f"%nbcache config {name}={self._value() or '…'}"
+    def _offer(self, change: object = None) -> None:
+        """Offer the values that the selected setting can have."""
+        name = self._setting.value
+        self._value.options = _SWITCH if name in cache_settings.NAMES else Settings.choices(name)
+        self._value.value = ""
+        self._show_magic()
+
+    def _show_magic(self, change: object = None) -> None:
+        """Show the present value, and the magic that does the same."""
+        name = self._setting.value
+        self._value.placeholder = self._values.get(name, "") or "…"
+        magic = f"%nbcache config {name}={self._value.value or self._value.placeholder}"
         draw(self._magic, [line(doc.Span(magic, doc.Style.CODE), style=doc.Style.FAINT)])
 
-    def _value(self) -> str:
-        value = self._choice.value if self._choice.options else self._text.value
-        return str(value or "").strip()
-
     def _change(self) -> None:
-        name, value = str(self._name.value), self._value()
+        name, value = self._setting.value, self._value.value.strip()
         change = partial(self._verbs.change, name, value)
+        self._value.value = ""
         if (name, value) == ("trust", Policy.OFF):
-            self._ask_first(lambda: (_TRUST_OFF, change), "Change it?")
+            self._ask(lambda: (_TRUST_OFF, change), "Change it?")
         else:
             self._act(change)

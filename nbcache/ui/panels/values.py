@@ -1,43 +1,20 @@
-"""What a panel shows: values of the session, gathered at two paces, and what of them its user looks at."""
+"""Values that a panel shows, gathered at two paces, and the verbs behind its buttons."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from nbcache.core.model import Environment, Manifest, Outcome
+from nbcache.core.model import Environment, Manifest
 from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import one_line
 from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import Timeline
+from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.rows import SettingRow, StoreFigures
-from nbcache.ui.display.words import short_location
 
-__all__ = [
-    "PAGE",
-    "Facts",
-    "GraphPage",
-    "Now",
-    "Order",
-    "Space",
-    "Stranger",
-    "graph_page",
-    "machine_parts",
-    "spaces",
-]
-
-PAGE = 10
-"""Graphs on one page."""
-
-
-class Order(enum.StrEnum):
-    """How graphs are sorted."""
-
-    NEWEST = "newest cell first"
-    SLOWEST = "slowest first"
-    SAVED = "most saved first"
-    FUNCTION = "by function"
+__all__ = ["Facts", "Now", "Space", "Stranger", "Verbs", "machine_parts", "spaces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,55 +93,41 @@ class Facts:
     """False as long as nothing of it is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphPage:
-    """The graphs that are looked at."""
+class Verbs(Protocol):
+    """The session behind a panel.
 
-    rows: Sequence[tuple[int, GraphRecord]]
-    """Each after its place among all graphs of this kernel, by which it is known again."""
-    page: int
-    """From 0."""
-    pages: int
-    """At least 1."""
-    found: int
-    """Graphs that pass the filter, on all pages."""
-    order: Order = Order.NEWEST
-
-
-def graph_page(
-    graphs: Sequence[GraphRecord],
-    outcome: Outcome | None = None,
-    order: Order = Order.NEWEST,
-    page: int = 0,
-    size: int = PAGE,
-) -> GraphPage:
-    """Return a page of those graphs that have this outcome; without one, of all.
-
-    A page that is not there becomes the nearest one that is.
+    A verb returns lines or outputs to be shown. It raises NbcacheError or UsageError where it fails.
     """
-    found = [(i, graph) for i, graph in enumerate(graphs) if outcome is None or graph.outcome is outcome]
-    if order is Order.NEWEST:
-        found = _by_cell(found)
-    elif order is Order.SLOWEST:
-        found.sort(key=lambda pair: -pair[1].total_seconds)
-    elif order is Order.SAVED:
-        found.sort(key=lambda pair: -(pair[1].saved_seconds or 0.0))
-    else:
-        found.sort(key=lambda pair: (pair[1].function, short_location(pair[1])))
-    pages = max(1, -(-len(found) // size))
-    page = min(max(page, 0), pages - 1)
-    return GraphPage(found[page * size : (page + 1) * size], page, pages, len(found), order)
 
+    def now(self) -> Now:
+        """Return what changes while a cell runs."""
 
-def _by_cell(found: Iterable[tuple[int, GraphRecord]]) -> list[tuple[int, GraphRecord]]:
-    """Return the runs of cells, the last one first; the graphs of each as they compiled."""
-    runs: list[list[tuple[int, GraphRecord]]] = []
-    for pair in found:
-        if runs and runs[-1][-1][1].cell == pair[1].cell:
-            runs[-1].append(pair)
-        else:
-            runs.append([pair])
-    return [pair for run in reversed(runs) for pair in run]
+    def facts(self) -> Facts:
+        """Gather the rest; this may take a second or more."""
+
+    def later(self, action: Callable[[], None]) -> str:
+        """Call `action` when the running cell has ended; return that cell, empty if none runs."""
+
+    def shown(self, verb: str) -> Sequence[Rendered]:
+        """Return the output of `%nbcache doctor`, `why`, `stats` or `timeline`."""
+
+    def whole(self, graph: str) -> Sequence[Rendered]: ...
+    def snapshot(self) -> Sequence[str]: ...
+    def restore(self) -> Sequence[str]: ...
+    def share(self) -> Sequence[str]: ...
+    def verify(self) -> Sequence[str]: ...
+    def attach(self) -> Sequence[str]: ...
+    def connect(self, url: str) -> Sequence[str]: ...
+    def disconnect(self) -> Sequence[str]: ...
+    def trust(self, fingerprint: str, name: str) -> Sequence[str]: ...
+    def ignore(self, fingerprint: str) -> Sequence[str]: ...
+    def change(self, name: str, value: str) -> Sequence[str]: ...
+
+    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
+        """Return in words what is stored of this notebook, or altogether, and what removes just that.
+
+        None where there is nothing to remove. The removal raises NbcacheError if it has changed since.
+        """
 
 
 def spaces(manifests: Iterable[Manifest]) -> list[Space]:
