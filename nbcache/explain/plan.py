@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from nbcache.artifacts.history import Run, Usual, expected, influences_of, missed_unchanged, of_one_kernel
+from nbcache.artifacts.history import Run, expected, influences_of, missed_unchanged, of_one_kernel
 from nbcache.core.key import Difference
-from nbcache.core.model import Direction, Level, Manifest, Outcome
+from nbcache.core.model import Direction, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED
 from nbcache.explain.notebook import NotebookCell
 
@@ -76,7 +76,7 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """What is expected of one graph."""
+    """The expectation for one graph."""
 
     function: str
     direction: Direction
@@ -84,45 +84,24 @@ class GraphPlan:
     """torch's key when it was last compiled or hit; empty where it was bypassed."""
     verdict: Verdict
     level: Level | None
-    """Where it is found; None where it is not."""
+    """The level that has it; None where none has."""
     source: str | None
     """The same in words."""
-    usual: Usual
-    """What it took in earlier kernels."""
-    saves_seconds: float | None = None
-    """What a hit saves, by the manifest; None where no manifest tells of it."""
-
-    @property
-    def cold_seconds(self) -> float | None:
-        """What compiling it takes; without a history what a hit saves, which is a little less."""
-        return self.saves_seconds if self.usual.cold is None else self.usual.cold.get("total")
-
-    @property
-    def hit_saves(self) -> float | None:
-        """What a hit saves, by the manifest, else by the history."""
-        if self.saves_seconds is not None or self.cold_seconds is None:
-            return self.saves_seconds
-        return max(0.0, self.cold_seconds - (self.restored_seconds or 0.0))
-
-    @property
-    def restored_seconds(self) -> float | None:
-        """What a hit takes; None where none is known."""
-        return None if self.usual.restored is None else self.usual.restored.get("total")
+    cold_seconds: float | None
+    """Seconds of compiling it; without a history those that a hit saves, which is a little less."""
+    restored_seconds: float | None
+    """Seconds of a hit; None where none is known."""
+    saves_seconds: float | None
+    """Seconds that a hit saves, by the manifest, else by the history."""
+    runs_cold: int
+    runs_restored: int
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names that docs/json.md documents."""
-        return {
-            "function": self.function,
-            "direction": self.direction.value,
-            "key": self.key or None,
-            "expected": self.verdict.value,
-            "level": self.level and self.level.value,
-            "source": self.source,
-            "cold_seconds": self.cold_seconds,
-            "restored_seconds": self.restored_seconds,
-            "runs_cold": self.usual.runs_cold,
-            "runs_restored": self.usual.runs_restored,
-        }
+        values = asdict(self)
+        verdict = values.pop("verdict")
+        del values["saves_seconds"]
+        return {**values, "key": self.key or None, "expected": verdict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +184,7 @@ class Plan:
     def saved_seconds(self) -> float | None:
         """Estimate of what those graphs save that are expected to hit; None where nothing tells."""
         hits = (graph for each in self.cells for graph in each.graphs if graph.verdict is Verdict.HIT)
-        return _sum(graph.hit_saves for graph in hits)
+        return _sum(graph.saves_seconds for graph in hits)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names that docs/json.md documents."""
@@ -236,127 +215,116 @@ def planned(
     those that fit here, empty where that is not known.
     """
     here = {cell.digest for cell in cells}
-    known = _known(places, history, {each[:16] for each in environments}, here)
+    environments = {digest[:16] for digest in environments}
+    influences = influences_of(history, here)
+    known = _known(places, history, environments, here, influences)
     index = {key: place for place in reversed(places) for key in _keys_of(place)}
     saves = {graph.key: graph.seconds for place in places for graph in place.manifest.graphs if graph.key}
 
     runs: dict[str, list[Run]] = {}
     for run in history:
         runs.setdefault(run.function, []).append(run)
-
-    def plans(digest: str, *, is_edited: bool) -> tuple[GraphPlan, ...]:
-        return tuple(
-            _graph(
-                graph,
-                is_edited or graph.is_redefined(here) or not graph.influences <= edited,
-                index.get(graph.key),
-                expected(runs.get(graph.function, ()), digest, graph.function, graph.direction),
-                saves.get(graph.key),
-            )
-            for graph in known[digest]
-        )
-
-    found: dict[int, CellPlan] = {}
     edited: set[str] = set()
     """Digests of edited cells, as they were."""
+
+    def graph_plan(run: Run, is_edited: bool) -> GraphPlan:
+        place = index.get(run.key)
+        usual = expected(runs.get(run.function, ()), run.cell, run.function, run.direction)
+        if run.outcome in (Outcome.BYPASS, Outcome.DISABLED):
+            verdict = Verdict.BYPASS
+        elif place is None:
+            is_here = not run.kernel or not environments or run.environment in environments
+            verdict = Verdict.GONE if is_here else Verdict.ELSEWHERE
+        else:
+            is_redefined = bool(run.function_cell) and run.function_cell not in here
+            is_influenced = not influences.get(run.identity, frozenset()) <= edited
+            verdict = Verdict.EDITED if is_edited or is_redefined or is_influenced else Verdict.HIT
+        by_manifest = saves.get(run.key)
+        restored = None if usual.restored is None else usual.restored.get("total")
+        cold = by_manifest if usual.cold is None else usual.cold.get("total")
+        by_history = None if cold is None else max(0.0, cold - (restored or 0.0))
+        return GraphPlan(
+            run.function,
+            run.direction,
+            run.key,
+            verdict,
+            place.level if place else None,
+            place.name if place else None,
+            cold_seconds=cold,
+            restored_seconds=restored,
+            saves_seconds=by_history if by_manifest is None else by_manifest,
+            runs_cold=usual.runs_cold,
+            runs_restored=usual.runs_restored,
+        )
+
+    plans: dict[int, CellPlan] = {}
+
+    def add(cell: NotebookCell, digest: str, *, is_edited: bool) -> None:
+        graphs = tuple(graph_plan(run, is_edited) for run in known[digest])
+        plans[cell.position] = CellPlan(cell, is_edited, graphs)
+
     seen = here & known.keys()
-    defining = {graph.function_cell for graphs in known.values() for graph in graphs}
+    defining = {run.function_cell for graphs in known.values() for run in graphs}
     free = [cell for cell in cells if cell.digest not in known and cell.digest not in defining]
-    covered = {graph.function for digest in seen for graph in known[digest]}
+    covered = {run.function for digest in seen for run in known[digest]}
     last = history[-1].kernel if history else ""
     gone: dict[str, None] = {}
-    for digest in reversed([each for each in known if each not in here]):  # what ran last, first
-        functions = {graph.function for graph in known[digest]} - covered
-        of_last = [graph for graph in known[digest] if graph.kernel == last]
-        counts = {graph.execution_count for graph in of_last if graph.execution_count is not None}
-        positions = _positions(cells, known, last)
-        if functions:
-            cell_now = _edited(functions, counts, positions, free)
-        elif (cell_now := _enclosed(counts, positions, free)) is None:
+    for digest in reversed([digest for digest in known if digest not in here]):  # what ran last, first
+        functions = {run.function for run in known[digest]} - covered
+        if not functions:
             continue  # an earlier state of what another cell compiles now, as far as can be told
-        if cell_now is None:
-            gone |= dict.fromkeys(graph.function for graph in of_last)
+        of_last = [run for run in known[digest] if run.kernel == last]
+        counts = {run.execution_count for run in of_last if run.execution_count is not None}
+        if (cell := _edited(functions, counts, _positions(cells, known, last), free)) is None:
+            gone |= dict.fromkeys(run.function for run in of_last)
             continue
-        free.remove(cell_now)
+        free.remove(cell)
         edited.add(digest)
         covered |= functions
-        graphs = plans(digest, is_edited=True)
-        found[cell_now.position] = CellPlan(cell_now, is_edited=True, graphs=graphs)
+        add(cell, digest, is_edited=True)
     first = {cell.digest: cell for cell in reversed(cells)}
     for digest in seen:
-        graphs = plans(digest, is_edited=False)
-        found[first[digest].position] = CellPlan(first[digest], is_edited=False, graphs=graphs)
-    rows = tuple(found[position] for position in sorted(found))
+        add(first[digest], digest, is_edited=False)
+    rows = tuple(plans[position] for position in sorted(plans))
     missed = missed_unchanged(history, last)
     return Plan(rows, len(cells) - len(rows), tuple(gone), tuple(unfit), missed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A graph that a cell has compiled or hit."""
-
-    function: str
-    direction: Direction
-    key: str
-    function_cell: str = ""
-    kernel: str = ""
-    execution_count: int | None = None
-    is_bypassed: bool = False
-    is_elsewhere: bool = False
-    influences: frozenset[str] = frozenset()
-    """Digests of removed cells that compiled the same function before it."""
-
-    def is_redefined(self, cells: Collection[str]) -> bool:
-        """Tell whether the cell that defines its function is none of these any more."""
-        return bool(self.function_cell) and self.function_cell not in cells
-
-
 def _known(
-    places: Sequence[Place], history: Sequence[Run], environments: Collection[str], digests: Collection[str]
-) -> dict[str, list[_Known]]:
+    places: Sequence[Place],
+    history: Sequence[Run],
+    environments: Collection[str],
+    digests: Collection[str],
+    influences: Collection[tuple[str, int]],
+) -> dict[str, list[Run]]:
     """Return the graphs of each cell, by its digest, those that ran last at the end.
 
     A cell's graphs are those of one kernel that ran it here (`of_one_kernel`); else, those of all
     manifests that fit; else those of a kernel elsewhere. `digests` are those of the notebook's cells.
     """
-    influences = influences_of(history, digests)
     by_cell: dict[str, list[Run]] = {}
     for run in history:
         if run.cell:
             by_cell.setdefault(run.cell, []).append(run)
-    known: dict[str, list[_Known]] = {}
+    known: dict[str, list[Run]] = {}
     for place in places:
         for graph in place.manifest.graphs:
-            if graph.cell:
-                row = _Known(graph.function, graph.direction, graph.key, is_bypassed=not graph.key)
-                if row not in known.setdefault(graph.cell, []):
-                    known[graph.cell].append(row)
+            if graph.cell and (run := _run_of(graph)) not in known.setdefault(graph.cell, []):
+                known[graph.cell].append(run)
     for cell, runs in sorted(by_cell.items(), key=lambda pair: pair[1][-1].time):
         fits = [run for run in runs if not environments or run.environment in environments]
         if not fits and cell in known:
             continue
-        rows = {}
-        for run in of_one_kernel(fits or runs, digests, influences):
-            rows[run.function, run.direction, run.key] = _of(
-                run, influences.get(run.identity, frozenset()), is_elsewhere=not fits
-            )
+        of_one = of_one_kernel(fits or runs, digests, influences)
         known.pop(cell, None)  # so that what ran last stands last
-        known[cell] = list(rows.values())
+        known[cell] = [*{(run.function, run.direction, run.key): run for run in of_one}.values()]
     return known
 
 
-def _of(run: Run, influences: frozenset[str], *, is_elsewhere: bool) -> _Known:
-    return _Known(
-        run.function,
-        run.direction,
-        run.key,
-        run.function_cell,
-        run.kernel,
-        run.execution_count,
-        is_bypassed=run.outcome in (Outcome.BYPASS, Outcome.DISABLED),
-        is_elsewhere=is_elsewhere,
-        influences=influences,
-    )
+def _run_of(graph: GraphSummary) -> Run:
+    """Return what a manifest tells of a graph, as a run of no kernel."""
+    outcome = Outcome.MISS if graph.key else Outcome.BYPASS
+    return Run(0.0, "", 0, "", graph.cell, graph.function, graph.direction, graph.key, outcome, None, {})
 
 
 def _keys_of(place: Place) -> Iterator[str]:
@@ -364,52 +332,16 @@ def _keys_of(place: Place) -> Iterator[str]:
     return (ref.key for ref in place.manifest.artifacts if ref.type == _GRAPH and ref.digest in place.present)
 
 
-def _graph(
-    graph: _Known, is_edited: bool, place: Place | None, usual: Usual, saves: float | None
-) -> GraphPlan:
-    if graph.is_bypassed:
-        verdict = Verdict.BYPASS
-    elif place is None:
-        verdict = Verdict.ELSEWHERE if graph.is_elsewhere else Verdict.GONE
-    else:
-        verdict = Verdict.EDITED if is_edited else Verdict.HIT
-    return GraphPlan(
-        graph.function,
-        graph.direction,
-        graph.key,
-        verdict,
-        place.level if place else None,
-        place.name if place else None,
-        usual,
-        saves,
-    )
-
-
 def _positions(
-    cells: Sequence[NotebookCell], known: Mapping[str, Sequence[_Known]], kernel: str
+    cells: Sequence[NotebookCell], known: Mapping[str, Sequence[Run]], kernel: str
 ) -> dict[int, int]:
     """Return where the cells stand that a kernel has run as they are, by their numbers in it."""
     return {
-        graph.execution_count: cell.position
+        run.execution_count: cell.position
         for cell in cells
-        for graph in known.get(cell.digest, ())
-        if graph.kernel == kernel and graph.execution_count is not None
+        for run in known.get(cell.digest, ())
+        if run.kernel == kernel and run.execution_count is not None
     }
-
-
-def _enclosed(
-    counts: Collection[int], positions: Mapping[int, int], free: Sequence[NotebookCell]
-) -> NotebookCell | None:
-    """Return the cell that stands alone between two that are as they were, and ran before and after `counts`.
-
-    It was run in between, whatever else has compiled the same functions.
-    """
-    for count in counts:
-        before, after = positions.get(count - 1), positions.get(count + 1)
-        for cell in free:
-            if before == cell.position - 1 and after == cell.position + 1:
-                return cell
-    return None
 
 
 def _edited(
@@ -427,20 +359,13 @@ def _edited(
         if cell.execution_count in counts:
             return cell
     for count in counts:
-        nearest = min(positions, key=lambda each: abs(each - count), default=0)
+        nearest = min(positions, key=lambda number: abs(number - count), default=0)
         place = positions.get(nearest, 0) + count - nearest
         for cell in free:
             if cell.position == place and cell.execution_count is None:
                 return cell
-    names = {name for function in functions for name in _names(function)}
-    return next((cell for cell in free if names & cell.names), None)
-
-
-def _names(function: str) -> Iterator[str]:
-    """Yield the names by which a cell may mention a function."""
-    for name in function.removesuffix(RESUMED).split("."):
-        if name not in _NAMELESS:
-            yield name
+    parts = {part for function in functions for part in function.removesuffix(RESUMED).split(".")}
+    return next((cell for cell in free if (parts - _NAMELESS) & cell.names), None)
 
 
 def _sum(seconds: Iterable[float | None]) -> float | None:

@@ -238,30 +238,6 @@ def test_an_edited_cell_is_known_by_the_functions_that_it_mentions() -> None:
     assert [each.cell.position for each in plan.cells] == [2]
 
 
-def test_an_edited_cell_is_known_by_its_neighbours_where_another_compiles_the_same_function() -> None:
-    again = "f(torch.ones(5))"
-    last = [
-        run(TRAIN, "a", 6.0, function="step", execution_count=3, function_cell=""),
-        run(CALL, "b", 6.0, execution_count=4, function_cell=""),
-        run(again, "c", 6.0, execution_count=5, function_cell=""),
-    ]
-    cells = notebook("import torch", "%nbcache plan", TRAIN, CALL + " # renamed", again)
-    plan = planned(cells, [place("a", "b", "c")], last, [HERE.digest])
-    assert [(each.cell.position, each.is_edited) for each in plan.cells] == [
-        (3, False),
-        (4, True),
-        (5, False),
-    ]
-    assert verdicts(plan) == [["hit"], ["edited"], ["hit"]]
-
-    earlier = replace(
-        last[1], cell=digest(CALL + " # earlier"), execution_count=2
-    )  # edited, and run once more
-    cells = notebook("import torch", "%nbcache plan", TRAIN, CALL, again)
-    plan = planned(cells, [place("a", "b", "c")], [earlier, *last], [HERE.digest])
-    assert plan.edited == 0
-
-
 def test_a_cell_that_defines_what_another_calls_was_edited() -> None:
     cells = notebook(DEFINE.replace("1", "2"), CALL)
     plan = planned(cells, [place("a")], [run(CALL, "a", 6.0)], [HERE.digest])
