@@ -65,7 +65,7 @@ def main() -> None:
         folder = Path(scratch) / "notebooks"
         folder.mkdir()
         environ = environ_below(Path(scratch) / "environ")
-        del environ["NBCACHE_PREWARM"]
+        del environ["NBCACHE_PREWARM"], environ["NBCACHE_AUDIT"]
         server = lab.Server(folder, lab.jupyter_environ(environ))
         try:
             first = run(server, browser, STEP)

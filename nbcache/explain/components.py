@@ -6,6 +6,7 @@ torch tells the parts of a key as lines, `[digest] name: value`: the graph's cod
 from __future__ import annotations
 
 import base64
+import enum
 import json
 import re
 import zlib
@@ -16,9 +17,19 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.reports import Difference
+from nbcache.core.errors import FormatError
+from nbcache.core.reports import Difference, Explanation
 
-__all__ = ["MOST_CONSTANTS", "Components", "Named", "differences", "from_lines", "from_text", "to_text"]
+__all__ = [
+    "MOST_CONSTANTS",
+    "Components",
+    "Named",
+    "differences",
+    "explain_miss",
+    "from_lines",
+    "from_text",
+    "to_text",
+]
 
 _LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
 _SETTING = re.compile(r"inductor_config\[(.*)\]")
@@ -44,18 +55,16 @@ _SIZE = re.compile(r"\('(.*)',\)")
 """How torch writes an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic."""
-_SIZES = "sizes"
-"""What it is called that sizes are fixed, or dynamic."""
 _NUMBER = "number "
 """How the name of an argument begins that is a number."""
-_ORDER = "inputs: in another order"
-"""What follows from another graph."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
 """Of more nodes from the first difference on, it is not looked for those that are the same again."""
 MOST_CONSTANTS = 300
 """So many constants are kept, those with the shortest names: a large model has thousands."""
+_MOST_GRAPHS = 32
+"""So many stored graphs are compared at most."""
 _MOST_NODES = 4000
 """More nodes of a graph are not kept."""
 _MOST_BYTES = 1 << 20
@@ -195,79 +204,81 @@ def _contiguous(shape: list[str]) -> list[str]:
     return strides[::-1]
 
 
+class _Rank(enum.IntEnum):
+    """The order of differences, what tells a person most first."""
+
+    CHANGED = enum.auto()
+    SIZES = enum.auto()
+    NAMED = enum.auto()
+    INPUT = enum.auto()
+    VANISHED = enum.auto()
+    INPUTS = enum.auto()
+    SETTING = enum.auto()
+    OTHER = enum.auto()
+    GRAPH = enum.auto()
+    FOLLOWS = enum.auto()
+    """From another graph."""
+
+
+def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
+    """Return how a graph differs from the nearest of `stored`, keys with components as manifests hold them.
+
+    Of several as near, that which has most nodes in common, then the first. None where there is none to
+    compare with, or none that differs: what made the miss is not in the key.
+    """
+    nodes = Counter(now.nodes)
+    nearest: tuple[tuple[int, int], str, Components] | None = None
+    for key, text in [pair for pair in stored if pair[1]][:_MOST_GRAPHS]:
+        try:
+            before = from_text(text)
+        except FormatError:
+            continue
+        apart = len(differences(before, now, in_nodes=False))
+        distance = (apart, -(nodes & Counter(before.nodes)).total())
+        if apart and (nearest is None or distance < nearest[0]):
+            nearest = (distance, key, before)
+    if nearest is None:
+        return None
+    _, key, before = nearest
+    return Explanation(key, tuple(differences(before, now)))
+
+
 def differences(before: Components, now: Components, *, in_nodes: bool = True) -> list[Difference]:
     """Return what differs, what tells a person most first.
 
     Without `in_nodes`, that the graphs differ is one difference which says no more, and costs nothing.
     """
-    others = {name: _other(name, before.others, now.others) for name in {*before.others, *now.others}}
-    named = [others[name] for name in _NAMES if name in others]
-    rest = [others[name] for name in sorted(others) if name not in (*_NAMES, *_LAST)]
-    graph: Iterable[Difference] = ()
-    changed: list[Difference] = []
-    vanished: list[Difference] = []
-    if others.get("gm"):  # else no constant has changed anything
-        graph = _graph(before.nodes, now.nodes, now.places) if in_nodes else (Difference("graph", "", ""),)
-        changed, vanished = _constants(before.constants, now.constants)
-    last = [others[name] for name in _LAST[1:] if name in others]
-    inputs = [*_inputs(before, now)]
-    sizes = [each for each in inputs if each.what == _SIZES or each.what.startswith(_NUMBER)]
-    order = [each for each in inputs if each.what == _ORDER]
-    other = [each for each in inputs if each not in (*sizes, *order)]
-    became_tensors = len(before.inputs) != len(now.inputs)
-    found = [
-        *changed,
-        *sizes,
-        *(vanished if became_tensors else ()),
-        *named,
-        *other,
-        *(() if became_tensors else vanished),
-        *_settings(before.settings, now.settings),
-        *rest,
-        *graph,
-        *order,
-        *last,
-    ]
-    return [each for each in found if each is not None]
+    ranked = [*_others(before.others, now.others), *_inputs(before, now)]
+    ranked += [(_Rank.SETTING, each) for each in _settings(before.settings, now.settings)]
+    if before.others.get("gm") != now.others.get("gm"):  # else no constant has changed anything
+        graph = _graph(before.nodes, now.nodes, now.places) if in_nodes else [Difference("graph", "", "")]
+        ranked += [(_Rank.GRAPH, each) for each in graph]
+        ranked += _constants(before.constants, now.constants)
+    return [difference for _, difference in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _constants(
     before: Mapping[str, str] | None, now: Mapping[str, str] | None
-) -> tuple[list[Difference], list[Difference]]:
-    """Return the constants that have changed, and those that are read now only, or no more."""
+) -> Iterator[tuple[_Rank, Difference]]:
+    """Yield the constants that have changed, and those that are read now only, or no more."""
     if before is None or now is None:
-        return [], []
-    found = [*_mappings("constant", before, now, "not a constant")]
+        return
     is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
-    elsewhere = [each for each in found if each.what.partition(" ")[2] not in {*before} & {*now}]
-    return [each for each in found if each not in elsewhere], [] if is_cut else elsewhere
+    for each in _mappings("constant", before, now, "not a constant"):
+        if each.what.partition(" ")[2] in {*before} & {*now}:
+            yield _Rank.CHANGED, each
+        elif not is_cut:
+            yield _Rank.VANISHED, each
 
 
-def _other(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> Difference | None:
-    if name in _SINCE and not (name in before and name in now):
-        return None
-    then, here = before.get(name, "none"), now.get(name, "none")
-    if (part := _part(name, then, here)) is not None:
-        return part
-    words = _WORDS.get(name, {})
-    then, here = words.get(then, then), words.get(here, here)
-    called = (_NAMES | _MORE_NAMES).get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
-    return None if then == here else _difference(called, then, here)
-
-
-def _part(name: str, before: str, now: str) -> Difference | None:
-    """Return what differs of a component that has several parts; None where it has not."""
-    words = {"True": "on", "False": "off"}
-    for what, old, new in zip(_PARTS.get(name, ()), _items(before), _items(now), strict=False):
-        if old != new:
-            return Difference(what, words.get(old, old), words.get(new, new))
-    return None
-
-
-def _items(text: str) -> list[str]:
-    """Return the items of a tuple of three, as Python writes it; nothing where it is none."""
-    items = [each.strip("'\"") for each in text.removeprefix("(").removesuffix(")").split(", ")]
-    return items if len(items) == 3 else []
+def _others(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
+    names = {*before, *now} - {"gm"}
+    for name in [*filter(names.__contains__, _NAMES), *sorted(names - _NAMES.keys())]:
+        called = _NAMES.get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
+        if (then := before.get(name, "none")) != (here := now.get(name, "none")):
+            is_first = name in _NAMES and name not in _FOLLOWING
+            rank = _Rank.FOLLOWS if name in _FOLLOWING else _Rank.NAMED if is_first else _Rank.OTHER
+            yield rank, _difference(called, then, here)
 
 
 def _difference(what: str, before: str, now: str) -> Difference:
@@ -276,27 +287,25 @@ def _difference(what: str, before: str, now: str) -> Difference:
     return Difference(what, *((before, now) if shown else ("", "")))
 
 
-def _inputs(before: Components, now: Components) -> Iterator[Difference]:
+def _inputs(before: Components, now: Components) -> Iterator[tuple[_Rank, Difference]]:
     then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
     if then != here:
-        words = ["dynamic" if each else "fixed" for each in (then, here)]
+        words = ["dynamic" if is_dynamic else "fixed" for is_dynamic in (then, here)]
         named = [
             name
-            for name, given in zip(now.names, now.inputs, strict=False)
-            if name.startswith(_NUMBER) and _SYMBOL.fullmatch(given)
+            for name, value in zip(now.names, now.inputs, strict=False)
+            if name.startswith(_NUMBER) and _SYMBOL.fullmatch(value)
         ]
-        yield Difference(named[0] if named else _SIZES, *words)
-        return
-    if len(before.inputs) != len(now.inputs):
-        yield Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
-        return
-    if before.inputs != now.inputs and Counter(before.inputs) == Counter(now.inputs):
-        yield Difference(_ORDER, "", "")
-        return
-    for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
-        if old != new:
-            name = now.names[index] if now.names else ""
-            yield _difference(name or f"input {index}", old, new)
+        yield _Rank.SIZES, Difference(named[0] if named else "sizes", *words)
+    elif len(before.inputs) != len(now.inputs):
+        yield _Rank.INPUTS, Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
+    elif before.inputs != now.inputs and Counter(before.inputs) == Counter(now.inputs):
+        yield _Rank.FOLLOWS, Difference("inputs: in another order", "", "")
+    else:
+        for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
+            if old != new:
+                name = now.names[index] if now.names else ""
+                yield _Rank.INPUT, _difference(name or f"input {index}", old, new)
 
 
 def _settings(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
@@ -326,31 +335,13 @@ _NAMES = {
     "cache_key_tag": "cache tag",
     "torch_version": "torch's sources",
     "system_info[hash]": "device",
+    "fx_kwargs[is_inference]": "without backward",
+    "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
+    "nbcache_dependencies": "what nbcache adds to torch's key",
 }
 """What people call parts of torch's keys, what tells most first."""
-_PARTS = {
-    "deterministic_algorithms_settings": (
-        "deterministic algorithms",
-        "deterministic algorithms that only warn",
-        "filling of uninitialized memory",
-    ),
-    "cuda_matmul_settings": (
-        "precision of matrix multiplications",
-        "reduced precision in float16 matrix multiplications",
-        "reduced precision in bfloat16 matrix multiplications",
-    ),
-}
-"""What people call the parts of a component that has three."""
-_MORE_NAMES = {
-    "nbcache_dependencies": "what nbcache adds to torch's key",
-    "fx_kwargs[is_inference]": "backward",
-    "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
-}
-_WORDS = {"fx_kwargs[is_inference]": {"True": "not needed", "False": "needed"}}
-"""What people call their values."""
-_LAST = ("gm", "fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
-_SINCE = frozenset({"grad mode"})
-"""What older versions of nbcache did not keep."""
+_FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
+"""Parts that differ where the graphs do."""
 
 
 def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary
 from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRecord, has_own_name
-from nbcache.explain.components import Components
-from nbcache.explain.misses import explained
+from nbcache.explain.components import Components, explain_miss
 from nbcache.kernel.elsewhere import Elsewhere
 
 __all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Miss", "Reason", "names_changed", "why_missed"]
@@ -134,7 +133,7 @@ def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explana
     if miss.components is None:
         return None
     others = [(graph.key, graph.components) for graph in known if graph.key]
-    return explained(miss.components, [each for each in others if each[0] != miss.key])
+    return explain_miss(miss.components, [each for each in others if each[0] != miss.key])
 
 
 def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:

@@ -64,7 +64,7 @@ SPECIAL = (
         ("0/0: GLOBAL_STATE changed: default_dtype", "in the same mode each time: default dtype"),
         (
             "0/1: GLOBAL_STATE changed: autocast(cpu)_enabled deterministic_algorithms",
-            "in the same mode each time: autocast, deterministic algorithms",
+            "in the same mode each time: autocast(cpu) enabled, deterministic algorithms",
         ),
         ("0/0: tensor 'x' dtype mismatch. expected Float, actual Double", "cast it before the call"),
         ("0/0: tensor 'x' rank mismatch. expected 2, actual 3", "as many dimensions"),

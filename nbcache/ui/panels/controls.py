@@ -20,6 +20,7 @@ from nbcache.ui.display.document import line
 from nbcache.ui.display.html import BOX, to_html
 
 __all__ = [
+    "FITTING",
     "Refresher",
     "button",
     "close_all",
@@ -34,7 +35,7 @@ __all__ = [
 
 _TURNS = 0.05
 """Seconds in which a kernel's event loop takes all messages that it has."""
-_FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"
+FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"
 """No wider than the page: what is in it scrolls."""
 
 
@@ -45,7 +46,7 @@ def html(value: str = "") -> Any:
 
 def draw(place: Any, blocks: Sequence[doc.Block]) -> None:
     """Show a document in a place for HTML."""
-    place.value = to_html(blocks, box=_FITTING) if blocks else ""
+    place.value = to_html(blocks, box=FITTING) if blocks else ""
 
 
 def button(label: str, magic: str, what: str, act: Callable[[], object], *, style: str = "") -> Any:

@@ -18,7 +18,17 @@ from nbcache.core.log import logger
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import Refresher, button, close_all, draw, html, row, show, with_magic
+from nbcache.ui.panels.controls import (
+    FITTING,
+    Refresher,
+    button,
+    close_all,
+    draw,
+    html,
+    row,
+    show,
+    with_magic,
+)
 from nbcache.ui.panels.sections import Graphs, People, Section, SettingsForm
 from nbcache.ui.panels.values import Facts, Verbs
 
@@ -156,7 +166,7 @@ class Panel:
             if self._is_closed:
                 return False
             draw(self._live, pages.live_blocks(now))
-            self._answer.value = self._message
+            self._answer.value = f'<div style="{FITTING}">{self._message}</div>'
             self._draw_answers()
             show(self._answer_row, bool(self._message))
             state = (len(now.graphs), now.shared, now.running, id(self._facts))
