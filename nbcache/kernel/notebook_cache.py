@@ -32,9 +32,9 @@ from nbcache.core.model import (
 )
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
-from nbcache.kernel.elsewhere import Elsewhere, unusable
 from nbcache.kernel.history import History
 from nbcache.kernel.prefetch import Prefetcher
+from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.stores.base import Store
 
 if TYPE_CHECKING:

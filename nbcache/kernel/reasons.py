@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nbcache.core.model import ArtifactRef, Direction, GraphSummary
+from nbcache.artifacts.compatibility import differences as environment_differences
+from nbcache.artifacts.compatibility import telling
+from nbcache.core import key
+from nbcache.core.model import Direction, Environment, GraphSummary, Manifest
 from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRecord, has_own_name
+from nbcache.core.text import one_line
 from nbcache.explain.components import Components, explain_miss
-from nbcache.kernel.elsewhere import Elsewhere
 
-__all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Miss", "Reason", "names_changed", "why_missed"]
+__all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Elsewhere", "Miss", "Reason", "unusable", "why_missed"]
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
@@ -23,7 +26,41 @@ LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 """Why a graph missed that was stored as it is."""
 
 
+_GROUPS = ("torch", "device", "triton", "python", "cpu", "compiler")
+"""The parts of an environment, what tells most first."""
+_LONGEST = 60
+"""Characters of a component of an environment that are shown."""
 _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Graphs that cannot be used here, of another environment or of a stranger, and why."""
+
+    graphs: tuple[GraphSummary, ...]
+    where: str
+    """Where they are, as part of a sentence: `in model.nbcache`."""
+    differences: tuple[Difference, ...] = ()
+    """What of their environment differs from the one here, what tells most first; empty where it fits."""
+
+
+def unusable(manifests: Iterable[Manifest], here: Environment, where: str) -> Iterator[Elsewhere]:
+    """Yield those of `manifests` that hold graphs for another environment than this one."""
+    for manifest in manifests:
+        if manifest.graphs and (differing := environment_differences(manifest, here)):
+            ordered = sorted(differing, key=lambda part: (_order(part.label), part.label))
+            yield Elsewhere(manifest.graphs, where, tuple(map(_difference, ordered)))
+
+
+def _order(label: str) -> int:
+    group = label.partition(".")[0]
+    return _GROUPS.index(group) if group in _GROUPS else len(_GROUPS)
+
+
+def _difference(part: key.Difference) -> Difference:
+    """Return a component that differs as people call it: `torch` for `torch.version`."""
+    values = (one_line(value or "", _LONGEST) for value in telling(part))
+    return Difference(part.label.removesuffix(".version").replace(".", " "), *values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +180,3 @@ def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
 
 def _digest(graph: GraphSummary | GraphRecord) -> str:
     return graph.cell if isinstance(graph, GraphSummary) else graph.cell_digest
-
-
-def names_changed(
-    key: str, autograd_key: str, stored: Iterable[GraphSummary], refs: Sequence[ArtifactRef]
-) -> bool:
-    """Tell whether AOTAutograd's entry for the graph under torch's `key` is there, under another key.
-
-    Its key holds the names of arguments and variables, and the graph's does not.
-    """
-    digests = {digest for graph in stored if graph.key == key for digest in graph.artifacts}
-    keys = {ref.key for ref in refs if ref.type == "aot_autograd" and ref.digest in digests}
-    return bool(keys) and autograd_key not in keys

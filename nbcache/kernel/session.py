@@ -24,20 +24,19 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
 from nbcache.explain.progress import with_estimates
 from nbcache.explain.why import Why, explain
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.notebook_cache import NotebookCache
-from nbcache.kernel.notebook_locator import NotebookLocator
 from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.program import Program
-from nbcache.kernel.reasons import DAMAGED, Miss, Reason, names_changed, why_missed
+from nbcache.kernel.reasons import DAMAGED, Miss, Reason, why_missed
 from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.shared_client import SharedClient
 from nbcache.kernel.tracker import Tracker
-from nbcache.kernel.unnoticed import Unnoticed
 from nbcache.shared.level import SharedLevel
 from nbcache.stores.base import Store
 
@@ -108,9 +107,9 @@ class Session:
         self._overhead_lock = threading.Lock()
         self.explaining_seconds = 0.0
         """Of these, what keeping the parts of keys cost, and saying why graphs missed."""
-        self._locator = NotebookLocator(locate_notebook, self.notice)
+        self.locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
-        self._tracker = Tracker(self._renamed)
+        self._tracker = Tracker()
         self.cell: Cell | None = None
         """The cell that runs."""
         self.program = Program()
@@ -119,7 +118,8 @@ class Session:
         self.saving = True
         """Whether the running cell is recorded."""
         self._attempting = threading.local()
-        self._unnoticed = Unnoticed()
+        self.unnoticed = Unnoticed()
+        """The compiles that no report tells of; what they make is stored all the same."""
         self.shared_client: SharedClient | None = None
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
@@ -133,7 +133,7 @@ class Session:
 
     def start(self) -> None:
         """Find the notebook and install the bridge."""
-        self.relocate()
+        self.locator.start()
         self.bridge.install(self)
 
     def configure(self, settings: Settings) -> None:
@@ -148,10 +148,6 @@ class Session:
         except ConfigError:
             self.settings = before
             raise
-
-    def relocate(self) -> None:
-        """Find out anew, in the background, which notebook this is."""
-        self._locator.start()
 
     def close(self, timeout: float = _FLUSH_SECONDS) -> None:
         """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
@@ -333,7 +329,7 @@ class Session:
 
     def notebook(self, timeout: float) -> str:
         """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
-        return self._locator.notebook(timeout)
+        return self.locator.notebook(timeout)
 
     @property
     def environment(self) -> Environment | None:
@@ -359,7 +355,7 @@ class Session:
         finally:
             if outermost:
                 self._attempting.now = False
-                if not self._unnoticed.is_here():
+                if not self.unnoticed.is_here():
                     with self._overhead_lock:
                         self.overhead_seconds += self._clock() - began
 
@@ -368,17 +364,11 @@ class Session:
         shared_client = self.shared_client
         if shared_client is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
             shared_client.compiled(event.thread)
-        if self._unnoticed.hides(event):
+        if self.unnoticed.hides(event):
             return
         if isinstance(event, GraphLookup | AutogradLookup):
             logger.debug("torch looked up a graph: %s", event)
         self._tracker.handle(event)
-
-    @contextlib.contextmanager
-    def unnoticed(self) -> Iterator[None]:
-        """Report nothing of what this thread compiles in here; what it makes is stored all the same."""
-        with self._unnoticed.on_this_thread():
-            yield
 
     def find(self, type: str, key: str) -> Sequence[Artifact]:
         """Return what the levels beyond torch's own hold under torch's `key`, newest first.
@@ -393,7 +383,7 @@ class Session:
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
-        if self._unnoticed.is_here():
+        if self.unnoticed.is_here():
             return ()  # prewarming, between cells: it may wait for nobody
         found = shared_client.find(environment, type, key)
         logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(found))
@@ -413,9 +403,6 @@ class Session:
     def function(self) -> str:
         """Return the function that this thread compiles."""
         return self._tracker.function_on(threading.get_ident())
-
-    def _renamed(self, key: str, autograd_key: str) -> bool:
-        return names_changed(key, autograd_key, self.cache.summaries(), self.cache.refs())
 
     def miss_reason(
         self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
@@ -458,3 +445,68 @@ class Session:
             self.notice(f"{what} failed: {error}")
         else:  # a bug of ours must not cost the user a cell, nor go unseen
             self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
+
+
+class Unnoticed:
+    """One thread at a time whose events are hidden, and those of other threads on the same compiles."""
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._compile_ids: set[str] = set()
+
+    @contextlib.contextmanager
+    def on_this_thread(self) -> Iterator[None]:
+        """Hide what this thread compiles in here."""
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+            self._compile_ids.clear()
+
+    def is_here(self) -> bool:
+        """Tell whether what this thread does is hidden."""
+        return self._thread == threading.get_ident()
+
+    def hides(self, event: Event) -> bool:
+        """Tell whether an event is to be hidden."""
+        if self._thread is None:
+            return False
+        if event.thread == self._thread and event.compile_id is not None:
+            self._compile_ids.add(event.compile_id)
+        return event.thread == self._thread or event.compile_id in self._compile_ids
+
+
+class NotebookLocator:
+    """`locate` returns the notebook's identity, empty where there is none; `say` is given notices."""
+
+    def __init__(self, locate: Callable[[], str], say: Callable[[str], None]) -> None:
+        self._locate = locate
+        self._say = say
+        self._found = ""
+        self._known = threading.Event()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, in which nobody looks for the notebook."""
+        self._known = threading.Event()
+        self._known.set()
+
+    def start(self) -> None:
+        """Find it out, anew where it was known."""
+        self._known.clear()
+        if start_thread(self._find, "locate") is None:
+            self._find()
+
+    def notebook(self, timeout: float) -> str:
+        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
+        self._known.wait(timeout)
+        return self._found
+
+    def _find(self) -> None:
+        try:
+            self._found = self._locate()
+        except Exception as error:  # finding the notebook asks servers and files of every kind
+            self._say(f"nbcache could not find out which notebook this is: {error!r}")
+        finally:
+            self._known.set()

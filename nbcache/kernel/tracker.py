@@ -10,14 +10,14 @@ the first graph of the compile.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from nbcache.core.model import Direction, Outcome
-from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord, bare_name
+from nbcache.core.model import Direction, Level, Outcome
+from nbcache.core.reports import RESUMED, Activity, Cell, Explanation, GraphRecord, bare_name
 from nbcache.core.threads import ForkSafeLock, renew_in_children
-from nbcache.kernel.compiles import Compile, Graph, graph_break_of, reason_of, saved_seconds_of, trace_of
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
@@ -35,6 +35,7 @@ from nbcache.kernel.events import (
     TraceAdopted,
     TraceAudited,
 )
+from nbcache.kernel.reasons import NOT_STORED
 
 __all__ = ["Tracker"]
 
@@ -61,10 +62,76 @@ _PHASES = {
     "nbcache.wait": "wait",
 }
 _LOOKUP = "nbcache.lookup"
+_Amount = TypeVar("_Amount", int, float)
 _FEWEST_RECORDS = 1000
 """Graphs that are kept when the oldest are dropped, which happens when there are twice as many."""
+_GRAPH_DIFFERS = f"{NOT_STORED}graph: "
+"""How a reason begins that tells what came of an edit, and not what was edited."""
+_NO_AUTOGRAD_ENTRY = (
+    "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
+)
 _MOST_NAMED = 3
 """Kernels that are named where they are tuned again."""
+
+
+@dataclass(slots=True)
+class _Graph:
+    """A graph in the making."""
+
+    backward: bool
+    key: str | None = None
+    outcome: Outcome | None = None
+    reason: str | None = None
+    level: Level | None = None
+    source: str | None = None
+    saved: float | None = None
+    threads: int = 0
+    components: str = ""
+    explanation: Explanation | None = None
+    phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds by phase."""
+    bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    kernels: list[bool | None] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    code_path: str = ""
+
+
+@dataclass(slots=True)
+class _Compile:
+    """One outermost span: a frame, or a lazy backward of one."""
+
+    compile_id: str
+    function: str
+    began: float
+    cell: Cell | None
+    graphs: list[_Graph] = field(default_factory=list)
+    open: _Graph | None = None
+    phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    autograd: AutogradLookup | None = None
+    frame: FrameCompiled | None = None
+    trace: TraceAdopted | TraceAudited | FrameTraced | None = None
+    inference: bool = False
+
+    def graph(self, backward: bool) -> _Graph:
+        """Open a graph, or return the one that is open already."""
+        if self.open is None:
+            self.open = _Graph(backward)
+            self.graphs.append(self.open)
+        return self.open
+
+    def discard_hits(self) -> None:
+        """Forget the graphs that were loaded: none of them runs."""
+        for graph in [each for each in self.graphs if each.outcome is Outcome.HIT]:
+            self.graphs.remove(graph)
+            _add(self.phases, graph.phases)
+
+    def take_over(self, graph: _Graph) -> None:
+        """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
+        for earlier in [each for each in self.graphs if each is not graph]:
+            if (earlier.key, earlier.backward) == (graph.key, graph.backward):
+                self.graphs.remove(earlier)
+                _add(graph.phases, earlier.phases)
 
 
 @dataclass(slots=True)
@@ -80,7 +147,7 @@ class _Thread:
 
     def __init__(self) -> None:
         self.stack: list[_Span] = []
-        self.compile: Compile | None = None
+        self.compile: _Compile | None = None
         self.charged_until = 0.0
         self.candidates = (0, 0)
 
@@ -88,12 +155,7 @@ class _Thread:
 class Tracker:
     """Turns events into `GraphRecord`s, in the order in which compiles end. Safe to call from any thread."""
 
-    def __init__(self, renamed: Callable[[str, str], bool] = lambda key, autograd_key: False) -> None:
-        """`renamed` tells by torch's and AOTAutograd's key whether names have changed since it was stored.
-
-        It is called with the lock held.
-        """
-        self._renamed = renamed
+    def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._threads: dict[int, _Thread] = {}
         self._frames: dict[str, FrameCompiled] = {}
@@ -102,8 +164,6 @@ class Tracker:
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
-        self._autograd_keys: dict[str, set[str]] = {}
-        """By torch's key for a graph: AOTAutograd's keys for the compiles that it was part of."""
         self._runs: dict[tuple[str, str], int] = {}
         """By compile id and name of a kernel: the index of the last graph that runs it."""
         self._tuned: dict[int, tuple[GraphRecord, set[str]]] = {}
@@ -136,8 +196,6 @@ class Tracker:
         self._tuned = {index - count: tuned for index, tuned in self._tuned.items() if index >= count}
         compile_ids = {record.compile_id for record in self._records}
         self._frames = {key: frame for key, frame in self._frames.items() if key in compile_ids}
-        keys = {record.key for record in self._records}
-        self._autograd_keys = {key: known for key, known in self._autograd_keys.items() if key in keys}
 
     def end_cell(self) -> tuple[GraphRecord, ...]:
         """Return the graphs of the cell that was running; what compiles from now on has no cell."""
@@ -194,7 +252,7 @@ class Tracker:
         if not thread.stack:
             if event.compile_id is None:  # a worker's own span: the thread that waits for it is charged
                 return
-            thread.compile = Compile(event.compile_id, event.function, event.time, self._cell)
+            thread.compile = _Compile(event.compile_id, event.function, event.time, self._cell)
             thread.charged_until = event.time
             if not event.function and (frame := self._frames.get(event.compile_id)):
                 thread.compile.function = frame.function
@@ -218,7 +276,7 @@ class Tracker:
             spent = max(0.0, time - thread.charged_until)
             target = thread.compile.open or thread.compile
             phase = thread.stack[-1].phase
-            target.phases[phase] = target.phases.get(phase, 0.0) + spent
+            target.phases[phase] += spent
         thread.charged_until = time
 
     def _span_ended(self, thread: _Thread, event: SpanEnded) -> None:
@@ -245,7 +303,7 @@ class Tracker:
             thread.compile.open = None
 
     @staticmethod
-    def _inductor_ended(compile: Compile, attributes: Mapping[str, Any]) -> None:
+    def _inductor_ended(compile: _Compile, attributes: Mapping[str, Any]) -> None:
         graph = compile.open
         state = attributes.get("cache_state")
         if graph is None or state is None:  # no state: it raised
@@ -259,7 +317,7 @@ class Tracker:
             graph.outcome = Outcome(state)
         graph.key = graph.key or attributes.get("key")
 
-    def _fact(self, thread: _Thread, compile: Compile, event: Event) -> None:
+    def _fact(self, thread: _Thread, compile: _Compile, event: Event) -> None:
         if isinstance(event, LookupStarted):
             opened = compile.open is None
             graph = compile.graph(event.backward)
@@ -288,12 +346,11 @@ class Tracker:
                 target.kernels.append(event.compiled)
                 target.names.add(event.name)
                 if event.size:
-                    target.bytes[event.type] = target.bytes.get(event.type, 0) + event.size
+                    target.bytes[event.type] += event.size
         elif isinstance(event, CandidateTimed):
             thread.candidates = (event.done, event.all) if event.done < event.all else (0, 0)
         elif isinstance(event, ArtifactSeen):
-            sizes = (compile.open or compile).bytes
-            sizes[event.type] = sizes.get(event.type, 0) + event.size
+            (compile.open or compile).bytes[event.type] += event.size
         elif isinstance(event, CodeLoaded):
             if (target := compile.open or (compile.graphs[-1] if compile.graphs else None)) is not None:
                 target.code_path = event.path  # what it loads itself, such as kernels, has come before
@@ -314,7 +371,7 @@ class Tracker:
         note = f"re-tuned: {again} benchmarked again, since no configuration that fits is stored: {listed}"
         self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
-    def _finish(self, compile: Compile) -> None:
+    def _finish(self, compile: _Compile) -> None:
         frame = compile.frame
         if frame is not None:
             self._frames[compile.compile_id] = frame
@@ -324,17 +381,15 @@ class Tracker:
             return  # torch could not go on with a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
-            graphs = [Graph(backward=False)]
+            graphs = [_Graph(backward=False)]
             graphs[0].outcome = Outcome.BYPASS
             empty = bool(compile.graphs) or "inductor" in compile.phases
             graphs[0].reason = "nothing in it is to be compiled" if empty else _NO_CACHES
-        if not graphs and (broke := graph_break_of(compile)):
+        if not graphs and (broke := _graph_break_of(compile)):
             self._broken[bare_name(frame.function if frame else compile.function)] = broke
         if graphs:
-            for phase, seconds in compile.phases.items():
-                graphs[0].phases[phase] = graphs[0].phases.get(phase, 0.0) + seconds
-            for type, size in compile.bytes.items():
-                graphs[0].bytes[type] = graphs[0].bytes.get(type, 0) + size
+            _add(graphs[0].phases, compile.phases)
+            _add(graphs[0].bytes, compile.bytes)
         for graph in graphs:
             self._runs.update(
                 dict.fromkeys(((compile.compile_id, n) for n in graph.names), len(self._records))
@@ -352,16 +407,7 @@ class Tracker:
                 return replace(record, reason=each.reason, explanation=each.explanation)
         return record
 
-    def _has_other_names(self, graph: Graph, compile: Compile) -> bool:
-        """Tell whether a graph was known to AOTAutograd, in this kernel or before, under other names."""
-        if graph.key is None or compile.autograd is None or compile.autograd.key is None:
-            return False
-        known = self._autograd_keys.setdefault(graph.key, set())
-        before = bool(known - {compile.autograd.key})
-        known.add(compile.autograd.key)
-        return before or self._renamed(graph.key, compile.autograd.key)
-
-    def _record(self, compile: Compile, frame: FrameCompiled | None, graph: Graph) -> GraphRecord:
+    def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
         assert graph.outcome is not None
         if graph.backward:
             direction = Direction.BACKWARD
@@ -373,7 +419,7 @@ class Tracker:
             graph.outcome is not Outcome.HIT if kernel is None else kernel for kernel in graph.kernels
         )
         forward = None if graph.backward else frame
-        broke = graph_break_of(compile) if forward else None
+        broke = _graph_break_of(compile) if forward else None
         if forward and forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
             earlier = self._broken.pop(bare_name(forward.function), None)
             broke = broke or earlier
@@ -387,21 +433,92 @@ class Tracker:
             location=frame.location if frame else "",
             level=graph.level,
             source=graph.source,
-            reason=reason_of(compile, graph, compiled, self._has_other_names(graph, compile)),
+            reason=_reason_of(compile, graph, compiled),
             key=graph.key,
             seconds=seconds,
-            saved_seconds=saved_seconds_of(compile, graph, seconds),
+            saved_seconds=_saved_seconds_of(compile, graph, seconds),
             operators=forward.operators if forward else None,
             kernels=len(graph.kernels),
             kernels_compiled=compiled,
-            bytes=graph.bytes,
+            bytes=dict(graph.bytes),
             recompile_reason=forward.recompile_reason if forward else None,
             graph_break_reason=broke,
             threads=graph.threads,
-            trace=None if graph.backward else trace_of(compile),
+            trace=None if graph.backward else _trace_of(compile),
             components=graph.components,
             explanation=graph.explanation,
             code_path=graph.code_path,
             versions=forward.versions if forward else 0,
             recompile_limit=forward.recompile_limit if forward else 0,
         )
+
+
+def _add(amounts: dict[str, _Amount], more: Mapping[str, _Amount]) -> None:
+    for name, amount in more.items():
+        amounts[name] += amount
+
+
+def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
+    """Return why a graph did not hit, or what a hit had to do all the same."""
+    if graph.outcome is not Outcome.HIT:
+        if compile.frame and compile.frame.failure:
+            return f"not compiled: {compile.frame.failure}"
+        reason, trace = graph.reason or "", compile.trace
+        if isinstance(trace, FrameTraced) and trace.names_cause and reason.startswith(_GRAPH_DIFFERS):
+            return f"{NOT_STORED}{trace.reason}; {reason.removeprefix(NOT_STORED)}"
+        return graph.reason
+    notes = []
+    if compiled:
+        notes.append(f"{compiled} of {len(graph.kernels)} kernels compiled again")
+    if compile.autograd and compile.autograd.outvoted:
+        notes.append("traced again: another process of this distributed program has no such graph")
+    elif compile.autograd and compile.autograd.outcome is Outcome.MISS:
+        notes.append(f"traced again: {_NO_AUTOGRAD_ENTRY}")
+    elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
+        notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
+    elif graph.backward:
+        pass  # it is not traced on its own
+    elif isinstance(compile.trace, TraceAudited):
+        found = f"differs: {compile.trace.differs}" if compile.trace.differs else "agrees"
+        notes.append(f"traced again: its trace was audited, and {found}")
+    elif isinstance(compile.trace, FrameTraced):
+        notes.append(f"traced again: {compile.trace.reason}")
+    elif compile.trace:
+        notes.append(f"not traced: {compile.trace.guards:,} guards and {compile.trace.facts:,} facts hold")
+    return "; ".join(notes) or None
+
+
+def _trace_of(compile: _Compile) -> str | None:
+    """Return what became of the stored trace of a function, in a word."""
+    if isinstance(compile.trace, TraceAudited):
+        return "differs" if compile.trace.differs else "agrees"
+    if compile.trace is None:
+        return None
+    return "adopted" if isinstance(compile.trace, TraceAdopted) else "outdated"
+
+
+def _graph_break_of(compile: _Compile) -> str | None:
+    """Return why a function ends in a graph break: as torch has told, or its trace."""
+    if isinstance(compile.trace, TraceAdopted):
+        return compile.trace.graph_break_reason
+    return compile.frame.graph_break_reason if compile.frame else None
+
+
+def _saved_seconds_of(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
+    """Return what compiling took once less what it took now.
+
+    Tracing by Dynamo counts where it is saved, for the forward graph.
+    """
+    if graph.outcome is not Outcome.HIT:
+        return None
+    once = graph.saved
+    if compile.autograd and compile.autograd.outcome is Outcome.HIT:
+        whole = compile.autograd
+        once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once
+    if once is None:
+        return None
+    now = sum(spent for phase, spent in seconds.items() if phase not in ("trace", "dynamo", "total"))
+    saved = max(0.0, once - now)
+    if isinstance(compile.trace, TraceAdopted) and not graph.backward:
+        saved += max(0.0, compile.trace.once_seconds - seconds.get("trace", 0.0))
+    return saved

@@ -65,7 +65,7 @@ def unnoticed(session: Session) -> Iterator[None]:
     }
     met = pgo._CODE_STATE
     with (
-        session.unnoticed(),
+        session.unnoticed.on_this_thread(),
         _variable("TORCH_WARM_POOL", "0"),  # torch's compile workers would be started
         CacheArtifactManager.with_fresh_cache(),
         torch.compiler.config.patch(job_id=None),

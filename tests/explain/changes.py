@@ -156,15 +156,14 @@ CHANGES = {
         "LR = 0.001; torch.set_default_dtype(torch.float64)",
         "default dtype: torch.float32 before, torch.float64 now",
     ),
-    "deterministic": after(
-        "torch.use_deterministic_algorithms(True)", "deterministic algorithms: off before"
-    ),
+    "deterministic": after("torch.use_deterministic_algorithms(True)", r"deterministic algorithms: \(False"),
     "precision": after(
         'torch.set_float32_matmul_precision("high")',
-        f"{PRECISION}: none before, tf32 now",
+        f"{PRECISION}: .*none.* before, .*tf32.* now",
     ),
     "medium precision": after(
-        'torch.set_float32_matmul_precision("medium")', "precision of matrix multiplications: none before, "
+        'torch.set_float32_matmul_precision("medium")',
+        f"{PRECISION}: .*none.* before, ",
     ),
     "whole graph": changed("OPTIONS = {}", 'OPTIONS = {"fullgraph": True}', None),
     "autocast": changed(

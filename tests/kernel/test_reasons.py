@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from nbcache.core.key import Component
-from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest, Outcome
+from nbcache.core.model import Direction, Environment, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import Cell, GraphRecord
 from nbcache.explain.components import Components, to_text
-from nbcache.kernel.elsewhere import Elsewhere, unusable
-from nbcache.kernel.reasons import FIRST_TIME, Miss, names_changed, why_missed
+from nbcache.kernel.reasons import FIRST_TIME, Elsewhere, Miss, unusable, why_missed
 
 
 def stored(function: str = "f", cell: str = "c1", key: str = "k1", **more: Any) -> GraphSummary:
@@ -96,16 +95,6 @@ def test_of_versions_that_differ_as_much_the_newest_is_compared_with() -> None:
     made = [replace(compiled(), key=rate, components=to_text(components(rate))) for rate in ("3", "4")]
     assert clause(newest_first, []) == "2"
     assert clause(newest_first, made) == "4"
-
-
-def test_names_have_changed_where_autograds_entry_for_the_graph_is_under_another_key() -> None:
-    entry = ArtifactRef("aot_autograd", "asked before", "d1", 1)
-    graph = stored(artifacts=("d1",))
-
-    assert names_changed("k1", "asked now", [graph], [entry])
-    assert not names_changed("k1", "asked before", [graph], [entry])  # the very entry is gone
-    assert not names_changed("another graph", "asked now", [graph], [entry])
-    assert not names_changed("k1", "asked now", [stored()], [entry])  # AOTAutograd had bypassed it
 
 
 def environment(torch: str) -> Environment:

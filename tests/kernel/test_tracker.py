@@ -405,7 +405,8 @@ def test_tuning_is_told_after_what_else_a_hit_had_to_do() -> None:
     (graph,) = script.tracker.records
 
     assert graph.reason == (
-        "traced again: AOTAutograd's entry is not there, or does not fit these inputs; "
+        "traced again: AOTAutograd's entry is not there, has other names, modes or options, or does not fit "
+        "these inputs; "
         "re-tuned: 1 kernel was benchmarked again, since no configuration that fits is stored: a"
     )
 
