@@ -6,7 +6,7 @@ import enum
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from nbcache.artifacts.history import Run
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outcome
@@ -34,19 +34,8 @@ RETUNED = "re-tuned"
 """What docs/json.md has in the `reason` of a hit whose kernels were benchmarked again."""
 
 
-class Counted(Protocol):
-    """What is counted of a graph: a `GraphRecord` of this kernel, or a `Run` of the history."""
-
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def level(self) -> Level | None: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def seconds(self) -> Mapping[str, float]: ...
-    @property
-    def saved_seconds(self) -> float | None: ...
+Graph: TypeAlias = GraphRecord | Run
+"""A graph of this kernel, or a run of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +77,13 @@ class Tally:
     """What was waited for other kernels."""
     waited_in_vain_seconds: float
     """The part of it after which the graph was compiled all the same."""
+    saved_seconds: float
+    """Seconds that hits saved, and torch's own folder would not have."""
+    saved_by_torch_seconds: float
     levels: tuple[LevelTally, ...]
     """Nearest first."""
     reasons: tuple[ReasonTally, ...]
     """Those that took longest first."""
-
-    @property
-    def saved_seconds(self) -> float:
-        """What hits saved that torch's own folder would not have."""
-        return sum(each.saved_seconds for each in self.levels if each.level is not Level.L0)
-
-    @property
-    def saved_by_torch_seconds(self) -> float:
-        return sum(each.saved_seconds for each in self.levels if each.level is Level.L0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the tally as JSON values, by the names that docs/json.md documents."""
-        return {
-            **asdict(self),
-            "levels": [{**asdict(each), "level": each.level.value} for each in self.levels],
-            "reasons": [asdict(each) for each in self.reasons],
-            "saved_seconds": self.saved_seconds,
-            "saved_by_torch_seconds": self.saved_by_torch_seconds,
-        }
 
 
 class Fate(enum.StrEnum):
@@ -143,10 +116,6 @@ class StoredGraph:
     fate: Fate
     why: str = ""
     """By what change it was not used, where that is known; else empty."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
-        return {**asdict(self), "direction": self.direction.value, "fate": self.fate.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +153,8 @@ class Lifetime:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, by the names that docs/json.md documents."""
-        return {
-            **self.tally.to_json(),
-            "kernels": self.kernels,
-            "since": self.since or None,
-            "is_cut": self.is_cut,
-        }
+        figures = {"kernels": self.kernels, "since": self.since or None, "is_cut": self.is_cut}
+        return {**asdict(self.tally), **figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,26 +193,26 @@ class Stats:
         """Return all of it as JSON values, by the names that docs/json.md documents."""
         return {
             "session": {
-                **self.session.to_json(),
+                **asdict(self.session),
                 "overhead_seconds": self.overhead_seconds,
                 "net_seconds": self.net_seconds,
             },
-            "stored": [each.to_json() for each in self.stored],
-            "types": [asdict(each) for each in self.types],
+            "stored": [asdict(graph) for graph in self.stored],
+            "types": [asdict(row) for row in self.types],
             "traces": dict(self.traces),
             "missed_unchanged": [run.summary() for run in self.missed_unchanged],
-            "refused": [asdict(each) for each in self.refused],
+            "refused": [asdict(refusal) for refusal in self.refused],
             "notebook": self.notebook.to_json(),
             "store": self.store.to_json(),
         }
 
 
-def not_hit_because(graph: Counted) -> str:
+def not_hit_because(graph: Graph) -> str:
     """Return the outcome and the reason of a graph that was no hit."""
     return f"{graph.outcome.value}: {one_line(graph.reason or 'no reason known')}"
 
 
-def tally(graphs: Iterable[Counted]) -> Tally:
+def tally(graphs: Iterable[Graph]) -> Tally:
     """Count graphs."""
     every = list(graphs)
     outcomes = Counter(graph.outcome for graph in every)
@@ -258,6 +223,16 @@ def tally(graphs: Iterable[Counted]) -> Tally:
             spent[not_hit_because(graph)].append(graph.seconds.get("total", 0.0))
     reasons = [ReasonTally(reason, len(seconds), sum(seconds)) for reason, seconds in spent.items()]
     waited = [(graph.outcome, graph.seconds.get("wait", 0.0)) for graph in every]
+    levels = tuple(
+        LevelTally(
+            level,
+            len(of_level),
+            sum(graph.seconds.get("total", 0.0) for graph in of_level),
+            sum(graph.saved_seconds or 0.0 for graph in of_level),
+        )
+        for level in Level
+        if (of_level := [graph for graph in hits if graph.level is level])
+    )
     return Tally(
         graphs=len(every),
         hits=len(hits),
@@ -265,21 +240,14 @@ def tally(graphs: Iterable[Counted]) -> Tally:
         bypassed=outcomes[Outcome.BYPASS],
         disabled=outcomes[Outcome.DISABLED],
         retuned=sum(RETUNED in (graph.reason or "") for graph in hits),
-        seconds=sum(graph.seconds.get("total", 0.0) for graph in every) - sum(each for _, each in waited),
-        waited_seconds=sum(each for _, each in waited),
-        waited_in_vain_seconds=sum(each for outcome, each in waited if outcome is not Outcome.HIT),
-        levels=tuple(_levels(hits)),
-        reasons=tuple(sorted(reasons, key=lambda each: (-each.seconds, -each.graphs, each.reason))),
+        seconds=sum(graph.seconds.get("total", 0.0) for graph in every) - sum(spent for _, spent in waited),
+        waited_seconds=sum(spent for _, spent in waited),
+        waited_in_vain_seconds=sum(spent for outcome, spent in waited if outcome is not Outcome.HIT),
+        saved_seconds=sum(row.saved_seconds for row in levels if row.level is not Level.L0),
+        saved_by_torch_seconds=sum(row.saved_seconds for row in levels if row.level is Level.L0),
+        levels=levels,
+        reasons=tuple(sorted(reasons, key=lambda row: (-row.seconds, -row.graphs, row.reason))),
     )
-
-
-def _levels(hits: Sequence[Counted]) -> Iterable[LevelTally]:
-    for level in Level:
-        of_level = [graph for graph in hits if graph.level is level]
-        if of_level:
-            took = sum(graph.seconds.get("total", 0.0) for graph in of_level)
-            saved = sum(graph.saved_seconds or 0.0 for graph in of_level)
-            yield LevelTally(level, len(of_level), took, saved)
 
 
 def audited(
