@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from nbcache.artifacts.history import Run, Usual, expected
-from nbcache.core.model import Environment, Outcome
-from nbcache.core.reports import PHASES, CellReport, GraphRecord
+from nbcache.core.model import Direction, Environment, Outcome
+from nbcache.core.reports import PHASES, Activity, CellReport, GraphRecord
 from nbcache.explain.stats import not_hit_because
 
-__all__ = ["OUTSIDE", "CellTimes", "KernelRun", "Lost", "Timeline", "timeline"]
+__all__ = ["OUTSIDE", "CellTimes", "KernelRun", "Lost", "Timeline", "timeline", "with_estimates"]
 
+_COLD = frozenset({"inductor", "build"})
+"""Phases that only a graph that is not there goes through."""
 OUTSIDE = "outside"
 """The phase of what a cell does beside compiling."""
 _MOST_KERNELS = 20
@@ -156,3 +158,32 @@ def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
         for name, runs in by_kernel.items()
     ]
     return tuple(sorted(rows, key=lambda each: -each.time)[:_MOST_KERNELS])
+
+
+def with_estimates(
+    now: Activity,
+    history: Sequence[Run],
+    cell: str,
+    environment: Environment | None = None,
+    *,
+    stored: bool,
+) -> Activity:
+    """Return what is being compiled with what it usually takes.
+
+    `history` is oldest first, `cell` the digest of the cell that runs; `stored` tells whether its graphs are
+    there, so that they are expected to hit. Where there are runs of this `environment`, others do not count.
+    """
+    directions = [Direction.BACKWARD] if now.backward else [Direction.FORWARD, Direction.INFERENCE]
+    here = "" if environment is None else environment.digest
+    usual = [expected(history, cell, now.function, each, environment=here) for each in directions]
+    hits = stored and now.phase not in _COLD
+    found = [each for one in usual if (each := one.restored if hits else one.cold) is not None]
+    seconds = max((each.get("total", 0.0) for each in found), default=0.0)
+    return replace(now, usual_seconds=seconds, usual_graphs=_graphs_of(history, cell))
+
+
+def _graphs_of(history: Sequence[Run], cell: str) -> int:
+    """Return how many graphs the cell had in the kernel that ran it last."""
+    of_cell = [run for run in history if run.cell == cell and cell]
+    last = [run for run in of_cell if run.kernel == of_cell[-1].kernel]
+    return len({(run.key, run.function, run.direction) for run in last})

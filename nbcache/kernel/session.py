@@ -27,7 +27,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
-from nbcache.explain.progress import with_estimates
+from nbcache.explain.timeline import with_estimates
 from nbcache.explain.why import Why, explain
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
 from nbcache.kernel.notebook_cache import NotebookCache

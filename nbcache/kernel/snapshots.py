@@ -37,7 +37,7 @@ from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRes
 from nbcache.core.text import one_line
 from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Standing
-from nbcache.explain.notebook import cells_of
+from nbcache.explain.plan import cells_of
 from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.kernel.session import Session
 from nbcache.snapshots.build import Draft, Origin, Taken, build_snapshot, makers, vouched

@@ -21,8 +21,7 @@ from nbcache.core.model import (
     Outcome,
 )
 from nbcache.core.reports import Cell
-from nbcache.explain.notebook import NotebookCell, cells_of
-from nbcache.explain.plan import Place, Plan, Unfit, Verdict, planned
+from nbcache.explain.plan import NotebookCell, Place, Plan, Unfit, Verdict, cells_of, planned
 from nbcache.ui.display.plan import plan_parts, render_plan
 
 HERE = Environment(components({"torch.version": "2.13.0"}))

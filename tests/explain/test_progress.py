@@ -7,7 +7,7 @@ from dataclasses import replace
 from nbcache.artifacts.history import Run
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Activity
-from nbcache.explain.progress import with_estimates
+from nbcache.explain.timeline import with_estimates
 
 MISS = Run(1.0, "k1", 0, "e", "c1", "f", Direction.FORWARD, "key", Outcome.MISS, None, {"total": 14.0})
 HIT = replace(MISS, kernel="k2", time=2.0, outcome=Outcome.HIT, seconds={"total": 0.5})

@@ -34,7 +34,7 @@ from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge import environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.ui import doctor
-from nbcache.ui.display.rows import Check, CheckState
+from nbcache.ui.display.words import Check, CheckState
 from nbcache.ui.locate import Location
 from support.front_door import LOAD, RunCells, RunPython, printed, run_interpreter, shown
 from support.people import Person, unsigned

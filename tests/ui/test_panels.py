@@ -23,8 +23,8 @@ from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
 from nbcache.explain.why import Why, explain
 from nbcache.ui.display.graph import render_graph
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.rows import SettingRow, StoreFigures
 from nbcache.ui.display.timeline import render_timeline
+from nbcache.ui.display.words import SettingRow, StoreFigures
 from nbcache.ui.panels import panel as panel_module
 from nbcache.ui.panels.controls import Refresher
 from nbcache.ui.panels.pages import SECTIONS, render_panel

@@ -18,8 +18,8 @@ from nbcache.ui.display.reports import (
     render_settings,
     render_status,
 )
-from nbcache.ui.display.rows import Check, CheckState, SettingRow, StoreFigures
 from nbcache.ui.display.text import WIDTH
+from nbcache.ui.display.words import Check, CheckState, SettingRow, StoreFigures
 from support.html_page import Page
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nbcache.core.reports import GraphContents, GraphRecord
-from nbcache.core.text import DOT, NOTHING, one_line, size
+from nbcache.core.text import DOT, NOTHING, counted, one_line, printable, size
 from nbcache.explain.why import Why
 from nbcache.kernel.reasons import NOT_STORED
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import badge, code, faint, labelled, line
-from nbcache.ui.display.python_code import shown_lines
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import explanations, kernels, phases, saved, short_location, source, taken
 
@@ -18,6 +17,8 @@ __all__ = ["detail", "graph_blocks", "graph_line", "render_graph", "render_why"]
 
 _SHORT = 100
 """Characters of a reason that the HTML table shows; the details have all of it."""
+_MOST_LINES, _LONGEST_LINE = 400, 400
+"""Lines of code that are shown, and characters of each."""
 _COLUMNS = (
     *map(doc.Column, ("function", "graph", "outcome", "from")),
     *(doc.Column(title, doc.Wrap.NUMBER) for title in ("time", "saved", "ops")),
@@ -145,6 +146,14 @@ def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block
     if contents.no_code:
         yield labelled("generated code", contents.no_code)
     else:
-        lines, count = shown_lines(contents.code)
+        lines, count = _shown_lines(contents.code)
         facts = DOT.join(filter(None, [count, size(len(contents.code.encode())), graph.code_path]))
         yield doc.Folded(line(faint("generated code:"), faint(one_line(facts))), [doc.Code(lines)])
+
+
+def _shown_lines(code: str) -> tuple[list[str], str]:
+    """Return the lines of code to show, and how many of all they are."""
+    lines = code.splitlines()
+    shown = [printable(line.expandtabs(4))[:_LONGEST_LINE] for line in lines[:_MOST_LINES]]
+    total = counted(len(lines), "line")
+    return shown, f"the first {len(shown)} of {total}" if len(lines) > len(shown) else total

@@ -15,7 +15,8 @@ from nbcache.ui.display.document import badge, faint, line
 from nbcache.ui.display.graph import graph_blocks
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered, render
-from nbcache.ui.display.rows import (
+from nbcache.ui.display.stats import reason_table
+from nbcache.ui.display.words import (
     BAR,
     Check,
     SettingRow,
@@ -26,9 +27,8 @@ from nbcache.ui.display.rows import (
     prewarming_parts,
     shared_parts,
     store_parts,
+    totals,
 )
-from nbcache.ui.display.stats import reason_table
-from nbcache.ui.display.words import totals
 
 __all__ = [
     "render_activity",

@@ -24,8 +24,7 @@ from nbcache.core.files import read
 from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.text import ago, counted, duration, one_line
 from nbcache.core.trust import short
-from nbcache.explain.notebook import cells_of
-from nbcache.explain.plan import Place, Plan, Unfit, planned
+from nbcache.explain.plan import Place, Plan, Unfit, cells_of, planned
 from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
 from nbcache.explain.timeline import Timeline, timeline
 from nbcache.kernel.reasons import LOST

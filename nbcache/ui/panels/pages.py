@@ -17,10 +17,9 @@ from nbcache.ui.display.graph import detail, graph_line
 from nbcache.ui.display.plan import plan_blocks, plan_parts
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.reports import settings_blocks
-from nbcache.ui.display.rows import BAR, activity_parts, store_parts
 from nbcache.ui.display.stats import tally_tables
 from nbcache.ui.display.timeline import timeline_blocks, timeline_words
-from nbcache.ui.display.words import totals
+from nbcache.ui.display.words import BAR, activity_parts, store_parts, totals
 from nbcache.ui.panels.values import Facts, Now, Space, Stranger
 
 __all__ = [

@@ -12,7 +12,7 @@ from nbcache.core.text import one_line
 from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import Timeline
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.rows import SettingRow, StoreFigures
+from nbcache.ui.display.words import SettingRow, StoreFigures
 
 __all__ = ["Facts", "Now", "Space", "Stranger", "Verbs", "machine_parts", "spaces"]
 

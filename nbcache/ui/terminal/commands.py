@@ -11,7 +11,7 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import ago, counted, size
 from nbcache.launcher import kernel_spec
 from nbcache.ui.display.reports import render_checks
-from nbcache.ui.display.rows import CheckState
+from nbcache.ui.display.words import CheckState
 from nbcache.ui.doctor import in_terminal
 from nbcache.ui.terminal import notebooks, signers, snapshots
 from nbcache.ui.terminal.shown import Shown

@@ -16,7 +16,7 @@ from nbcache.core.model import ArtifactRef, Environment
 from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.core.trust import Keyring
-from nbcache.explain.notebook import cells_of
+from nbcache.explain.plan import cells_of
 from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, versions
 from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.base import Store
