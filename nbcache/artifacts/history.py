@@ -27,20 +27,6 @@ from nbcache.core.text import one_line
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = [
-    "MAX_RUNS",
-    "HistoryStore",
-    "Run",
-    "Usual",
-    "asked_for",
-    "expected",
-    "influences_of",
-    "merged",
-    "missed_unchanged",
-    "of_one_kernel",
-    "run_of",
-]
-
 MAX_RUNS = 1000
 """Of a notebook, in all its environments: the newest are kept."""
 _MAX_RUNS_IN_ALL = 25_000

@@ -19,7 +19,7 @@ _BREAKS = (
     ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
     (
         r"backward\(\)|Optimizer\.",
-        "compile what computes the loss, and call backward() and the optimizer outside",
+        "compile what computes the loss, and call backward() and the optimizer after",
     ),
     (r"torch\.nn\.Parameter\(\)", "make the parameter or the optimizer outside of what is compiled"),
     ("_local_scalar_dense", "keep it a tensor; draw random numbers by torch.rand in place of NumPy's"),
@@ -75,6 +75,7 @@ _NUMBER = re.compile(r"-?(\d|inf|nan)")
 _NO_CONSTANT = "not a constant"
 """How the value of a constant reads that is none, or none any more."""
 _GRAD = ", requires grad"
+_OR_BOTH = "or keep both: each is stored"
 _EACH_VALUE = "nothing: each value has a graph of its own"
 
 
@@ -137,17 +138,17 @@ def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
 def _of_input(before: str, now: str) -> str:
     """Return what to do about an input, such as `f32[2, 64] of strides (1, 2) on cuda:0`."""
     if before.partition(_GRAD)[0] == now.partition(_GRAD)[0]:
-        return "call x.detach(), or keep both: with and without gradients are stored each"
+        return f"call x.detach(), {_OR_BOTH}"
     if before.partition("[")[0] != now.partition("[")[0]:
-        return "cast it before the call, or keep both: each is stored"
+        return f"cast it before the call, {_OR_BOTH}"
     if before.partition(" on ")[2] != now.partition(" on ")[2]:
-        return "keep it on one device, or keep both: each is stored"
+        return f"keep it on one device, {_OR_BOTH}"
     if before.partition("]")[0] == now.partition("]")[0]:
-        return "call it with tensors laid out alike, such as x.contiguous(), or keep both: each is stored"
-    sizes = [_sizes(each) for each in (before, now)]
-    if len(sizes[0]) != len(sizes[1]):
-        return "call it with as many dimensions each time, or keep both: each is stored"
-    if any(one != two and {one, two} & {"0", "1"} for one, two in zip(*sizes, strict=True)):
+        return f"call it with tensors laid out alike, such as x.contiguous(), {_OR_BOTH}"
+    then, here = _sizes(before), _sizes(now)
+    if len(then) != len(here):
+        return f"call it with as many dimensions each time, {_OR_BOTH}"
+    if any(one != two and {one, two} & {"0", "1"} for one, two in zip(then, here, strict=True)):
         return "keep both: each is stored; torch compiles sizes 0 and 1 apart, also with dynamic=True"
     return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
 

@@ -20,37 +20,14 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.reports import Difference, Explanation
 
-__all__ = [
-    "MOST_CONSTANTS",
-    "Components",
-    "Named",
-    "differences",
-    "explain_miss",
-    "from_lines",
-    "from_text",
-    "to_text",
-]
-
 _LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
 _SETTING = re.compile(r"inductor_config\[(.*)\]")
 _INPUT = re.compile(r"example_inputs\[(\d+)\]")
 _FIELD = re.compile(r"(\w+)=((?:[^,()\[\]]|\([^()]*\)|torch\.Size\(\[[^\]]*\]\))*)")
 _NODE = re.compile(r"\s*(?:\w+(?:, \w+)* = )?(torch\.\S+?|operator\.\w+|[\w.]+)\((.*?)\);?(?:  .*)?$")
 _VARIABLE = re.compile(r"\b[a-z_]\w*_\d+\b|\b[a-z_]\w*\b(?!\s*[.=(])")
-_KINDS = {
-    "float32": "f32",
-    "float64": "f64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "bool": "b8",
-    "complex64": "c64",
-    "complex128": "c128",
-}
+_KIND = re.compile(r"^(bf|[a-z])[a-z]*")
+"""The letters that stand for a dtype, `f32`."""
 _SIZE = re.compile(r"\('(.*)',\)")
 """How torch writes an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
@@ -177,10 +154,11 @@ def _input(value: str, digest: str) -> str:
     if not value.startswith("TensorMetadata("):
         return _short(value, digest)
     fields = dict(_FIELD.findall(value.removeprefix("TensorMetadata(").removesuffix(")")))
-    kind = fields.get("dtype", "").removeprefix("torch.")
+    kind = fields.get("dtype", "").removeprefix("torch.").replace("bool", "b8")
     shape = _numbers(fields.get("shape", ""))
     stride = _numbers(fields.get("stride", ""))
-    text = f"{_KINDS.get(kind, kind)}[{', '.join(shape)}]"
+    letters = _KIND.sub(r"\1", kind)
+    text = f"{letters}[{', '.join(shape)}]"
     if stride != _contiguous(shape):
         text += f" of strides ({', '.join(stride)})"
     device = "".join(re.findall(r"type='(\w+)'", fields.get("device", "")))

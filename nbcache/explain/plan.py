@@ -19,18 +19,6 @@ from nbcache.core.model import Direction, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED, Cell
 from nbcache.core.text import one_line
 
-__all__ = [
-    "CellPlan",
-    "GraphPlan",
-    "NotebookCell",
-    "Place",
-    "Plan",
-    "Unfit",
-    "Verdict",
-    "cells_of",
-    "planned",
-]
-
 _NAME = re.compile(r"[^\W\d]\w*")
 _GRAPH = "inductor"
 """The artifact that makes a graph a hit; the others make it load faster."""

@@ -13,23 +13,6 @@ from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outc
 from nbcache.core.reports import Explanation, GraphRecord
 from nbcache.core.text import one_line
 
-__all__ = [
-    "Fate",
-    "LevelTally",
-    "Lifetime",
-    "ReasonTally",
-    "Refusal",
-    "Stats",
-    "StoredGraph",
-    "Tally",
-    "TypeTally",
-    "audited",
-    "by_type",
-    "lifetime",
-    "not_hit_because",
-    "tally",
-]
-
 RETUNED = "re-tuned"
 """What docs/json.md has in the `reason` of a hit whose kernels were benchmarked again."""
 

@@ -9,25 +9,6 @@ from typing import Any
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Cell, Explanation
 
-__all__ = [
-    "INTERRUPTED",
-    "ArtifactSeen",
-    "AutogradLookup",
-    "CandidateTimed",
-    "CodeLoaded",
-    "Event",
-    "FrameCompiled",
-    "FrameTraced",
-    "GraphLookup",
-    "KernelTuned",
-    "KernelUsed",
-    "LookupStarted",
-    "SpanEnded",
-    "SpanStarted",
-    "TraceAdopted",
-    "TraceAudited",
-]
-
 INTERRUPTED = "interrupted"
 """The `failure` of a frame whose compile an interrupt ended."""
 

@@ -30,17 +30,6 @@ from nbcache.ui.display.words import (
     totals,
 )
 
-__all__ = [
-    "render_activity",
-    "render_checks",
-    "render_idle",
-    "render_notices",
-    "render_report",
-    "render_settings",
-    "render_status",
-    "settings_blocks",
-]
-
 
 def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> Rendered:
     """Return the report after a cell; `stored` and `why` as in `totals`."""

@@ -28,24 +28,6 @@ from nbcache.snapshots.build import makers
 from nbcache.snapshots.named import Version
 from nbcache.snapshots.verify import Received, is_vouched
 
-__all__ = [
-    "COMPARE",
-    "MEANS",
-    "arrival",
-    "arrival_line",
-    "fit_words",
-    "held",
-    "left_out",
-    "pending_words",
-    "restored_words",
-    "signer_words",
-    "snapshot_json",
-    "snapshot_lines",
-    "taken_parts",
-    "version_json",
-    "version_lines",
-]
-
 _MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _MOST_NAMED = 3
 _TITLE = 40

@@ -19,20 +19,6 @@ from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import line
 from nbcache.ui.display.html import BOX, to_html
 
-__all__ = [
-    "FITTING",
-    "Refresher",
-    "button",
-    "close_all",
-    "draw",
-    "html",
-    "once_typed",
-    "row",
-    "show",
-    "text",
-    "with_magic",
-]
-
 _TURNS = 0.05
 """Seconds in which a kernel's event loop takes all messages that it has."""
 FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"

@@ -22,18 +22,6 @@ from nbcache.ui.display.timeline import timeline_blocks, timeline_words
 from nbcache.ui.display.words import BAR, activity_parts, store_parts, totals
 from nbcache.ui.panels.values import Facts, Now, Space, Stranger
 
-__all__ = [
-    "OPEN",
-    "SECTIONS",
-    "TITLES",
-    "head_blocks",
-    "live_blocks",
-    "problem_blocks",
-    "quoted",
-    "render_panel",
-    "section",
-]
-
 SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
 """The sections of a whole panel, in order."""
 TITLES = {
