@@ -25,24 +25,21 @@ class History:
         """Tells this kernel's runs from those of others."""
         self._store = store
         self._lock = ForkSafeLock()
-        self._earlier: tuple[Run, ...] = ()
-        self._own: list[Run] = []
+        self._runs: dict[tuple[str, int], Run] = {}
         self._unsaved: list[Run] = []
         self._number = 0
-        self._known: tuple[Run, ...] | None = ()
 
     def runs(self) -> tuple[Run, ...]:
         """Return the runs that are known, oldest first."""
         with self._lock:
-            if self._known is None:
-                self._known = merged([*self._earlier, *self._own])
-            return self._known
+            return merged(self._runs.values())
 
     def read(self, notebook: str) -> None:
         """Take in what is stored."""
         stored = self._store.read(notebook)
         with self._lock:
-            self._earlier, self._known = stored, None
+            own = [run for run in self._runs.values() if run.kernel == self.kernel]
+            self._runs = {run.identity: run for run in (*stored, *own)}
 
     def add(
         self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
@@ -64,11 +61,11 @@ class History:
                     environment=environment_digest,
                     unfinished=unfinished,
                 )
-                self._own.append(run)
+                self._runs[run.identity] = run
                 self._unsaved.append(run)
                 self._number += 1
-            del self._own[:-MAX_RUNS], self._unsaved[:-MAX_RUNS]
-            self._known = None
+            del self._unsaved[:-MAX_RUNS]
+            self._runs = {run.identity: run for run in merged(self._runs.values())}
 
     def save(self, notebook: str) -> None:
         """Store this kernel's new runs; those that cannot be written wait for the next time."""
@@ -81,4 +78,4 @@ class History:
     def forget(self) -> None:
         """Begin as if nothing had been run: what was stored is removed."""
         with self._lock:
-            self._earlier, self._own, self._unsaved, self._known = (), [], [], ()
+            self._runs, self._unsaved = {}, []
