@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +53,15 @@ class Script:
     def frame(self, **fields: Any) -> None:
         self.tell(FrameCompiled, **{"function": "f", "location": "In[1]:2", "operators": 3, **fields})
 
+    @contextlib.contextmanager
+    def compile(self, *spans: str, mode: str = "", **frame: Any) -> Iterator[None]:
+        """Compile a frame; within, its backend runs, in these spans."""
+        self.begin("dynamo", "backend_compile", *spans)
+        yield
+        self.end(*reversed(spans), "backend_compile", **({"dispatch_mode": mode} if mode else {}))
+        self.frame(**frame)
+        self.end("dynamo")
+
     def cold_graph(
         self, key: str, *, backward: bool = False, kernels: int = 1, differs: str | None = None
     ) -> None:
@@ -73,13 +84,10 @@ class Script:
 def test_a_cold_inference_compile_is_one_miss_with_its_seconds_by_phase() -> None:
     script = Script()
     script.tracker.begin_cell(Cell(1, "abc"))
-    script.begin("dynamo", "backend_compile")
-    script.tell(AutogradLookup, outcome=Outcome.MISS, key="a")
-    script.cold_graph("k")
-    script.tell(ArtifactSeen, type="aot_autograd", size=7)
-    script.end("backend_compile", dispatch_mode="inference")
-    script.frame()
-    script.end("dynamo")
+    with script.compile(mode="inference"):
+        script.tell(AutogradLookup, outcome=Outcome.MISS, key="a")
+        script.cold_graph("k")
+        script.tell(ArtifactSeen, type="aot_autograd", size=7)
 
     (graph,) = script.tracker.end_cell()
 
@@ -131,11 +139,8 @@ def test_an_autograd_hit_gives_forward_and_backward_their_own_savings() -> None:
 @pytest.mark.parametrize(("of_forward", "told"), [("constant lr", "constant lr"), (None, "inputs")])
 def test_a_backward_that_missed_is_told_the_cause_of_its_forward(of_forward: str | None, told: str) -> None:
     script = Script()
-    script.begin("dynamo", "backend_compile")
-    script.cold_graph("fw", differs=of_forward)
-    script.end("backend_compile")
-    script.frame()
-    script.end("dynamo")
+    with script.compile():
+        script.cold_graph("fw", differs=of_forward)
     script.begin("entire_backward_compile")
     script.cold_graph("bw", backward=True, differs="inputs")
     script.end("entire_backward_compile")
@@ -153,11 +158,8 @@ def test_a_graph_break_before_there_is_anything_to_compile_is_told_with_what_fol
     script.frame(operators=0, graph_break_reason="print (In[1]:2)")
     script.end("dynamo")
     script.compile_id = "1/0"
-    script.begin("dynamo", "backend_compile")
-    script.cold_graph("k")
-    script.end("backend_compile")
-    script.frame(function="f (resumed)")
-    script.end("dynamo")
+    with script.compile(function="f (resumed)"):
+        script.cold_graph("k")
 
     (graph,) = script.tracker.records
 
@@ -186,11 +188,8 @@ def test_a_graph_that_no_cache_took_tells_an_empty_one_from_another_backend(span
 def test_a_lazy_backward_is_a_graph_of_the_cell_that_runs_it() -> None:
     script = Script()
     script.tracker.begin_cell(Cell(1, "one"))
-    script.begin("dynamo", "backend_compile")
-    script.cold_graph("fw")
-    script.end("backend_compile", dispatch_mode="autograd")
-    script.frame()
-    script.end("dynamo")
+    with script.compile(mode="autograd"):
+        script.cold_graph("fw")
     (forward,) = script.tracker.end_cell()
     script.tracker.begin_cell(Cell(2, "two"))
     script.begin("entire_backward_compile", "compile_fx.<locals>.bw_compiler")
@@ -218,10 +217,8 @@ def test_a_graph_that_no_cache_was_asked_for_says_why(state: str) -> None:
 
 def test_a_backend_without_caches_is_a_bypass() -> None:
     script = Script()
-    script.begin("dynamo", "backend_compile")
-    script.end("backend_compile")
-    script.frame()
-    script.end("dynamo")
+    with script.compile():
+        pass
 
     (graph,) = script.tracker.records
 
@@ -282,11 +279,8 @@ def test_spans_that_an_exception_tore_down_do_not_spoil_the_next_compile() -> No
     script.frame(failure="boom")
     script.end("dynamo")
     script.compile_id = "1/0"
-    script.begin("dynamo", "backend_compile")
-    script.cold_graph("k")
-    script.end("backend_compile")
-    script.frame(function="g")
-    script.end("dynamo")
+    with script.compile(function="g"):
+        script.cold_graph("k")
 
     (graph,) = script.tracker.records
 
@@ -319,11 +313,8 @@ def test_activity_names_the_function_and_the_innermost_phase() -> None:
 
 def test_graphs_outside_any_cell_have_none() -> None:
     script = Script()
-    script.begin("dynamo", "backend_compile")
-    script.cold_graph("k")
-    script.end("backend_compile")
-    script.frame()
-    script.end("dynamo")
+    with script.compile():
+        script.cold_graph("k")
     script.tracker.begin_cell(Cell(1, "later"))
 
     assert script.tracker.end_cell() == ()
