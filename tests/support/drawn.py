@@ -53,8 +53,8 @@ class Drawn:
         self.buttons(label)[index].click()
 
     def field(self, placeholder: str) -> Any:
-        """Return the field of text with this placeholder; that of a setting has its present value."""
-        fields = (widget for widget in self._visible() if type(widget).__name__ == "Combobox")
+        """Return the field of text with this placeholder."""
+        fields = (widget for widget in self._visible() if type(widget).__name__ == "Text")
         return next(field for field in fields if field.placeholder.startswith(placeholder))
 
     def choice(self, option: str) -> Any:

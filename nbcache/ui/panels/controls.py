@@ -52,10 +52,10 @@ def with_magic(label: str, magic: str, what: str, act: Callable[[], object]) -> 
 
 
 def text(width: str, placeholder: str = "") -> Any:
-    """Return a field for a line of text, which offers options; its value arrives when it is left."""
+    """Return a field for a line of text; its value is what stands there when it is left."""
     layout = {"width": width}
     # what is typed is sent once: of many values, the last may come after the press of a button
-    return widgets.Combobox(placeholder=placeholder, continuous_update=False, layout=layout)
+    return widgets.Text(placeholder=placeholder, continuous_update=False, layout=layout)
 
 
 def once_typed(act: Callable[[], object]) -> None:

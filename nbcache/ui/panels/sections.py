@@ -8,10 +8,8 @@ from typing import Any, TypeAlias
 
 import ipywidgets as widgets
 
-from nbcache.core.settings import Settings
 from nbcache.core.text import DOT, one_line
 from nbcache.core.trust import Policy
-from nbcache.torch_bridge import cache_settings
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import faint, line
 from nbcache.ui.display.render import Rendered
@@ -28,9 +26,10 @@ Ask: TypeAlias = Callable[[Callable[[], tuple[str, Callable[[], Sequence[str]] |
 """Shows what would be done, asks the question, and calls the verb once that is confirmed."""
 _MOST_OFFERED = 200
 """Graphs that can be chosen, the newest."""
-_FIXED = ("dir", "shared_url")
-"""Settings that are not changed here: the folder is read at load time, and a URL may hold a password."""
-_SWITCH = ("on", "off")
+_TRUST_OFF = (
+    "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
+    "for as long as this kernel runs."
+)
 _CARET = {"width": "24px", "height": "22px", "margin": "-3px 2px 2px 2px", "padding": "0"}
 """The layout of the small button before a title."""
 _TRUST_OFF = (
@@ -167,45 +166,16 @@ class SettingsForm(Section):
         self._act = act
         self._verbs = verbs
         self._ask = ask
-        self._values: dict[str, str] = {}
-        names = [name for name in Settings.names() if name not in _FIXED]
-        torchs = [name for name in cache_settings.NAMES if name != cache_settings.FOLDER]
-        self._setting = widgets.Dropdown(options=[*names, *torchs], layout={"width": "220px"})
-        self._value = text("160px")
-        self._magic = html()
-        self._setting.observe(self._offer, "value")
-        self._value.observe(self._show_magic, "value")
-        change = button(
-            "set", "%nbcache config NAME=VALUE", "change it here", partial(once_typed, self._change)
-        )
-        super().__init__("settings", is_open, [row([self._setting, self._value, change, self._magic])])
-        self._offer()
+        self._change = text("260px", "NAME=VALUE")
+        what, magic = "change it for this kernel", "%nbcache config NAME=VALUE"
+        form = row([self._change, with_magic("set", magic, what, partial(once_typed, self._set_value))])
+        super().__init__("settings", is_open, [form])
 
-    def draw(self, facts: Facts, now: Now) -> None:
-        """Show values and origins."""
-        super().draw(facts, now)
-        self._values = {row.name: row.value for row in (*facts.settings, *facts.torch_settings)}
-        self._show_magic()
-
-    def _offer(self, change: object = None) -> None:
-        """Offer the values that the selected setting can have."""
-        name = self._setting.value
-        self._value.options = _SWITCH if name in cache_settings.NAMES else Settings.choices(name)
-        self._value.value = ""
-        self._show_magic()
-
-    def _show_magic(self, change: object = None) -> None:
-        """Show the present value, and the magic that does the same."""
-        name = self._setting.value
-        self._value.placeholder = self._values.get(name, "") or "…"
-        magic = f"%nbcache config {name}={self._value.value or self._value.placeholder}"
-        draw(self._magic, [line(doc.Span(magic, doc.Style.CODE), style=doc.Style.FAINT)])
-
-    def _change(self) -> None:
-        name, value = self._setting.value, self._value.value.strip()
+    def _set_value(self) -> None:
+        name, _, value = map(str.strip, self._change.value.partition("="))
+        self._change.value = ""
         change = partial(self._verbs.change, name, value)
-        self._value.value = ""
-        if (name, value) == ("trust", Policy.OFF):
+        if (name, value.lower()) == ("trust", Policy.OFF):
             self._ask(lambda: (_TRUST_OFF, change), "Change it?")
         else:
             self._act(change)
