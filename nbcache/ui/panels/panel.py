@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from nbcache.ui.panels.controls import (
     draw,
     html,
     row,
-    show,
     with_magic,
 )
 from nbcache.ui.panels.sections import Graphs, People, Section, SettingsForm
@@ -56,21 +55,12 @@ _SNAPSHOT_BUTTONS = (
 """Label, verb, magic and purpose of each button."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Question:
-    """What is asked before `verb` is done, and the buttons that answer it and no other."""
+    """A question, and the verb that waits for its answer."""
 
-    def __init__(
-        self,
-        lines: Sequence[str],
-        verb: Callable[[], Sequence[str]],
-        answer: Callable[[_Question, bool], None],
-    ) -> None:
-        self.lines = lines
-        self.verb = verb
-        self.answers = (
-            button("yes", "", "do what is shown", partial(answer, self, True), style="danger"),
-            button("no", "", "do nothing", partial(answer, self, False)),
-        )
+    lines: Sequence[str]
+    verb: Callable[[], Sequence[str]]
 
 
 class Panel:
@@ -94,9 +84,8 @@ class Panel:
         self._ident = uuid.uuid4().hex[:12]
         self._facts = Facts(time=time.time(), is_read=False)
         self._lock = threading.RLock()
-        self._message = ""
         self._question: _Question | None = None
-        """What `_message` asks."""
+        """The question that is shown."""
         self._saved_at = 0.0
         self._is_closed = False
         self._drawn: tuple[object, ...] = ()
@@ -166,9 +155,6 @@ class Panel:
             if self._is_closed:
                 return False
             draw(self._live, pages.live_blocks(now))
-            self._answer.value = f'<div style="{FITTING}">{self._message}</div>'
-            self._draw_answers()
-            show(self._answer_row, bool(self._message))
             state = (len(now.graphs), now.shared, now.running, id(self._facts))
             if state != self._drawn:
                 self._drawn = state
@@ -176,19 +162,6 @@ class Panel:
                     part.draw(self._facts, now)
                 draw(self._head, pages.head_blocks(self._facts))
         return bool(now.running)
-
-    def _draw_answers(self) -> None:
-        """Show the answers to the question that is asked now.
-
-        Each question has buttons of its own: one that is pressed late answers what stood beside it.
-        """
-        wanted = () if self._question is None else self._question.answers
-        before = self._answers.children
-        if before != wanted:
-            self._answers.children = wanted
-            for each in before:
-                close_all(each)
-        show(self._answers, bool(wanted))
 
     def _save(self, *, update: bool) -> None:
         """Put what is to be kept in a saved notebook in the place of the last."""
@@ -235,9 +208,32 @@ class Panel:
             self.ask()
 
     def _say(self, message: str, question: _Question | None = None) -> None:
-        """Show a message, and its question, in the place of the last."""
+        """Show a message, and the buttons that answer its question, in the place of the last.
+
+        Each question has buttons of its own: one that is pressed late answers what stood beside it.
+        """
         with self._lock:
-            self._message, self._question = message, question
+            if self._is_closed:
+                return
+            self._question = question
+            before = self._answer.children
+            self._answer.children = ()
+            if message:
+                text = html(f'<div style="{FITTING}">{message}</div>')
+                self._answer.children = (text, row(self._buttons(question)))
+            for part in before:
+                close_all(part)
+
+    def _buttons(self, question: _Question | None) -> list[Any]:
+        close = button("close", "", "close what is shown here", partial(self._say, ""))
+        if question is None:
+            return [close]
+        yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
+        return [
+            button("yes", "", "do what is shown", yes, style="danger"),
+            button("no", "", "do nothing", no),
+            close,
+        ]
 
     def _ask_first(
         self, what: Callable[[], tuple[str, Callable[[], Sequence[str]] | None]], question: str
@@ -246,7 +242,7 @@ class Panel:
 
         def asked() -> Sequence[str] | _Question:
             text, verb = what()
-            return [text] if verb is None else _Question([text, question], verb, self._take_answer)
+            return [text] if verb is None else _Question([text, question], verb)
 
         self._act(asked)
 
@@ -260,27 +256,20 @@ class Panel:
         else:
             self.say(["Nothing was done."])
 
-    def _clear_message(self) -> None:
-        self._say("")
-        self.ask()
-
     # --- layout ---------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        self._head, self._live, self._answer = html(), html(), html()
+        self._head, self._live, self._answer = html(), html(), widgets.VBox()
         shown = [
             button(verb, f"%nbcache {verb}", what, partial(self._act, partial(self._verbs.shown, verb)))
             for verb, what in _SHOWN
         ]
         refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
-        self._answers = row(())
-        close = button("close", "", "close what is shown here", self._clear_message)
-        self._answer_row = widgets.VBox([self._answer, row([self._answers, close])])
         self._sections = [self._section(name) for name in self._names]
         top = widgets.HBox([self._head, row([*shown, refresh])], layout={"flex_flow": "row wrap"})
         top.layout.justify_content = "space-between"
         boxes = [section.box for section in self._sections]
-        self.root = widgets.VBox([top, self._live, self._answer_row, *boxes])
+        self.root = widgets.VBox([top, self._live, self._answer, *boxes])
         self.root.add_class(f"{_LIVE}{self._ident}")
 
     def _section(self, name: str) -> Section:
