@@ -7,8 +7,8 @@ from typing import Any
 
 from nbcache.artifacts.history import Run
 from nbcache.core.model import Direction, Outcome
-from nbcache.core.reports import Cell, CellReport, GraphRecord
-from nbcache.explain.timeline import timeline
+from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
+from nbcache.explain.timeline import timeline, with_estimates
 from nbcache.ui.display.timeline import render_timeline
 
 CELL = Cell.of("step(x)", 3)
@@ -78,3 +78,30 @@ def test_bars_are_on_one_scale_and_colour_is_not_the_only_sign() -> None:
     assert all(len(line) <= 110 for line in lines)
     assert 'title="Inductor 4.0 s"' in shown.html and "<script" not in shown.html
     assert render_timeline(timeline([], [], "k")).text == "nbcache timeline · nothing has compiled yet"
+
+
+COMPILED = Run(1.0, "k1", 0, "e", "c1", "f", Direction.FORWARD, "key", Outcome.MISS, None, {"total": 14.0})
+RESTORED = replace(COMPILED, kernel="k2", time=2.0, outcome=Outcome.HIT, seconds={"total": 0.5})
+OF_BACKWARD = replace(COMPILED, number=1, direction=Direction.BACKWARD, seconds={"total": 4.0})
+NOW = Activity("f", "0/0", "dynamo", 1.0, 0)
+
+
+def test_a_compile_usually_takes_what_it_took() -> None:
+    history = [COMPILED, OF_BACKWARD, RESTORED]
+    assert with_estimates(NOW, history, "c1", stored=False).usual_seconds == 14.0
+    assert with_estimates(NOW, history, "c1", stored=True).usual_seconds == 0.5
+    assert with_estimates(replace(NOW, backward=True), history, "c1", stored=False).usual_seconds == 4.0
+    assert with_estimates(NOW, [], "c1", stored=False) == NOW
+
+
+def test_what_is_compiled_although_it_is_stored_takes_what_compiling_takes() -> None:
+    assert (
+        with_estimates(replace(NOW, phase="build"), [COMPILED, RESTORED], "c1", stored=True).usual_seconds
+        == 14.0
+    )
+
+
+def test_graphs_are_those_of_the_kernel_that_ran_the_cell_last() -> None:
+    assert with_estimates(NOW, [COMPILED, OF_BACKWARD], "c1", stored=False).usual_graphs == 2
+    assert with_estimates(NOW, [COMPILED, OF_BACKWARD, RESTORED], "c1", stored=False).usual_graphs == 1
+    assert with_estimates(NOW, [COMPILED], "c2", stored=False).usual_graphs == 0

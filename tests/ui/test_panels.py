@@ -26,10 +26,9 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures
 from nbcache.ui.panels import panel as panel_module
-from nbcache.ui.panels.controls import Refresher
-from nbcache.ui.panels.pages import SECTIONS, render_panel
+from nbcache.ui.panels.pages import SECTIONS, Facts, Now, Space, Stranger, machine_parts, render_panel, spaces
 from nbcache.ui.panels.panel import Panel
-from nbcache.ui.panels.values import Facts, Now, Space, Stranger, machine_parts, spaces
+from nbcache.ui.panels.sections import Refresher
 from support.drawn import Drawn, DrawsAtOnce
 from support.front_door import RunPython
 from support.html_page import Page

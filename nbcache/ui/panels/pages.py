@@ -1,15 +1,19 @@
-"""The sections of a panel as documents, and the whole panel as one."""
+"""The values of a panel, gathered at two paces, and its sections as documents."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from nbcache.core.model import Level, Outcome
+from nbcache.core.model import Environment, Level, Manifest, Outcome
+from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, size
+from nbcache.explain.plan import Plan
 from nbcache.explain.stats import tally
+from nbcache.explain.timeline import Timeline
 from nbcache.explain.why import explain
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
@@ -19,8 +23,7 @@ from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.reports import settings_blocks
 from nbcache.ui.display.stats import tally_tables
 from nbcache.ui.display.timeline import timeline_blocks, timeline_words
-from nbcache.ui.display.words import BAR, activity_parts, store_parts, totals
-from nbcache.ui.panels.values import Facts, Now, Space, Stranger
+from nbcache.ui.display.words import BAR, SettingRow, StoreFigures, activity_parts, store_parts, totals
 
 SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
 """The sections of a whole panel, in order."""
@@ -43,8 +46,157 @@ _MOST_GRAPHS = 20
 _MOST_SPACES = 12
 _PLACES = ("notebook", "dir", "trust_dir", "TORCHINDUCTOR_CACHE_DIR")
 """Settings with long values, which only the table shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The values that change while a cell runs. They are cheap to read."""
+
+    graphs: Sequence[GraphRecord] = ()
+    """Every graph of this kernel, in the order in which they were done."""
+    activity: Activity | None = None
+    """The running compile."""
+    running: str = ""
+    """The cell that runs, `In[3]`; empty where none does."""
+    running_seconds: float = 0.0
+    shared: Sequence[str] = ()
+    """The shared store and what was exchanged with it, in words; empty where this kernel is not connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The contents of the local store that belong to one notebook."""
+
+    notebook: str
+    """Its identity; empty for what kernels that cannot tell their notebook have in common."""
+    graphs: int
+    artifacts: int
+    bytes: int
+    """Of content, uncompressed; what several notebooks use counts for each."""
+    used: float
+    """Unix seconds at which a kernel last made or hit something of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody who signed or compiled what came along, and is not trusted."""
+
+    fingerprint: str
+    """The whole of it, in groups."""
+    name: str
+    """The name that they chose."""
+    what: str
+    """The snapshot that they have to do with."""
+    fit: str = ""
+    """A sentence on whether it fits here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The values that come from disks and from other machines, gathered while no cell runs."""
+
+    notebook: str = ""
+    """Name of its file; empty where this kernel cannot tell."""
+    identity: str = ""
+    """Its identity: other notebooks may have the same name."""
+    machine: Sequence[str] = ()
+    plan: Plan = field(default_factory=lambda: Plan((), 0))
+    plan_notes: Sequence[str] = ()
+    plan_problem: str = ""
+    """Why there is no plan; empty where there is one."""
+    people: Sequence[str] = ()
+    """Who has published what of this notebook, a line each."""
+    strangers: Sequence[Stranger] = ()
+    snapshots: Sequence[str] = ()
+    """The snapshot beside the notebook and those that came along, a line each."""
+    paste: Sequence[str] = ()
+    """What a colleague pastes to have the snapshot, a line each; empty where there is none."""
+    timeline: Timeline = field(default_factory=lambda: Timeline((), (), ()))
+    settings: Sequence[SettingRow] = ()
+    torch_settings: Sequence[SettingRow] = ()
+    store: StoreFigures | None = None
+    """The local store; None where it cannot be read."""
+    spaces: Sequence[Space] = ()
+    """Largest first."""
+    time: float = 0.0
+    """Unix seconds at which all this was so."""
+    is_read: bool = True
+    """False as long as nothing of it is known."""
+
+
+class Verbs(Protocol):
+    """The session behind a panel.
+
+    A verb returns lines or outputs to be shown. It raises NbcacheError or UsageError where it fails.
+    """
+
+    def now(self) -> Now:
+        """Return what changes while a cell runs."""
+
+    def facts(self) -> Facts:
+        """Gather the rest; this may take a second or more."""
+
+    def later(self, action: Callable[[], None]) -> str:
+        """Call `action` when the running cell has ended; return that cell, empty if none runs."""
+
+    def shown(self, verb: str) -> Sequence[Rendered]:
+        """Return the output of `%nbcache doctor`, `why`, `stats` or `timeline`."""
+
+    def whole(self, graph: str) -> Sequence[Rendered]: ...
+    def snapshot(self) -> Sequence[str]: ...
+    def restore(self) -> Sequence[str]: ...
+    def share(self) -> Sequence[str]: ...
+    def verify(self) -> Sequence[str]: ...
+    def attach(self) -> Sequence[str]: ...
+    def connect(self, url: str) -> Sequence[str]: ...
+    def disconnect(self) -> Sequence[str]: ...
+    def trust(self, fingerprint: str, name: str) -> Sequence[str]: ...
+    def ignore(self, fingerprint: str) -> Sequence[str]: ...
+    def change(self, name: str, value: str) -> Sequence[str]: ...
+
+    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
+        """Return in words what is stored of this notebook, or altogether, and what removes just that.
+
+        None where there is nothing to remove. The removal raises NbcacheError if it has changed since.
+        """
+
+
 _Words: TypeAlias = list[str]
 _Section: TypeAlias = tuple[_Words, list[doc.Block]]
+
+
+def spaces(manifests: Iterable[Manifest]) -> list[Space]:
+    """Return what is kept of each notebook, largest first."""
+    by_notebook: dict[str, list[Manifest]] = {}
+    for manifest in manifests:
+        by_notebook.setdefault(manifest.notebook, []).append(manifest)
+    found = []
+    for notebook, each in by_notebook.items():
+        refs = {(one.environment.digest, *ref.identity): ref for one in each for ref in one.artifacts}
+        graphs = {(one.environment.digest, *graph.identity) for one in each for graph in one.graphs}
+        found.append(
+            Space(
+                notebook,
+                len(graphs),
+                len({ref.digest for ref in refs.values()}),
+                sum({ref.digest: ref.size for ref in refs.values()}.values()),
+                max((ref.used for ref in refs.values()), default=0.0),
+            )
+        )
+    return sorted(found, key=lambda space: (-space.bytes, space.notebook))
+
+
+def machine_parts(environment: Environment | None, graphs: Sequence[GraphRecord]) -> list[str]:
+    """Return what a compile depends on here, in words: torch, processor or GPU, threads."""
+    values = {} if environment is None else environment.values
+    parts = [f"torch {values['torch.version']}"] if "torch.version" in values else []
+    if values.get("device", "cpu") not in ("cpu", "none", ""):
+        parts.append(one_line(values["device"], 40))
+    if capability := values.get("cpu.capability", ""):
+        parts.append(f"CPU {capability}")
+    if threads := next((graph.threads for graph in reversed(graphs) if graph.threads), 0):
+        parts.append("1 thread" if threads == 1 else f"{threads} threads")
+    return parts
 
 
 def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, note: str = "") -> Rendered:

@@ -18,9 +18,14 @@ from nbcache.core.log import logger
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.panels import pages
-from nbcache.ui.panels.controls import (
+from nbcache.ui.panels.pages import Facts, Verbs
+from nbcache.ui.panels.sections import (
     FITTING,
+    Graphs,
+    People,
     Refresher,
+    Section,
+    SettingsForm,
     button,
     close_all,
     draw,
@@ -28,8 +33,6 @@ from nbcache.ui.panels.controls import (
     row,
     with_magic,
 )
-from nbcache.ui.panels.sections import Graphs, People, Section, SettingsForm
-from nbcache.ui.panels.values import Facts, Verbs
 
 __all__ = ["Panel"]
 
