@@ -77,13 +77,10 @@ def snapshot_lines(
     lines.append(f"  {_signed_by(received, judge)}")
     compiled = list(makers(snapshot).items())
     lines += [f"  {_made(fingerprint, made, judge)}" for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]]
-    if (more := len(compiled) - _MOST_ENVIRONMENTS) > 0:
-        lines.append(f"  and by {counted(more, 'more signer')} (--json has all)")
+    lines += _more(len(compiled) - _MOST_ENVIRONMENTS, "more signer")
     for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
         lines += ["", *_manifest_lines(manifest, here, titles)]
-    if (more := len(snapshot.manifests) - _MOST_ENVIRONMENTS) > 0:
-        lines.append(f"  and {counted(more, 'more environment')} (--json has all)")
-    return lines
+    return lines + _more(len(snapshot.manifests) - _MOST_ENVIRONMENTS, "more environment")
 
 
 def arrival_line(
@@ -134,8 +131,7 @@ def arrival(
     ]
     hindrances = []
     if differing:
-        labels = ", ".join(map(_differing, differing[:4]))
-        hindrances.append((f"not all fits here: {labels} differ", "nbcache inspect"))
+        hindrances.append((f"not all fits here: {_differing(differing)} differ", "nbcache inspect"))
     try:
         admit(policy, received.standing, received.signer)
     except UntrustedSigner:
@@ -156,13 +152,13 @@ def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
     if here is None or not manifests:
         return ""
     manifest, differing = _nearest(manifests, here)
-    if not differing:
-        baseline = None if manifest is None else baseline_for([manifest], here)
-        if baseline is None:
-            return "fits here"
-        return f"fits here once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU"
-    labels = ", ".join(map(_differing, differing[:4]))
-    return f"{'fits in part' if fitting(manifests, here) else 'does not fit here'}: {labels} differ"
+    if differing:
+        fit = "fits in part" if fitting(manifests, here) else "does not fit here"
+        return f"{fit}: {_differing(differing)} differ"
+    baseline = None if manifest is None else baseline_for([manifest], here)
+    if baseline is None:
+        return "fits here"
+    return f"fits here once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU"
 
 
 def restored_words(graphs: int, artifacts: int, where: str) -> str:
@@ -254,10 +250,13 @@ def _nearest(
     return manifests[nearest], differing[nearest]
 
 
-def _differing(each: Difference) -> str:
-    """Name a component that differs; of the device, which people know by name, its values too."""
-    values = f" ({_value(each.old)} there, {_value(each.new)} here)" if each.label == "device" else ""
-    return one_line(each.label) + values
+def _differing(differences: Sequence[Difference]) -> str:
+    """Name the first components that differ; of the device, which people know by name, its values too."""
+    return ", ".join(
+        one_line(part.label)
+        + (f" ({_value(part.old)} there, {_value(part.new)} here)" if part.label == "device" else "")
+        for part in differences[:4]
+    )
 
 
 def snapshot_json(
@@ -322,20 +321,20 @@ def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
     ]
     problems: list[str] = []
     for version in versions:
-        name = one_line(version.name or version.key)
-        if version.received is None:
-            rows.append((name, *[NOTHING] * 5, "cannot be used", NOTHING, NOTHING))
+        if (received := version.received) is None:
+            rows.append(
+                (one_line(version.name or version.key), *[NOTHING] * 5, "cannot be used", *[NOTHING] * 2)
+            )
             problems += version.problem.diagnostics() if version.problem is not None else []
             continue
-        received, snapshot = version.received, version.received.snapshot
-        graphs = _graphs(snapshot)
+        told, snapshot = version_json(version), received.snapshot
         rows.append(
             (
-                name,
-                str(len(graphs)),
-                str(len(snapshot.contents)),
-                size(_packed_bytes(snapshot)),
-                duration(_seconds(graphs)),
+                one_line(version.name or version.key),
+                str(told["graphs"]),
+                str(told["artifacts"]),
+                size(told["packed_bytes"]),
+                duration(told["seconds"]),
                 short(received.signer) if received.signer else NOTHING,
                 _standing_words(received, judge),
                 says(snapshot.user, snapshot.host) or NOTHING,
@@ -397,9 +396,12 @@ def _manifest_lines(manifest: Manifest, here: Environment | None, titles: Mappin
         )
     if manifest.graphs:
         lines += ["    " + line for line in aligned(rows, right=(4,))]
-    if (more := len(manifest.graphs) - _MOST_GRAPHS) > 0:
-        lines.append(f"    and {counted(more, 'more graph')} (--json has all)")
-    return lines
+    return lines + _more(len(manifest.graphs) - _MOST_GRAPHS, "more graph")
+
+
+def _more(count: int, noun: str) -> list[str]:
+    """Return the line on what only JSON has; none where all is shown."""
+    return [f"  and {counted(count, noun)} (--json has all)"] if count > 0 else []
 
 
 def _for_any(manifest: Manifest) -> str:
