@@ -197,7 +197,6 @@ def test_each_button_does_what_its_magic_does(in_lab: lab.Page) -> None:
     says(in_lab, re.compile("SETTINGS.*autosnapshot=on"))
     panel_of(in_lab).get_by_title("close settings").click()
     panel_of(in_lab).get_by_title("open space").click()
-    says(in_lab, "model.ipynb (this notebook)")
     press(in_lab, "this notebook…")
     says(in_lab, "This would be removed: 1 graph")
     press(in_lab, "no")

@@ -15,7 +15,7 @@ import pytest
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.key import components
-from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
+from nbcache.core.model import Direction, Environment, Level, Outcome
 from nbcache.core.reports import Activity, Cell, Difference, Explanation, GraphContents, GraphRecord
 from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
@@ -26,7 +26,7 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures
 from nbcache.ui.panels import panel as panel_module
-from nbcache.ui.panels.pages import SECTIONS, Facts, Now, Space, Stranger, machine_parts, render_panel, spaces
+from nbcache.ui.panels.pages import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.panels.panel import Panel
 from nbcache.ui.panels.sections import Refresher
 from support.drawn import Drawn, DrawsAtOnce
@@ -204,27 +204,6 @@ def test_levels_say_from_where_hits_came_and_why_others_did_not_hit() -> None:
     assert "L1 local store" in text and "3.0 s" in text and "not hit because" in text
 
 
-def test_space_is_told_by_notebook_largest_first_and_each_content_once() -> None:
-    def manifest(notebook: str, *sizes: int) -> Manifest:
-        refs = tuple(
-            ArtifactRef("inductor", f"k{i}", f"{i:064}", size, used=float(i)) for i, size in enumerate(sizes)
-        )
-        summary = GraphSummary("c", "f", Direction.FORWARD, Outcome.MISS, "k0", 1.0)
-        return Manifest(HERE, notebook, refs, (summary,))
-
-    found = spaces([manifest("/a/small.ipynb", 10), manifest("/a/large.ipynb", 10, 500)])
-    assert [(space.notebook, space.bytes, space.artifacts) for space in found] == [
-        ("/a/large.ipynb", 510, 2),
-        ("/a/small.ipynb", 10, 1),
-    ]
-    found.append(Space("/b/small.ipynb", 1, 1, 1, 1.0))
-    store = StoreFigures("local store", 3, 1000)
-    facts = Facts(notebook="small.ipynb", identity="/a/small.ipynb", store=store, spaces=found, time=61.0)
-    text = render_panel(Now(), facts, ["space"]).text
-    assert text.index("large.ipynb") < text.index("small.ipynb (this notebook)") and "60 s ago" in text
-    assert text.count("(this notebook)") == 1
-
-
 def test_the_machine_is_told_in_short() -> None:
     assert machine_parts(HERE, [graph(threads=2)]) == ["torch 2.13.0", "CPU AVX512", "2 threads"]
     assert machine_parts(None, []) == []
@@ -291,7 +270,6 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
         strangers=[Stranger(HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
         snapshots=[HOSTILE, HOSTILE],
         settings=[SettingRow(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
-        spaces=[Space(HOSTILE, 1, 1, 1, 1.0)],
     )
     now = Now([known], Activity(HOSTILE, "0/0", HOSTILE, 1.0, 0), HOSTILE, 1.0, [HOSTILE])
     everything = (*SECTIONS, "timeline")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol, TypeAlias
 
-from nbcache.core.model import Environment, Level, Manifest, Outcome
+from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord
-from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, size
+from nbcache.core.text import DOT, NOTHING, counted, duration, one_line
 from nbcache.explain.plan import Plan
 from nbcache.explain.stats import tally
 from nbcache.explain.timeline import Timeline
@@ -43,7 +43,6 @@ _BEING_READ = "being read"
 _TYPED = ("%nbcache ", "nbcache ")
 """The beginning of lines that a person types or pastes."""
 _MOST_GRAPHS = 20
-_MOST_SPACES = 12
 _PLACES = ("notebook", "dir", "trust_dir", "TORCHINDUCTOR_CACHE_DIR")
 """Settings with long values, which only the table shows."""
 
@@ -61,20 +60,6 @@ class Now:
     running_seconds: float = 0.0
     shared: Sequence[str] = ()
     """The shared store and what was exchanged with it, in words; empty where this kernel is not connected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """The contents of the local store that belong to one notebook."""
-
-    notebook: str
-    """Its identity; empty for what kernels that cannot tell their notebook have in common."""
-    graphs: int
-    artifacts: int
-    bytes: int
-    """Of content, uncompressed; what several notebooks use counts for each."""
-    used: float
-    """Unix seconds at which a kernel last made or hit something of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +82,6 @@ class Facts:
 
     notebook: str = ""
     """Name of its file; empty where this kernel cannot tell."""
-    identity: str = ""
-    """Its identity: other notebooks may have the same name."""
     machine: Sequence[str] = ()
     plan: Plan = field(default_factory=lambda: Plan((), 0))
     plan_notes: Sequence[str] = ()
@@ -116,8 +99,6 @@ class Facts:
     torch_settings: Sequence[SettingRow] = ()
     store: StoreFigures | None = None
     """The local store; None where it cannot be read."""
-    spaces: Sequence[Space] = ()
-    """Largest first."""
     time: float = 0.0
     """Unix seconds at which all this was so."""
     is_read: bool = True
@@ -163,27 +144,6 @@ class Verbs(Protocol):
 
 _Words: TypeAlias = list[str]
 _Section: TypeAlias = tuple[_Words, list[doc.Block]]
-
-
-def spaces(manifests: Iterable[Manifest]) -> list[Space]:
-    """Return what is kept of each notebook, largest first."""
-    by_notebook: dict[str, list[Manifest]] = {}
-    for manifest in manifests:
-        by_notebook.setdefault(manifest.notebook, []).append(manifest)
-    found = []
-    for notebook, each in by_notebook.items():
-        refs = {(one.environment.digest, *ref.identity): ref for one in each for ref in one.artifacts}
-        graphs = {(one.environment.digest, *graph.identity) for one in each for graph in one.graphs}
-        found.append(
-            Space(
-                notebook,
-                len(graphs),
-                len({ref.digest for ref in refs.values()}),
-                sum({ref.digest: ref.size for ref in refs.values()}.values()),
-                max((ref.used for ref in refs.values()), default=0.0),
-            )
-        )
-    return sorted(found, key=lambda space: (-space.bytes, space.notebook))
 
 
 def machine_parts(environment: Environment | None, graphs: Sequence[GraphRecord]) -> list[str]:
@@ -322,24 +282,8 @@ def _settings(facts: Facts, now: Now) -> _Section:
 
 
 def _space(facts: Facts, now: Now) -> _Section:
-    """Return what the local store keeps of each notebook, largest first."""
-    if facts.store is None:
-        return ["the local store cannot be read"], []
-    columns = [doc.Column("notebook", doc.Wrap.WORDS)]
-    columns += [doc.Column(title, doc.Wrap.NUMBER) for title in ("graphs", "artifacts", "unpacked")]
-    rows = [_space_row(space, facts) for space in facts.spaces[:_MOST_SPACES]]
-    blocks: list[doc.Block] = [doc.Table([*columns, doc.Column("last used")], rows)] if rows else []
-    if more := len(facts.spaces) - len(rows):
-        blocks.append(line(faint(f"and {counted(more, 'more notebook')}")))
-    return store_parts(facts.store)[1:], blocks or [line("Nothing is stored yet.")]
-
-
-def _space_row(space: Space, facts: Facts) -> list[str]:
-    name = one_line(space.notebook.replace("\\", "/").rsplit("/", 1)[-1], 60)
-    here = " (this notebook)" if name and space.notebook == facts.identity else ""
-    whose = f"{name}{here}" if name else "kernels that cannot tell their notebook"
-    when = ago(max(0.0, (facts.time or time.time()) - space.used)) if space.used else NOTHING
-    return [whose, str(space.graphs), str(space.artifacts), size(space.bytes), when]
+    """Return in short what the local store holds."""
+    return store_parts(facts.store)[1:] if facts.store else ["the local store cannot be read"], []
 
 
 _SECTIONS: Mapping[str, Callable[[Facts, Now], _Section]] = {
