@@ -83,10 +83,10 @@ class Kernel:
             action()
         return self.state.running
 
-    def shown(self, verb: str) -> list[Rendered]:
-        return [Rendered(verb, f"<b>nbcache {verb}</b>")]
+    def shown(self, verb: str) -> Rendered:
+        return Rendered(verb, f"<b>nbcache {verb}</b>")
 
-    def whole(self, name: str) -> list[Rendered]:
+    def graph(self, name: str) -> list[Rendered]:
         found = [graph for graph in self.state.graphs if graph.compile_id == name]
         return [render_graph(why_of(graph), NO_CONTENTS) for graph in found]
 
@@ -438,7 +438,7 @@ def test_a_failure_is_told_with_the_next_step_and_a_bug_without_its_message(
 ) -> None:
     kernel = Kernel()
 
-    def fail(verb: str) -> list[Rendered]:
+    def fail(verb: str) -> Rendered:
         raise error
 
     kernel.shown = fail  # type: ignore[method-assign]

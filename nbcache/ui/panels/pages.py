@@ -108,7 +108,7 @@ class Facts:
 class Verbs(Protocol):
     """The session behind a panel.
 
-    A verb returns lines or outputs to be shown. It raises NbcacheError or UsageError where it fails.
+    A verb returns lines or outputs. It raises NbcacheError or UsageError where it fails.
     """
 
     def now(self) -> Now:
@@ -120,10 +120,10 @@ class Verbs(Protocol):
     def later(self, action: Callable[[], None]) -> str:
         """Call `action` when the running cell has ended; return that cell, empty if none runs."""
 
-    def shown(self, verb: str) -> Sequence[Rendered]:
+    def shown(self, verb: str) -> Rendered:
         """Return the output of `%nbcache doctor`, `why`, `stats` or `timeline`."""
 
-    def whole(self, graph: str) -> Sequence[Rendered]: ...
+    def graph(self, name: str) -> Sequence[Rendered]: ...
     def snapshot(self) -> Sequence[str]: ...
     def restore(self) -> Sequence[str]: ...
     def share(self) -> Sequence[str]: ...

@@ -264,7 +264,7 @@ class Panel:
     def _lay_out(self) -> None:
         self._head, self._live, self._answer = html(), html(), widgets.VBox()
         shown = [
-            button(verb, f"%nbcache {verb}", what, partial(self._act, partial(self._verbs.shown, verb)))
+            button(verb, f"%nbcache {verb}", what, partial(self._act, partial(self._output, verb)))
             for verb, what in _SHOWN
         ]
         refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
@@ -274,6 +274,9 @@ class Panel:
         boxes = [section.box for section in self._sections]
         self.root = widgets.VBox([top, self._live, self._answer, *boxes])
         self.root.add_class(f"{_LIVE}{self._ident}")
+
+    def _output(self, verb: str) -> list[Rendered]:
+        return [self._verbs.shown(verb)]
 
     def _section(self, name: str) -> Section:
         verbs, act = self._verbs, self._act

@@ -218,7 +218,7 @@ class Graphs(Section):
         self._graph = widgets.Dropdown(layout={"width": "220px"}, tooltip="graph")
         what = "show it whole, with its guards and the code that torch has generated"
         whole = with_magic(
-            "show", "%nbcache graphs GRAPH", what, lambda: act(partial(verbs.whole, self._graph.value))
+            "show", "%nbcache graphs GRAPH", what, lambda: act(partial(verbs.graph, self._graph.value))
         )
         self._choice = row([self._graph, whole])
         super().__init__("graphs", is_open, (), [self._choice])
