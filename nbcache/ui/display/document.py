@@ -159,12 +159,8 @@ class Code:
     """HTML colours Python code, and lets it scroll; it folds other lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """An empty line."""
-
-
-GAP = Gap()
+GAP = Line(())
+"""An empty line."""
 
 
 class InText(enum.Enum):
@@ -185,9 +181,19 @@ class Folded:
     in_text: InText = InText.ALL
 
 
-Block: TypeAlias = Line | Title | Table | Bar | Legend | Code | Gap | Folded
+Block: TypeAlias = Line | Title | Table | Bar | Legend | Code | Folded
 
 _BADGES = {"hit": Style.GOOD, "ok": Style.GOOD, "miss": Style.FAIR, "note": Style.FAIR, "problem": Style.BAD}
+
+
+def spans_of(cell: Cell) -> Sequence[Inline]:
+    """Return the spans of a table's cell."""
+    return [cell] if isinstance(cell, str | Span | Meter) else cell
+
+
+def rows_of(table: Table) -> list[Row]:
+    """Return the rows of a table, each with its notes."""
+    return [row if isinstance(row, Row) else Row(row) for row in table.rows]
 
 
 def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark = Mark.NONE) -> Line:

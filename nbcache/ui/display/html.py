@@ -99,8 +99,6 @@ def _block(block: doc.Block) -> str:
             return _tag("div", "", *map(_swatch, parts))
         case doc.Code(lines, is_python):
             return _code(lines, is_python)
-        case doc.Gap():
-            return _tag("div", "margin:6px 0")
         case doc.Folded(head, blocks, is_open):
             summary = _heading(head) if isinstance(head, doc.Title) else _spans(head.spans)
             indent = f"padding-left:{_STEP}px" if isinstance(head, doc.Line) and head.level else ""
@@ -112,14 +110,15 @@ def _heading(title: doc.Title) -> str:
 
 
 def _line(line: doc.Line) -> str:
+    if line == doc.GAP:
+        return _tag("div", "margin:6px 0")
     indent = f"padding-left:{_STEP * line.level}px" if line.level else ""
     style = ";".join(filter(None, [_STYLES[line.style], _MARKS[line.mark] or indent]))
     return _tag("div", style, _spans(line.spans))
 
 
 def _spans(cell: doc.Cell) -> str:
-    spans: Sequence[doc.Inline] = [cell] if isinstance(cell, str | doc.Span | doc.Meter) else cell
-    return " ".join(filter(None, map(_inline, spans)))
+    return " ".join(filter(None, map(_inline, doc.spans_of(cell))))
 
 
 def _inline(span: doc.Inline) -> str:
@@ -139,7 +138,7 @@ def _inline(span: doc.Inline) -> str:
 
 
 def _table(table: doc.Table) -> str:
-    rows = [row if isinstance(row, doc.Row) else doc.Row(row) for row in table.rows]
+    rows = doc.rows_of(table)
     headers = [(escape(column.title), _COLUMNS[column.wrap]) for column in table.columns]
     if any(column.wrap is doc.Wrap.WORDS for column in table.columns):  # they need room as well
         headers = [(title, style.replace(";width:100%", "")) for title, style in headers]

@@ -41,7 +41,7 @@ def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
 
 def _stands_apart(before: doc.Block, block: doc.Block) -> bool:
     """Return whether an empty line stands between two blocks."""
-    if isinstance(before, doc.Gap) or isinstance(block, doc.Gap):
+    if doc.GAP in (before, block):
         return False
     if isinstance(block, doc.Title) or (isinstance(block, doc.Folded) and isinstance(block.head, doc.Title)):
         return True
@@ -55,7 +55,7 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
             yield from _joined(one_line(label), list(map(_inline, parts)), 2 * depth)
         case doc.Line(spans, level, _, mark):
             lead = "! " if mark is doc.Mark.NOTICE else ""
-            yield from _wrapped(lead + _plain(spans), indent + 2 * level)
+            yield from _wrapped(lead + _plain(spans), indent + 2 * level) or [""]
         case doc.Table():
             yield from (" " * indent + line for line in _table(block, WIDTH - indent))
         case doc.Bar(label, _, _, total):
@@ -68,14 +68,11 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
             yield from _block(head, depth)
             if block.in_text is doc.InText.ALL:
                 yield from _lines(blocks, depth + 1)
-        case doc.Gap():
-            yield ""
 
 
 def _plain(cell: doc.Cell) -> str:
     """Return a cell or a line as text."""
-    spans: Sequence[doc.Inline] = [cell] if isinstance(cell, str | doc.Span | doc.Meter) else cell
-    return " ".join(filter(None, map(_inline, spans)))
+    return " ".join(filter(None, map(_inline, doc.spans_of(cell))))
 
 
 def _inline(span: doc.Inline) -> str:
@@ -87,7 +84,7 @@ def _inline(span: doc.Inline) -> str:
 
 def _cut(cell: doc.Cell, width: int) -> str:
     """Return a cell that is no wider: what is faint in its end goes first."""
-    spans = [] if isinstance(cell, str | doc.Span | doc.Meter) else list(cell)
+    spans = list(doc.spans_of(cell))
     text = _plain(cell)
     while len(text) > width and len(spans) > 1 and _is_faint(spans[-1]):
         text = _plain(spans[:-1])
@@ -101,7 +98,7 @@ def _is_faint(span: doc.Inline) -> bool:
 
 def _table(table: doc.Table, room: int) -> Iterator[str]:
     """Yield the lines of a table, no wider than there is room."""
-    rows = [row if isinstance(row, doc.Row) else doc.Row(row) for row in table.rows]
+    rows = doc.rows_of(table)
     if table.columns[-1].wrap is doc.Wrap.REST and not table.notes:
         yield from _with_rest(table.columns, rows, room)
         return
