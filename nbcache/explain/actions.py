@@ -19,7 +19,7 @@ _BREAKS = (
     ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
     (
         r"backward\(\)|Optimizer\.",
-        "compile what computes the loss, and call backward() and the optimizer after",
+        "compile what computes the loss, and call backward() and the optimizer outside",
     ),
     (r"torch\.nn\.Parameter\(\)", "make the parameter or the optimizer outside of what is compiled"),
     ("_local_scalar_dense", "keep it a tensor; draw random numbers by torch.rand in place of NumPy's"),
