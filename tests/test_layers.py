@@ -19,7 +19,7 @@ BUDGETS = {
     "bench": 1100,
     "core": 4200,
     "explain": 2050,
-    "kernel": 3350,
+    "kernel": 3300,
     "launcher": 1650,
     "shared": 1450,
     "snapshots": 1800,
