@@ -47,7 +47,8 @@ from nbcache.torch_bridge.folders import refusal, usual_root
 from nbcache.torch_bridge.hooks import misfits
 from nbcache.torch_bridge.portable import chosen
 from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, answers, spelled
-from nbcache.ui.display.rows import (
+from nbcache.ui.display.snapshots import arrival
+from nbcache.ui.display.words import (
     Check,
     CheckState,
     StoreFigures,
@@ -55,7 +56,6 @@ from nbcache.ui.display.rows import (
     shared_parts,
     store_parts,
 )
-from nbcache.ui.display.snapshots import arrival
 from nbcache.ui.locate import Location
 
 __all__ = ["in_kernel", "in_terminal", "store_figures"]

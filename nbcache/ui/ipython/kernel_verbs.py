@@ -18,12 +18,11 @@ from nbcache.artifacts.provenance import Judge
 from nbcache.core import log
 from nbcache.core.errors import ConfigError, NbcacheError, StoreError
 from nbcache.core.model import Environment
-from nbcache.core.reports import CellReport, GraphContents, GraphRecord
+from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings, torchs_url
-from nbcache.core.text import DOT, ago, counted, duration, one_line, size
+from nbcache.core.text import DOT, ago, counted, duration, one_line, redacted, size
 from nbcache.core.trust import Keyring, spelled
 from nbcache.explain.plan import Plan
-from nbcache.explain.why import Why, explain
 from nbcache.kernel.session import Session
 from nbcache.kernel.shared_client import SharedClient
 from nbcache.launcher.forked import parent
@@ -38,13 +37,13 @@ from nbcache.ui import doctor
 from nbcache.ui.display.graph import render_graph, render_why
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_checks, render_settings, render_status
-from nbcache.ui.display.rows import SettingRow, shared_parts, store_parts
 from nbcache.ui.display.snapshots import fit_words
+from nbcache.ui.display.words import SettingRow, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.planning import Planner
 from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location
-from nbcache.ui.panels.values import Facts, Now, Space, Stranger, machine_parts, spaces
+from nbcache.ui.panels.pages import Facts, Now, Stranger, machine_parts
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import Shown
 from nbcache.ui.terminal.snapshots import verify
@@ -135,7 +134,7 @@ class KernelVerbs:
         rows = self._session.why(name)
         if not rows:
             raise UsageError(f"%nbcache graphs: no graph of this kernel is called `{one_line(name, 40)}`")
-        return [render_graph(why, self.contents(why.graph)) for why in rows]
+        return [render_graph(why, contents_of(why.graph, self._session)) for why in rows]
 
     def doctor(self) -> Rendered:
         """Return what the doctor finds."""
@@ -163,7 +162,10 @@ class KernelVerbs:
 
     def change(self, name: str, value: str) -> list[str]:
         """Change one setting; return a line that says so, and torch's remarks on the new value."""
-        return [f"{name} is {value or 'empty'} for this kernel", *self.change_all([f"{name}={value}"])]
+        return [
+            f"{name} is {redacted(value) or 'empty'} for this kernel",
+            *self.change_all([f"{name}={value}"]),
+        ]
 
     def change_all(self, changes: list[str]) -> list[str]:
         """Change settings, each a NAME=VALUE; return remarks on torch's new values."""
@@ -188,7 +190,7 @@ class KernelVerbs:
         if not settings.prewarm:
             self._session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
-            self._session.relocate()
+            self._session.locator.start()
             self.snapshots.look_again()
         rows = self._bridge.cache_settings() if of_torch else ()
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
@@ -452,16 +454,14 @@ class KernelVerbs:
         except StoreError as error:
             plan, notes, problem = Plan((), 0), [], str(error)
         settings, torch_settings = self.setting_rows()
-        store, notebooks = None, list[Space]()
+        store = None
         with suppress(StoreError):
             store = doctor.store_figures(session.artifacts.store, session.settings.max_bytes)
-            notebooks = spaces(session.artifacts.manifests().values())
         strangers, paste = list[Stranger](), list[str]()
         with suppress(NbcacheError):  # keys that cannot be read, as another line says
             strangers, paste = self._strangers(here), self._paste(notebook)
         return Facts(
             notebook=os.path.basename(notebook),
-            identity=notebook,
             machine=machine_parts(here, session.graphs),
             plan=plan,
             plan_notes=notes,
@@ -474,17 +474,8 @@ class KernelVerbs:
             settings=settings,
             torch_settings=torch_settings,
             store=store,
-            spaces=notebooks,
             time=time.time(),
         )
-
-    def explain(self, graph: GraphRecord) -> Why:
-        """Return all that there is to say of a graph."""
-        return explain([graph], self._session.graphs)[0]
-
-    def contents(self, graph: GraphRecord) -> GraphContents:
-        """Return the guards and the generated code of a graph."""
-        return contents_of(graph, self._session)
 
     def _strangers(self, here: Environment | None) -> list[Stranger]:
         return [

@@ -40,7 +40,7 @@ __all__ = ["Magics"]
 _PANELS = {
     "panel": SECTIONS,
     "graphs": ("next", "graphs", "levels"),
-    "timeline": ("timeline", "lost", "runs"),
+    "timeline": ("timeline",),
     "sharing": ("people", "snapshot"),
     "settings": ("settings",),
     "space": ("space",),
