@@ -151,7 +151,7 @@ class TorchBridge:
         note = "nbcache only watches there, and restores nothing" if watches else ""
         words = "folder of torch's caches on this machine"
         folder = CacheSetting(FOLDER, *self.folder.where(), help=words, note=note)
-        return [*self._caches.rows(shares=session is not None and session.shares), folder]
+        return [*self._caches.rows(), folder]
 
     def switched_caches(self) -> list[str]:
         """Return the names of torch's cache settings that were switched by `switch_cache`."""
