@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
-from nbcache.launcher.start_state import nursery_command
+from nbcache.launcher.protocol import nursery_command
 
 __all__ = [
     "LAUNCHER",
@@ -27,7 +26,6 @@ __all__ = [
     "installed",
     "is_current",
     "nurseries",
-    "ordinary",
     "start",
     "stop",
     "uninstall",
@@ -111,11 +109,6 @@ def nurseries() -> list[dict[str, Any]]:
     return [said for name in _names() if (said := protocol.request(name, "status")) is not None]
 
 
-def ordinary() -> dict[str, Any] | None:
-    """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
-    return protocol.ordinary()
-
-
 def start() -> dict[str, Any]:
     """Start a nursery for kernels of this interpreter and environment, and return what it says of itself.
 
@@ -162,47 +155,13 @@ def _first_status(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
     return None
 
 
-def stop() -> tuple[list[int], list[str]]:
+def stop() -> tuple[list[int], int]:
     """End the user's nurseries; kernels that they have forked go on.
 
-    Returns the processes that were ended, and the locks that an unknown process holds.
+    Returns the processes that were ended, and how many others still import and will end by themselves.
     """
-    ended = [said["stopped"] for name in _names() if (said := protocol.request(name, "stop")) is not None]
-    unknown = []
-    for lock, process in protocol.starting().items():
-        if _end(process, lock):
-            ended.append(process)
-        else:
-            unknown.append(lock)
-    return ended, unknown
-
-
-def _end(process: int, lock: str) -> bool:
-    """End a process if it is one of a nursery, and has the lock open; return whether it was.
-
-    The number may be that of another process by now, or come from another container.
-    """
-    if process <= 1:
-        return False
-    try:
-        descriptor = os.pidfd_open(process)  # taken first: a signal to it reaches no later process
-    except (OSError, OverflowError):
-        return False
-    try:
-        if is_nursery := _is_nursery(f"/proc/{process}", lock):
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        return is_nursery
-    except OSError:  # it has just ended, or is another user's
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _is_nursery(folder: str, lock: str) -> bool:
-    """Return whether the process with this folder in `/proc` runs a nursery, and has its lock open."""
-    if nursery_command([])[-1].encode() not in Path(folder, "cmdline").read_bytes().split(b"\0"):
-        return False
-    return any(os.path.samefile(file, lock) for file in Path(folder, "fd").iterdir() if file.exists())
+    answers = [protocol.request(name, "stop") for name in _names()]
+    return [answer["stopped"] for answer in answers if answer is not None], protocol.end_starting()
 
 
 def _names() -> list[str]:

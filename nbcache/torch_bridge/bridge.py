@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge import environment, gc_pause, gpus, portable, prewarm
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
-from nbcache.torch_bridge.compile_lock import nothing_compiles
 from nbcache.torch_bridge.context import Context, Keys, Traces
 from nbcache.torch_bridge.hooks import Hooks, Loss, Part
 from nbcache.torch_bridge.patches import ImportHook
@@ -111,10 +111,10 @@ class TorchBridge:
             return
         baseline = portable.chosen(self._session.settings.portable)
         if baseline != self._baseline:
-            with nothing_compiles():
+            with _nothing_compiles():
                 self._compile_for(baseline, self._session)
         elif (current := self._session.environment) and self.folder.is_due(self._session, current):
-            with nothing_compiles():
+            with _nothing_compiles():
                 self.folder.take_back()
                 self._give_folder(self._session)
 
@@ -285,3 +285,22 @@ class TorchBridge:
         The folder says so before anything comes: `_serving` sees to that.
         """
         self.folder.disown()
+
+
+@contextlib.contextmanager
+def _nothing_compiles() -> Iterator[None]:
+    """Keep compiles in other threads out; ConfigError where there is one: it would be half of either kind."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    if module is None:
+        yield
+        return
+    if not module.compile_lock.acquire(blocking=False):
+        raise ConfigError(
+            "another thread is compiling a graph just now",
+            where="the setting `portable`",
+            next_step="set it again when that is done",
+        )
+    try:
+        yield
+    finally:
+        module.compile_lock.release()

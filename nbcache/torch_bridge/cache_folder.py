@@ -19,8 +19,7 @@ from nbcache.core.model import Environment
 from nbcache.core.trust import Policy
 from nbcache.torch_bridge import folders
 from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN
-from nbcache.torch_bridge.default_folder import DefaultFolder
-from nbcache.torch_bridge.folders import OWN
+from nbcache.torch_bridge.folders import OWN, DefaultFolder
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 if TYPE_CHECKING:

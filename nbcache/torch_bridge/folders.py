@@ -14,13 +14,21 @@ import pwd
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nbcache.core.errors import StoreUnavailable
 
+if TYPE_CHECKING:
+    from nbcache.torch_bridge.context import Context
+    from nbcache.torch_bridge.patches import Patches
+
 __all__ = [
     "OWN",
+    "DefaultFolder",
     "Roots",
     "has_others",
     "is_below_root",
@@ -44,9 +52,15 @@ takes it, what torch finds there is still used, and not taken for the user's own
 _OTHERS_CODE = "nbcache_foreign"
 """A folder in one that the user has set: a file for each `Judge.mark` under which others' code came there."""
 
+_REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart the kernel"
 _OTHERS = 0o077
 """Mode bits by which anybody but the owner may read, write or enter."""
 _OTHERS_WRITE = 0o022
+_CODECACHE = "torch._inductor.codecache"
+_HEADERS = "precompiled_headers"
+_USED = (_HEADERS, "cache")
+"""Folders in it that torch reads from, whatever TORCHINDUCTOR_CACHE_DIR says; the second has pickles."""
+_HEADER_FOLDERS = {"_HEADER_DIR": (_HEADERS,), "_HEADER_LOCK_DIR": (_HEADERS, "locks")}
 
 
 def usual_root() -> Path:
@@ -102,10 +116,6 @@ def secure(folder: Path) -> bool:
 
     That one is removed. StoreUnavailable where a root is not this user's, OSError where nothing can be made.
     """
-    if is_root(folder):
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (fault := _foreign_parent(folder)) is not None:
-            raise _Exposed(fault, next_step=_remedy(folder.parent))
     _make(folder)
     fault = _fault(folder)
     if fault is not None and is_root(folder):
@@ -152,17 +162,10 @@ def has_others(folder: Path) -> bool:
 def refusal(root: Path) -> StoreUnavailable | None:
     """Return why `root` cannot be used as it is; None where it can, or is not there and can be made."""
     if (fault := _foreign_parent(root)) is not None:
-        return StoreUnavailable(fault, next_step=_remedy(root.parent))
+        return StoreUnavailable(fault, next_step=_REMEDY)
     if not os.path.lexists(root):
         return None
     return None if (fault := _fault(root)) is None else _refused(root, fault)
-
-
-class _Exposed(StoreUnavailable):
-    """Others could put another folder in the place of a root. In many containers it is so, and no attack.
-
-    It is the doctor who tells of it, and not each session.
-    """
 
 
 class Roots:
@@ -182,11 +185,16 @@ class Roots:
         instead = ""
         for root in (usual_root(), *([own / _name()] if _is_for_torch(own) else [])):
             try:
+                root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
+                    continue
                 emptied = [each for each in (root, root / name) if secure(each)]
-            except _Exposed:
+            except StoreUnavailable as error:
+                why = f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
+                instead = instead or why
                 continue
-            except (OSError, StoreUnavailable) as error:
-                instead = instead or _told(error, root)
+            except OSError as error:
+                instead = instead or f"{root} cannot be used: {error.strerror or error}"
                 continue
             said += [
                 f"{each} was open to others: what was in it is not used, and removed" for each in emptied
@@ -289,28 +297,7 @@ def _mode(folder: Path) -> int:
 
 
 def _refused(folder: Path, fault: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{folder} {fault}", next_step=_remedy(folder))
-
-
-def _remedy(folder: Path) -> str:
-    """Return what to do where a folder is not one's own."""
-    elsewhere = "set TMPDIR to a folder of your own, and restart the kernel"
-    with contextlib.suppress(OSError):
-        parent, owner = folder.parent.stat(), folder.lstat().st_uid
-        mine = parent.st_uid == os.geteuid() or owner == os.geteuid() or os.geteuid() == 0
-        if not is_root(folder):
-            return elsewhere
-        if mine or not parent.st_mode & stat.S_ISVTX:
-            return f"remove {folder}, or {elsewhere}"
-        return f"only user {owner} or an administrator can remove {folder}: ask them, or {elsewhere}"
-    return elsewhere
-
-
-def _told(error: OSError | StoreUnavailable, root: Path) -> str:
-    """Return in words why a root is not used, and what to do."""
-    if isinstance(error, StoreUnavailable):
-        return f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
-    return f"{root} cannot be used: {error.strerror or error}"
+    return StoreUnavailable(f"{folder} {fault}", next_step=_REMEDY)
 
 
 def _remove(folder: Path) -> None:
@@ -330,3 +317,64 @@ def _end(folder: Path, process: int) -> None:
 
 def _name() -> str:
     return f"nbcache_{os.geteuid()}"
+
+
+# --- torch's default folder --------------------------------------------------------------------------
+
+
+class DefaultFolder:
+    """Has torch use its default folder only where nobody else can have put anything there.
+
+    torch keeps some files there whatever TORCHINDUCTOR_CACHE_DIR says, such as precompiled headers, which are
+    part of every kernel. Anybody can foresee the folder's name in the temp folder. If somebody else made it
+    first, or can write to it, torch uses the folder that `other` returns.
+    """
+
+    def __init__(self, other: Callable[[], Path]) -> None:
+        self._other = other
+        self._patches: Patches | None = None
+        self._originals: dict[Any, Any] = {}
+        """What our functions stand for: what torch has imported from another module may be ours already."""
+
+    def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
+        """Hook a module that defines `default_cache_dir`, or has imported it."""
+
+        def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+            return self._safe(original(*args, **kwargs))
+
+        original = module.default_cache_dir = self._original(module)
+        patches.hook(module, "default_cache_dir", default_cache_dir)
+        self._originals[module.default_cache_dir] = original
+
+    def _original(self, module: Any) -> Any:
+        return self._originals.get(module.default_cache_dir, module.default_cache_dir)
+
+    def replace_headers(self, codecache: Any, context: Context, patches: Patches) -> None:
+        """Hook the module that compiles headers once more: it has remembered where they go."""
+        self._replace_headers(codecache, patches)
+
+    def _replace_headers(self, codecache: Any, patches: Patches) -> None:
+        self._patches = patches
+        usual = next(iter(self._originals.values()))()
+        safe = self._safe(usual)
+        if safe != usual and not hasattr(codecache, "_HEADER_DIR"):
+            raise AttributeError("_HEADER_DIR")
+        for name, parts in _HEADER_FOLDERS.items():
+            if hasattr(codecache, name):
+                setattr(codecache, name, os.path.join(usual, *parts))  # it may be ours already
+                patches.set(codecache, name, os.path.join(safe, *parts))
+
+    def check(self) -> None:
+        """Look again where headers are: where others have cleaned the temp folder, anybody can make them."""
+        codecache: Any = sys.modules.get(_CODECACHE)
+        if self._patches is None or not hasattr(codecache, "_HEADER_DIR"):
+            return
+        if os.path.dirname(codecache._HEADER_DIR) != codecache.default_cache_dir():
+            self._replace_headers(codecache, self._patches)
+
+    def _safe(self, usual: str) -> str:
+        with contextlib.suppress(OSError):  # it belongs to who makes it first
+            os.mkdir(usual, mode=0o700)
+        if is_safe(Path(usual)) and all(is_safe_below(Path(usual), name) for name in _USED):
+            return usual
+        return str(self._other())

@@ -47,17 +47,10 @@ CLEARED = "cleared"
 __all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels"]
 
 
-_BUILD_VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CFLAGS",
-    "CPPFLAGS",
-    "CXX",
-    "CXXFLAGS",
-    "LDFLAGS",
-    "OMP_PREFIX",
-    "TORCHINDUCTOR_DEBUG_COMPILE",
-    "TORCHINDUCTOR_DEBUG_SYMBOL",
-)
+_BUILD_VARIABLES = """
+    ATEN_CPU_CAPABILITY CFLAGS CPPFLAGS CXX CXXFLAGS LDFLAGS OMP_PREFIX TORCHINDUCTOR_DEBUG_COMPILE
+    TORCHINDUCTOR_DEBUG_SYMBOL
+"""
 
 
 class IncompleteGraph(Intended, OSError):
@@ -267,7 +260,7 @@ def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
     keys leave it out: some code has room for so many, and is run by as many as torch uses.
     """
     config = {name: getattr(codecache.config, name) for name in names}
-    variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
+    variables = {name: os.environ[name] for name in _BUILD_VARIABLES.split() if name in os.environ}
     threads = None if TORCHBEHAVIOR.threads_in_keys else codecache.torch.get_num_threads()
     return repr((config, variables, threads))
 
