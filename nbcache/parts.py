@@ -320,7 +320,7 @@ PARTS = (
     _part(
         remote_caches.replace_backends,
         "torch._inductor.remote_cache",
-        "answer torch's remote caches while a shared level is connected",
+        "empty torch's remote caches while a shared level is connected",
         "torch's remote caches ask torch's own Redis, and what they find is not stored",
         "RedisRemoteCache.backend_override_cls",
         "RemoteAutotuneCache._get(…)",
@@ -387,16 +387,6 @@ PARTS = (
         "the live line shows no progress of max-autotune",
         "AlgorithmSelectorCache.benchmark_choices(cls, choices, …)",
         "AlgorithmSelectorCache.benchmark_choice(cls, …)",
-    ),
-    _part(
-        triton_kernels.keep_tuned,
-        _HEURISTICS,
-        "take a best configuration for the result of all tuning",
-        _TUNED_AGAIN,
-        "check_autotune_cache(…)",
-        "CachingAutotuner.recheck_autotune_cache(self, reload_kernel_from_src)",
-        "CachingAutotuner._dynamic_scale_rblock(self)",
-        flag="forgets_tuned",
     ),
     _part(
         triton_kernels.bundle_what_runs,

@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,9 +91,8 @@ class Options:
 _HELP = f"""\
 Measures what a user waits for: the cells of a notebook in fresh Jupyter kernels, side by side.
 
-SUBJECT is a notebook of your own, which is run from top to bottom and not changed, or
-module:function: the function returns (model, example inputs), where the inputs are a tensor, a
-tuple, or a dict of keyword arguments. One cell makes them, and the next compiles and calls.
+SUBJECT is a notebook, which is not changed, or module:function: the function returns (model, example
+inputs), where the inputs are a tensor, a tuple, or a dict of keyword arguments.
 
 variants, each in a kernel process of its own, run 1 of each before run 2 of any:
   eager       no compile (TORCH_COMPILE_DISABLE=1)
@@ -103,10 +102,7 @@ variants, each in a kernel process of its own, run 1 of each before run 2 of any
   restart     nbcache's store of the cold run; torch's folder and the temp folder empty
   fresh       a copy of that store in another place; all else empty
 
-Without nbcache, its magics in a notebook compile as torch.compile does, and keep nothing.
-
---mode takes those of torch.compile, and measures each by itself:
-  {", ".join(COMPILE_MODES)}
+--mode takes those of torch.compile, and measures each by itself: {", ".join(COMPILE_MODES)}
 """
 
 
@@ -118,25 +114,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("models", nargs="+", metavar="SUBJECT", help="a notebook, or module:function")
     add("--training", action="store_true", help="of functions: measure forward and backward")
     add("--inference", action="store_true", help="of functions: measure inference; the default")
-    add("--mode", metavar="NAME,…", help="of functions: modes of torch.compile; default: default")
+    modes = _names("--mode", COMPILE_MODES)
+    add("--mode", metavar="NAME,…", type=modes, help="of functions: modes of torch.compile; default: default")
     add("--dynamic", action="store_true", help="of functions: compile for dynamic shapes from the start")
-    add("--runs", metavar="N", help="runs of each variant; the table has medians; default: 3, of notebooks 1")
+    add("--runs", metavar="N", type=_runs, help="runs of each variant; default: 3, of notebooks 1")
     add(
         "--idle",
         metavar="SECONDS",
+        type=_idle,
         action="append",
         help="idle time before each cell of restart and fresh, or `full`: until prewarming is done; "
-        "may be given several times; default: 0 and full, of notebooks 0",
+        "may be repeated; default: 0 and full, of notebooks 0",
     )
     variants = f"only these variants; default: all, of notebooks {', '.join(_USUAL)}"
-    add("--variants", metavar="NAME,…", help=variants)
+    add("--variants", metavar="NAME,…", type=_names("--variants", VARIANTS), help=variants)
     add(
         "--json",
         nargs="?",
         const="-",
         metavar="FILE.json",
-        help="write all runs and medians there, again after each run; without FILE, print them instead of "
-        "the table",
+        help="write all runs and medians there, again after each run; without FILE, print them, and no table",
     )
 
 
@@ -157,21 +154,23 @@ def from_arguments(arguments: argparse.Namespace) -> Options:
     file = arguments.json
     if file not in (None, "-") and not (file.endswith(".json") and Path(file).absolute().parent.is_dir()):
         raise _error(f"--json {file} is no .json file in a folder", "or put SUBJECT before --json")
-    runs = arguments.runs or ("1" if of_notebooks else "3")
-    if not runs.isascii() or not runs.isdigit() or int(runs) < 1:
-        raise _error(f"--runs {runs} is not a number of runs", "give 1 or more")
     modes = ("inference",) if arguments.inference or not arguments.training else ()
-    variants = ",".join(_USUAL if of_notebooks else VARIANTS)
     return Options(
         models=tuple(dict.fromkeys(arguments.models)),
         modes=modes + ("training",) * arguments.training,
-        compile_modes=_names("--mode", arguments.mode or COMPILE_MODES[0], COMPILE_MODES),
+        compile_modes=arguments.mode or COMPILE_MODES[:1],
         dynamic=arguments.dynamic,
-        runs=int(runs),
-        idle=tuple(map(_idle, arguments.idle or (["0"] if of_notebooks else ["0", FULL]))),
-        variants=_names("--variants", arguments.variants or variants, VARIANTS),
+        runs=arguments.runs or (1 if of_notebooks else 3),
+        idle=tuple(arguments.idle or ([0.0] if of_notebooks else [0.0, FULL])),
+        variants=arguments.variants or (_USUAL if of_notebooks else tuple(VARIANTS)),
         json=file,
     )
+
+
+def _runs(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise _error(f"--runs {text} is not a number of runs", "give 1 or more")
+    return int(text)
 
 
 def _idle(text: str) -> Idle:
@@ -183,14 +182,18 @@ def _idle(text: str) -> Idle:
     raise _error(f"--idle {text} is no time", "give seconds, 0 or more, or `full`")
 
 
-def _names(option: str, text: str, choices: Collection[str]) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, in the order of `choices`."""
-    names = {name.strip().lower() for name in text.split(",")}
-    for name in names.difference(choices):
-        near = difflib.get_close_matches(name, choices, n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(choices)}"
-        raise _error(f"{option} does not take {name!r}", hint)
-    return tuple(name for name in choices if name in names)
+def _names(option: str, choices: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return what reads a comma-separated list of names, and puts them in the order of `choices`."""
+
+    def names(text: str) -> tuple[str, ...]:
+        words = {word.strip().lower() for word in text.split(",")}
+        for word in words.difference(choices):
+            near = difflib.get_close_matches(word, choices, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(choices)}"
+            raise _error(f"{option} does not take {word!r}", hint)
+        return tuple(name for name in choices if name in words)
+
+    return names
 
 
 def _error(message: str, next_step: str) -> ConfigError:
