@@ -34,7 +34,7 @@ def main() -> NoReturn:
             name = name_of(start_state())
             connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _END_SECONDS))
         else:  # files of the notebook's folder may have run already, in place of modules
-            why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
+            why = "it was started without `-P`: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
         why = "there was no nursery for its environment"
     except Exception as error:  # whatever it is: never worse than an ordinary kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shlex
@@ -24,7 +23,6 @@ __all__ = [
     "PYTHON_OPTIONS",
     "install",
     "installed",
-    "is_current",
     "nurseries",
     "start",
     "stop",
@@ -96,12 +94,6 @@ def installed() -> Path | None:
     """Return the folder of the kernel, None where it is not installed."""
     found = _manager().find_kernel_specs().get(NAME)
     return None if found is None else Path(found)
-
-
-def is_current() -> bool:
-    """Return whether the installed kernel imports nothing from the notebook's folder at its start."""
-    command = _manager().get_kernel_spec(NAME).argv
-    return not {"-I", "-P"}.isdisjoint(itertools.takewhile(lambda word: word != "-m", command))
 
 
 def nurseries() -> list[dict[str, Any]]:

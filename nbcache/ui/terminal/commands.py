@@ -79,8 +79,6 @@ def _stop() -> Shown:
 def _status() -> Shown:
     folder, nurseries = kernel_spec.installed(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
-    if folder and not kernel_spec.is_current():
-        lines[0] += ", installed by an earlier version of nbcache (run nbcache kernel install)"
     for nursery in nurseries:
         lines.append(
             f"nursery {nursery['process']}: {counted(nursery['kernels'], 'kernel')} forked, started "
