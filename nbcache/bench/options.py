@@ -14,7 +14,6 @@ from pathlib import Path
 from nbcache.core.errors import ConfigError
 
 __all__ = [
-    "COMPILE_MODES",
     "FULL",
     "VARIANTS",
     "Idle",
@@ -24,8 +23,6 @@ __all__ = [
     "from_arguments",
 ]
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""The values that `torch.compile` takes as its `mode`."""
 FULL = "full"
 Idle = float | str
 """Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
@@ -77,10 +74,8 @@ class Options:
 
     models: tuple[str, ...] = ()
     """Notebooks, or functions as `module:function`."""
-    modes: tuple[str, ...] = ("inference",)
-    """For functions: `inference`, `training`, or both."""
-    compile_modes: tuple[str, ...] = COMPILE_MODES[:1]
-    dynamic: bool = False
+    training: bool = False
+    """Whether a function's model is called forward and backward."""
     runs: int = 3
     idle: tuple[Idle, ...] = (0.0, FULL)
     variants: tuple[str, ...] = tuple(VARIANTS)
@@ -88,7 +83,7 @@ class Options:
     """A file for the JSON; `-` for standard output, in place of the table."""
 
 
-_HELP = f"""\
+_HELP = """\
 Measures what a user waits for: the cells of a notebook in fresh Jupyter kernels, side by side.
 
 SUBJECT is a notebook, which is not changed, or module:function: the function returns (model, example
@@ -101,8 +96,6 @@ variants, each in a kernel process of its own, run 1 of each before run 2 of any
   mega-cache  without nbcache; empty folders; the first cell loads a torch.compiler bundle
   restart     nbcache's store of the cold run; torch's folder and the temp folder empty
   fresh       a copy of that store in another place; all else empty
-
---mode takes those of torch.compile, and measures each by itself: {", ".join(COMPILE_MODES)}
 """
 
 
@@ -113,10 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="SUBJECT", help="a notebook, or module:function")
     add("--training", action="store_true", help="of functions: measure forward and backward")
-    add("--inference", action="store_true", help="of functions: measure inference; the default")
-    modes = _names("--mode", COMPILE_MODES)
-    add("--mode", metavar="NAME,…", type=modes, help="of functions: modes of torch.compile; default: default")
-    add("--dynamic", action="store_true", help="of functions: compile for dynamic shapes from the start")
     add("--runs", metavar="N", type=_runs, help="runs of each variant; default: 3, of notebooks 1")
     add(
         "--idle",
@@ -147,19 +136,14 @@ def from_arguments(arguments: argparse.Namespace) -> Options:
             raise _error(f"{name!r} is neither a notebook nor a function", "name a .ipynb or module:function")
         if name.endswith(".ipynb") != of_notebooks:
             raise _error("notebooks and functions are measured in different ways", "use two commands")
-    if of_notebooks and (arguments.training or arguments.inference or arguments.mode or arguments.dynamic):
-        raise _error(
-            "a notebook has its own cells", "leave out --training, --inference, --mode and --dynamic"
-        )
+    if of_notebooks and arguments.training:
+        raise _error("a notebook has its own cells", "leave out --training")
     file = arguments.json
     if file not in (None, "-") and not (file.endswith(".json") and Path(file).absolute().parent.is_dir()):
         raise _error(f"--json {file} is no .json file in a folder", "or put SUBJECT before --json")
-    modes = ("inference",) if arguments.inference or not arguments.training else ()
     return Options(
         models=tuple(dict.fromkeys(arguments.models)),
-        modes=modes + ("training",) * arguments.training,
-        compile_modes=arguments.mode or COMPILE_MODES[:1],
-        dynamic=arguments.dynamic,
+        training=arguments.training,
         runs=arguments.runs or (1 if of_notebooks else 3),
         idle=tuple(arguments.idle or ([0.0] if of_notebooks else [0.0, FULL])),
         variants=arguments.variants or (_USUAL if of_notebooks else tuple(VARIANTS)),

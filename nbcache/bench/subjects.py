@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbcache.bench.options import COMPILE_MODES, Options, Variant
+from nbcache.bench.options import Options, Variant
 from nbcache.core.files import read
 from nbcache.core.text import DOT, one_line
 from nbcache.snapshots.in_notebook import decode_notebook
@@ -72,14 +72,11 @@ class _Notebook(Subject):
 class _Function(Subject):
     measured = CALL
 
-    def __init__(self, function: str, mode: str, compile_mode: str, dynamic: bool) -> None:
-        compiled = {"dynamic": dynamic, "compile_mode": compile_mode}
-        unusual = [compile_mode] * (compile_mode != COMPILE_MODES[0]) + ["dynamic shapes"] * dynamic
-        super().__init__(DOT.join([function, mode, *unusual]), {"model": function, "mode": mode, **compiled})
+    def __init__(self, function: str, training: bool) -> None:
+        mode = "training" if training else "inference"
+        super().__init__(DOT.join([function, mode]), {"model": function, "mode": mode})
         self._module, _, self._name = function.partition(":")
-        self._training = mode == "training"
-        mode = "" if compile_mode == COMPILE_MODES[0] else f", mode={compile_mode!r}"
-        self._arguments = f"{mode}{', dynamic=True' if dynamic else ''}"
+        self._training = training
 
     def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
         loading = {LOAD: LOAD} if variant.loads else {}
@@ -96,7 +93,7 @@ kwargs = inputs if isinstance(inputs, dict) else {{}}
 def total(output):
     tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
     return sum(tensor.sum() for tensor in tensors if tensor.is_floating_point())"""
-        compiled = "model" if variant.name == "eager" else f"torch.compile(model{self._arguments})"
+        compiled = "model" if variant.name == "eager" else "torch.compile(model)"
         bundled = f"{load_bundle(bundle)}\n" if variant.torchs == "bundle" else ""
         call = f"with torch.set_grad_enabled({self._training}):\n    loss = total(compiled(*args, **kwargs))"
         if self._training:
@@ -112,11 +109,7 @@ def load_bundle(file: Path) -> str:
 
 def subjects(options: Options) -> list[Subject]:
     """Return what `options` name, in that order; NbcacheError where a notebook cannot be read."""
-    selected: list[Subject] = []
-    for name in options.models:
-        if name.endswith(".ipynb"):
-            selected.append(_Notebook(name))
-            continue
-        for mode in options.modes:
-            selected += [_Function(name, mode, other, options.dynamic) for other in options.compile_modes]
-    return selected
+    return [
+        _Notebook(name) if name.endswith(".ipynb") else _Function(name, options.training)
+        for name in options.models
+    ]
