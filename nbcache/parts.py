@@ -13,7 +13,6 @@ from nbcache.torch_bridge import (
     TorchBridge,
     contents,
     events,
-    kernels,
     lookups,
     portable,
     prewarm,
@@ -359,7 +358,7 @@ PARTS = (
         "kernels of users miss after a restart",
     ),
     _part(
-        kernels.follow_kernels,
+        events.follow_kernels,
         _ASYNC_COMPILE,
         "count Triton kernels",
         "reports lack Triton kernels",
@@ -381,7 +380,7 @@ PARTS = (
         "torch._inductor.remote_cache:RedisRemoteCache.backend_override_cls",
     ),
     _part(
-        kernels.follow_candidates,
+        events.follow_candidates,
         "torch._inductor.select_algorithm",
         "count the candidates that max-autotune times",
         "the live line shows no progress of max-autotune",

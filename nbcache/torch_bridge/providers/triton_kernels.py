@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.canonical_json import corrupt, from_json, to_json
 from nbcache.core.model import Artifact
-from nbcache.torch_bridge.kernels import CANDIDATE
+from nbcache.torch_bridge.events import CANDIDATE
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since
 from nbcache.torch_bridge.recording import count_and_record, kernels_are_replaced, restored
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
