@@ -159,12 +159,7 @@ class TorchBridge:
 
     def switch_cache(self, name: str, text: str) -> None:
         """Change one of torch's cache settings until `uninstall`; ConfigError where that is impossible."""
-        if name == FOLDER:
-            self.folder.choose(text)
-            if self._session is not None:
-                self._give_folder(self._session)
-        else:
-            self._caches.switch(name, text)
+        self._caches.switch(name, text)
 
     @property
     def awaited(self) -> list[str]:

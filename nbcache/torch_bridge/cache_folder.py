@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbcache.core.errors import ConfigError, StoreUnavailable
+from nbcache.core.errors import StoreUnavailable
 from nbcache.core.key import digest
 from nbcache.core.model import Environment
 from nbcache.core.trust import Policy
 from nbcache.torch_bridge import folders
-from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN
+from nbcache.torch_bridge.cache_settings import FOLDER
 from nbcache.torch_bridge.folders import OWN, DefaultFolder
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
@@ -56,8 +56,6 @@ class CacheFolder:
         """
         self._expected: str | None = None
         """The folder that nbcache serves: the one that is given, or the user's."""
-        self._chosen: str | None = None
-        """The folder that the user has chosen through us."""
         self._removed: dict[str, str] = {}
         """Variables of the user's that `leave` has removed."""
         self._before: dict[str, str | None] = {}
@@ -70,8 +68,6 @@ class CacheFolder:
     def where(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
         if value := os.environ.get(FOLDER):
-            if value == self._chosen:
-                return value, ORIGIN
             ours = Path(value) == self._given
             return value, "nbcache, for this environment" if ours else f"environment, {FOLDER}"
         if "torch" in sys.modules:
@@ -88,7 +84,7 @@ class CacheFolder:
         `portable` says that code is compiled for a baseline, which torch's keys hold.
         """
         set_by_user = os.environ.get(FOLDER)
-        if set_by_user and set_by_user != self._chosen and _is_nobodys_choice(Path(set_by_user)):
+        if set_by_user and _is_nobodys_choice(Path(set_by_user)):
             set_by_user = None
         if set_by_user and _holds_others(session, Path(set_by_user)):
             session.notice(f"{FOLDER}={set_by_user} is not used: {_HOLDS_OTHERS}. Next: empty it")
@@ -111,31 +107,14 @@ class CacheFolder:
         for each in said:
             session.notice(each)
         self._given, self._expected = folder, str(folder)
-        if not set_by_user:  # else within `fresh_cache()`, or chosen by a cell since
+        if not set_by_user:  # else within `fresh_cache()`, or set by a cell since
             self._set(str(folder))
         _move_triton(before, folder)
         _leave_tritons_folder(session, folder)
 
-    def choose(self, text: str) -> None:
-        """Have torch use a folder that the user names, as if set before the kernel began; "" takes that back.
-
-        What Triton keeps goes there as well, unless the user has set its folder. `give` is called next.
-        """
-        chosen = _folder_for_torch(text) if text else None
-        if chosen and self.session is not None and _holds_others(self.session, Path(chosen)):
-            raise ConfigError(
-                f"{FOLDER}={text} cannot be used: {_HOLDS_OTHERS}",
-                where=ORIGIN,
-                next_step=f"empty {chosen}, or name another folder",
-            )
-        self.take_back()
-        if chosen is not None:
-            self._chosen = chosen
-            self._set(chosen)
-
     def take_back(self) -> None:
         """Put the variables back that gave torch a folder, unless the user has set them since."""
-        ours = self._chosen or str(self._given)
+        ours = str(self._given)
         for name, value in self._before.items():
             if not (os.environ.get(name, "") + os.sep).startswith(ours + os.sep):
                 continue
@@ -147,7 +126,7 @@ class CacheFolder:
             os.environ.setdefault(name, value)
         self._before.clear()
         self._removed.clear()
-        self._given = self._expected = self._chosen = None
+        self._given = self._expected = None
 
     def leave(self) -> None:
         """Give torch the folder that it has without nbcache, unless others' code may lie there.
@@ -175,7 +154,7 @@ class CacheFolder:
 
     def is_due(self, session: Session, current: Environment) -> bool:
         """Tell whether another folder is due: other signers' code may be used now than in this one."""
-        if self._given is None or self._chosen:
+        if self._given is None:
             return self._expected is not None and _holds_others(session, Path(self._expected))
         return self._given.name != _name(session, current)
 
@@ -278,28 +257,6 @@ def _is_nobodys_choice(folder: Path) -> bool:
         user = f"uid_{os.getuid()}"
     default = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
     return folder == Path(tempfile.gettempdir(), default)
-
-
-def _folder_for_torch(text: str) -> str:
-    """Return the absolute path of a folder, and make it; ConfigError where torch cannot use it."""
-    folder = Path(os.path.abspath(Path(text).expanduser()))
-    why = None
-    if any(character.isspace() for character in str(folder)):
-        why = "torch cannot compile where a name has a space"
-    elif any(map(folders.is_root, (folder, *folder.parents))):
-        why = "that is nbcache's own, for one environment each"
-    else:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            why = error.strerror or str(error)
-    if why is not None:
-        raise ConfigError(
-            f"{FOLDER}={text} cannot be used: {why}",
-            where=ORIGIN,
-            next_step=f"name another folder; `{ORIGIN} {FOLDER}=` takes the one from before",
-        )
-    return str(folder)
 
 
 def _name(session: Session, current: Environment) -> str:

@@ -188,6 +188,12 @@ class CacheSettings:
 
     def switch(self, name: str, text: str) -> None:
         """Import a setting's module, and assign to it; ConfigError if torch would ignore that."""
+        if name == FOLDER:
+            raise ConfigError(
+                "torch's folder is chosen before the kernel starts",
+                where=ORIGIN,
+                next_step=f"set {FOLDER} in the environment, and restart the kernel",
+            )
         setting = _SETTINGS[name]
         if (value := _VALUES.get(text.lower())) is None:
             raise ConfigError(

@@ -312,7 +312,7 @@ def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
     """Check torch's cache folder; `serves` is true if nbcache puts there what it restores."""
     if not serves:
         text = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
-        yield _problem(text, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
+        yield _problem(text, "set TORCHINDUCTOR_CACHE_DIR to a folder of yours, and restart the kernel")
     elif not folder:
         yield _ok(chosen_by)
     else:
