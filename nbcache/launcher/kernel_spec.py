@@ -38,8 +38,6 @@ LAUNCHER = ["-P", "-m", "nbcache.launcher"]
 """With `-P`, files of the notebook's folder never run in place of modules that the launcher imports."""
 _START_SECONDS = 300.0
 """Importing takes some ten seconds, and much more on a busy machine."""
-_TRIES = 3
-"""A nursery ends where a file of a package changes while it imports: the next one may be luckier."""
 
 
 def install(*, user: bool = False) -> Path:
@@ -108,43 +106,23 @@ def start() -> dict[str, Any]:
     """
     _only_on_linux()
     command = nursery_command(PYTHON_OPTIONS)
-    for _ in range(_TRIES):
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        if (status := _first_status(process)) is not None:
-            return status
-        if process.returncode != 0:
-            raise NbcacheError(
-                "the nursery did not start",
-                where=shlex.join(command),
-                next_step="run this command, and see what it says",
-            )
-    raise NbcacheError(
-        f"each of {_TRIES} nurseries ended while it imported: a package's file has changed meanwhile, or a "
-        "package has started a thread",
-        where=shlex.join(command),
-        next_step="try again once nothing is being installed",
-    )
-
-
-def _first_status(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    """Return the first status of this nursery, or of the one that it made room for; None where it ended."""
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         has_ended = process.poll() is not None
         is_starting = bool(protocol.starting())  # looked at first: what has started since is listed below
         for status in nurseries():
-            if status["process"] == process.pid or process.returncode == 0:
+            if status["process"] == process.pid or process.returncode == 0:  # it made room for another one
                 return status
         if process.returncode or (has_ended and not is_starting):
-            return None
+            break
         time.sleep(0.1)
-    return None
+    raise NbcacheError(
+        "the nursery did not start: it failed, or a package's file changed, or a thread began meanwhile",
+        where=shlex.join(command),
+        next_step="try again once nothing is being installed, or run this command, and see what it says",
+    )
 
 
 def stop() -> tuple[list[int], int]:
