@@ -75,7 +75,7 @@ class Options:
     models: tuple[str, ...] = ()
     """Notebooks, or functions as `module:function`."""
     training: bool = False
-    """Whether a function's model is called forward and backward."""
+    """True to call a function's model forward and backward."""
     runs: int = 3
     idle: tuple[Idle, ...] = (0.0, FULL)
     variants: tuple[str, ...] = tuple(VARIANTS)

@@ -42,7 +42,7 @@ def bare_name(function: str) -> str:
 
 
 def has_own_name(function: str) -> bool:
-    """Tell whether a function has a name by which it is known again, as a lambda has not."""
+    """Return whether a function has a name by which it is known again, as a lambda has not."""
     return not function.removesuffix(RESUMED).endswith("<lambda>")
 
 

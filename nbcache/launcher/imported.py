@@ -1,7 +1,7 @@
 """Modules that are imported ahead: hidden until they are imported, and compared with their files on disk.
 
 In a forked kernel `sys.modules` holds what an ordinary kernel has. What else the nursery has imported is put
-there when a cell, or a library, imports it: at once, and the same module as ever.
+there when a cell, or a library, imports it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class HiddenModules(MetaPathFinder):
         return self._first_changed(path for path in paths if path)
 
     def _is_compiled(self, name: str) -> bool:
-        """Tell whether a package has parts that a process can load but once."""
+        """Return whether a package has parts that a process can load but once."""
         paths = (getattr(self._modules[each], "__file__", None) for each in self._family(name))
         return any(path and path.endswith(".so") for path in paths)
 
@@ -172,12 +172,12 @@ _OF_PACKAGES = (".pth", ".dist-info", ".egg-info")
 
 
 class Status(NamedTuple):
-    """What a file is known by."""
+    """The identity of a file and of its contents."""
 
     changed: int
     """Nanoseconds since 1970 at which it, or what is known of it, was changed last."""
     number: int
-    """Of the file itself, whatever it is called."""
+    """The inode."""
 
 
 def files(read: Iterable[str]) -> dict[str, Status]:
@@ -251,7 +251,7 @@ def _is_module(path: str) -> bool:
 
 
 def _would_be_found(path: str, imported: ModuleType | None) -> bool:
-    """Tell whether Python would find another module at `path`, before the one that is imported.
+    """Return whether Python would find another module at `path`, before the one that is imported.
 
     A folder without `__init__` is found last of all. And a package's own folder is no other module.
     """

@@ -30,9 +30,9 @@ _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
     IPython.core.completerlib sqlite3
 """
-"""What an ordinary kernel has imported when its first cell runs."""
+"""Modules that an ordinary kernel has imported when its first cell runs."""
 _AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"
-"""What `%load_ext nbcache` imports."""
+"""Modules that `%load_ext nbcache` imports."""
 _IDLE_SECONDS = 4 * 3600.0
 """Unused for so long, it ends."""
 _LOOK_SECONDS = 60.0
@@ -240,7 +240,7 @@ class _Patience:
         self._is_wanted = is_wanted
 
     def check(self) -> None:
-        """End this process where nobody wants a nursery any more."""
+        """End this process unless the nursery is still wanted."""
         if not self._is_wanted():
             raise SystemExit
 

@@ -1,4 +1,6 @@
-"""How launchers and nurseries talk, and what both were started with. Linux only; imports next to nothing.
+"""The protocol of launchers and nurseries, and the state that they were started with. For Linux only.
+
+The launcher imports this first, so it imports next to nothing.
 
 They send JSON over a socket in a folder that is the user's alone. A message is its length, 4 bytes, and JSON.
 Nothing is listened to on a network, and both ends check that the other runs as the same user.
@@ -176,7 +178,7 @@ def _is_held(lock: str) -> bool:
 
 
 def end_starting() -> int:
-    """Have processes that are about to be nurseries end soon, by removing their locks; return how many."""
+    """Remove the locks of processes that are about to be nurseries, which then end; return how many."""
     locks = starting()
     for lock in locks:
         try:

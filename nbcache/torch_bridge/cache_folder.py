@@ -74,7 +74,7 @@ class CacheFolder:
         return "", "not known before torch is imported"
 
     def is_served(self) -> bool:
-        """Tell whether torch looks where nbcache puts what it restores; False before torch is imported."""
+        """Return whether torch looks where nbcache puts what it restores; False before torch is imported."""
         return self._expected is not None and os.path.abspath(os.environ.get(FOLDER, "")) == self._expected
 
     def give(self, session: Session, current: Environment, *, portable: bool) -> None:
@@ -147,12 +147,12 @@ class CacheFolder:
             os.environ[FOLDER] = str(self._given)
 
     def is_lost(self) -> bool:
-        """Tell whether the folder that we gave is not ours any more: others clean temp folders, too."""
+        """Return whether the folder that we gave is not ours any more: others clean temp folders, too."""
         given = self._given
         return given is not None and self._expected is not None and not folders.is_private(given)
 
     def is_due(self, session: Session, current: Environment) -> bool:
-        """Tell whether another folder is due: other signers' code may be used now than in this one."""
+        """Return whether another folder is due: other signers' code may be used now than in this one."""
         if self._given is None:
             return self._expected is not None and _holds_others(session, Path(self._expected))
         return self._given.name != _name(session, current)
@@ -191,11 +191,11 @@ class CacheFolder:
         self._disowned = True
 
     def is_own(self) -> bool:
-        """Tell whether torch's folder holds only what was made in this environment."""
+        """Return whether torch's folder holds only what was made in this environment."""
         return self._given is not None and not self._disowned and (self._given / OWN).exists()
 
     def may_get(self) -> bool:
-        """Tell whether anything may be put there: once others' code comes, the folder says so first."""
+        """Return whether anything may be put there: once others' code comes, the folder says so first."""
         return not self._disowned or self._has_told_of_others()
 
     def _has_told_of_others(self) -> bool:
@@ -214,7 +214,7 @@ class CacheFolder:
 
 
 def _holds_others(session: Session, folder: Path) -> bool:
-    """Tell whether a folder may hold what was compiled by signers whose code may not be used any more."""
+    """Return whether a folder may hold what was compiled by signers whose code may not be used any more."""
     return session.settings.trust is not Policy.OFF and folders.others_since(folder, session.judge.mark())
 
 

@@ -106,14 +106,14 @@ NAMES = (*_SETTINGS, FOLDER)
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff:
-    """A setting that keeps a cache of torch's from working."""
+    """A setting that turns one of torch's caches off."""
 
     setting: str
     """As one would write it: `torch._inductor.config.fx_graph_cache = False`, `TORCHINDUCTOR_…=0`."""
     means: str
     remedy: str
     hits: bool
-    """Whether graphs can hit in spite of it."""
+    """True if graphs can hit in spite of it."""
 
 
 def switched_off(switched: Collection[str] = ()) -> list[SwitchedOff]:
@@ -140,15 +140,15 @@ def _switched_off(setting: _Setting, by_us: bool) -> SwitchedOff:
 
 @dataclass(frozen=True, slots=True)
 class CacheSetting:
-    """One of torch's cache settings, as it is now."""
+    """The present state of a cache setting in torch."""
 
     name: str
     value: str
     origin: str
-    """Where the value comes from, in words."""
+    """The source of the value, in words."""
     help: str
     note: str = ""
-    """What keeps the value from meaning what it seems to mean; empty where nothing does."""
+    """The reason why the value has another effect than it seems; empty without one."""
 
 
 class CacheSettings:
@@ -201,7 +201,7 @@ class CacheSettings:
                 where=ORIGIN,
                 next_step=f"{name} takes on or off",
             )
-        # Off is None there: False would be part of AOTAutograd's keys, so that nothing stored is found.
+        # None turns a remote cache off; False would be part of AOTAutograd's keys, and entries would miss.
         assigned = value or (None if setting.default is None else False)
         module = importlib.import_module(setting.module)
         before = getattr(module, setting.attribute)

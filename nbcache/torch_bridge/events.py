@@ -110,7 +110,7 @@ def restoring_only() -> Iterator[None]:
 
 
 def is_restoring_only() -> bool:
-    """Tell whether this thread is within `restoring_only`."""
+    """Return whether this thread is within `restoring_only`."""
     return getattr(_restraint, "on", False)
 
 
@@ -228,7 +228,7 @@ def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: M
 
 
 def _was_outvoted(utils: ModuleType) -> bool:
-    """Tell whether the miss that torch reports now was a hit here, and none in another process (since 2.15).
+    """Return whether the miss that torch reports now was a hit here, but not in another process (since 2.15).
 
     torch counts those (`_sync_cache_decision_cross_ranks`), until the user has it count anew.
     """

@@ -76,17 +76,17 @@ def is_root(folder: Path) -> bool:
 
 
 def is_below_root(folder: Path) -> bool:
-    """Tell whether a folder is below a root of this user's, and so for one environment and mark."""
+    """Return whether a folder is below a root of this user's, and so for one environment and mark."""
     return any(map(is_root, folder.parents))
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether a folder and its root are there, and this user's alone."""
+    """Return whether a folder and its root are there, and this user's alone."""
     return all(_fault(each) is None and not _mode(each) & _OTHERS for each in (folder.parent, folder))
 
 
 def is_safe(folder: Path) -> bool:
-    """Tell whether a folder that is there holds only what this user has put there; it may be a link."""
+    """Return whether a folder that is there holds only what this user has put there; it may be a link."""
     try:
         if folder.lstat().st_uid != os.geteuid() or _foreign_parent(folder) is not None:
             return False
@@ -146,7 +146,7 @@ def note_others(folder: Path, mark: str) -> None:
 
 
 def others_since(folder: Path, mark: str) -> bool:
-    """Tell whether a folder may hold what was compiled by others who may not be used under `mark`."""
+    """Return whether a folder may hold what was compiled by others who may not be used under `mark`."""
     try:
         notes = os.listdir(folder / _OTHERS_CODE)
     except FileNotFoundError:
@@ -210,7 +210,7 @@ def nowhere() -> Path:
 
 
 def _is_for_torch(folder: Path) -> bool:
-    """Tell whether torch can compile below a folder: not where a name has a space."""
+    """Return whether torch can compile below a folder: not where a name has a space."""
     return not any(character.isspace() for character in str(folder))
 
 
@@ -248,7 +248,7 @@ def _foreign_parent(folder: Path) -> str | None:
 
 
 def _is_own_group(group: int) -> bool:
-    """Tell whether a group is the user's own, as many systems make one for each user, of the same name."""
+    """Return whether a group is the user's own, as many systems make one for each user, of the same name."""
     try:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -113,7 +113,7 @@ def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]
 
 
 def kernels_are_replaced() -> bool:
-    """Tell whether somebody has Triton run other code than it compiles, which no key of its tells."""
+    """Return whether somebody has Triton run other code than it compiles, which no key of its tells."""
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False

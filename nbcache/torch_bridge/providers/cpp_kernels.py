@@ -200,7 +200,7 @@ class _Kernels:
     # --- kernels of a stored graph --------------------------------------------------------------
 
     def _may_be_compiled(self, graph: str) -> bool:
-        """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
+        """Return whether a graph came in a bundle, and would be compiled here as where it is from."""
         loading = sha256(being_loaded()).encode()
         bundled = [each.content for each in self._session.find(BUNDLED, graph)]
         return loading in bundled and _is_best_choice()
@@ -234,7 +234,7 @@ def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
 
 
 def _is_best_choice() -> bool:
-    """Tell whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
+    """Return whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
 
     Code that counts on others is built without an error, and computes something else.
     """
@@ -282,7 +282,7 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
 
 
 def compiled_since(began: float, status: os.stat_result) -> bool:
-    """Tell whether the file with this `status` was written at `began` (Unix time) or later."""
+    """Return whether the file with this `status` was written at `began` (Unix time) or later."""
     return status.st_mtime >= began - _CLOCK_TICK
 
 
