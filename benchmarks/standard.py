@@ -19,8 +19,7 @@ from nbcache.artifacts.types import type_of
 from nbcache.bench.kernels import CellFailed, Kernel
 from nbcache.bench.options import VARIANTS, Variant
 from nbcache.bench.report import Run
-from nbcache.bench.runner import Planned, Runner
-from nbcache.bench.subjects import CALL, LOAD, Subject, load_bundle
+from nbcache.bench.runner import CALL, LOAD, Planned, Runner, Subject, load_bundle
 from nbcache.core.text import DOT
 from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
 from nbcache.stores.directory import DirectoryStore
