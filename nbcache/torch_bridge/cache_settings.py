@@ -35,6 +35,7 @@ class _Setting:
     """The environment variable that sets it."""
     module: str
     attribute: str
+    help: str
     default: bool | None = None
     """None for the remote caches: torch decides, and they are off outside of its makers' machines."""
     other: str = ""
@@ -74,6 +75,7 @@ _FX = _Setting(
     "TORCHINDUCTOR_FX_GRAPH_CACHE",
     _INDUCTOR,
     "fx_graph_cache",
+    "torch's cache of compiled graphs, in its folder",
     True,
     "TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT",
     "no graph can hit",
@@ -82,16 +84,33 @@ _AUTOGRAD = _Setting(
     "TORCHINDUCTOR_AUTOGRAD_CACHE",
     _FUNCTORCH,
     "enable_autograd_cache",
+    "torch's cache of AOTAutograd's results, in its folder",
     True,
     means="graphs can hit, but AOTAutograd works on each anew",
 )
-_FX_REMOTE = _Setting("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", _INDUCTOR, "fx_graph_remote_cache")
-_AUTOGRAD_REMOTE = _Setting("TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", _FUNCTORCH, "enable_remote_autograd_cache")
-_AUTOTUNE_REMOTE = _Setting("TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE", _INDUCTOR, "autotune_remote_cache")
+_FX_REMOTE = _Setting(
+    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
+    _INDUCTOR,
+    "fx_graph_remote_cache",
+    "torch's cache of compiled graphs, on a Redis",
+)
+_AUTOGRAD_REMOTE = _Setting(
+    "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
+    _FUNCTORCH,
+    "enable_remote_autograd_cache",
+    "torch's cache of AOTAutograd's results, on a Redis",
+)
+_AUTOTUNE_REMOTE = _Setting(
+    "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
+    _INDUCTOR,
+    "autotune_remote_cache",
+    "torch's cache of Triton kernels' best configurations, on a Redis",
+)
 _DISABLE = _Setting(
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
     "torch.compiler.config",
     "force_disable_caches",
+    "turn all of torch's caches off, whatever else is set",
     False,
     "TORCH_COMPILE_FORCE_DISABLE_CACHES",
     "no graph can hit",
@@ -172,7 +191,7 @@ class CacheSettings:
                 setting.name,
                 _WORDS[setting.value()],
                 self._origin(setting),
-                f"{setting.place}, once torch is imported",
+                setting.help,
                 "; ".join(self._notes(setting)),
             )
             for setting in _SETTINGS.values()
