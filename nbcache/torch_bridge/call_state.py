@@ -7,6 +7,7 @@ closure and of the globals that it names; other objects of the process are neith
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import random
 import sys
@@ -122,7 +123,7 @@ class State:
                 self._restorers.append(functools.partial(setattr, cell, "cell_contents", value))
                 yield name, value
         if _is_users_function(function):
-            for name in sorted(_names_in(function.__code__)):
+            for name in sorted(_globals_in(function.__code__)):
                 self._restorers.append(_name_restorer(function.__globals__, name))
                 yield name, function.__globals__.get(name)
             yield place, function.__defaults__
@@ -185,10 +186,11 @@ def _name_restorer(scope: dict[str, Any], name: str) -> Callable[[], None]:
     return restore
 
 
-def _names_in(code: types.CodeType) -> set[str]:
-    """Return the names of globals and attributes that code, and the code within it, has."""
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Return the names of the globals that code, and the code within it, reads or binds."""
+    names = {str(step.argval) for step in dis.get_instructions(code) if "_GLOBAL" in step.opname}
     within = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_names_in, within))
+    return names.union(*map(_globals_in, within))
 
 
 def _is_users_function(value: Any) -> bool:

@@ -131,7 +131,10 @@ def test_what_a_call_changes_is_restored_and_it_runs_alike_again(name: str) -> N
 
 
 def test_tensors_that_the_call_does_not_reach_are_not_copied() -> None:
-    state = State({"train": train, "arguments": ()})
+    def with_attribute(x: Any) -> Any:
+        return x.unrelated
+
+    state = State({"train": train, "named": with_attribute, "arguments": ()})
 
     assert not any(tensor is unrelated for tensor in state.tensors.values())
 
