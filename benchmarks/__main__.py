@@ -16,9 +16,9 @@ from benchmarks.entries import entries_text
 from benchmarks.models import MODELS
 from benchmarks.redis_server import Server, started_server
 from benchmarks.report import overview_text, subject_text
-from benchmarks.standard import NURSERY, ROOT, STANDARD, USUAL, Model, ModelRunner
+from benchmarks.standard import COMPILE_MODES, NURSERY, ROOT, STANDARD, USUAL, Model, ModelRunner
 from nbcache.bench.command import interruptible, machine, say
-from nbcache.bench.options import COMPILE_MODES, FULL, Idle
+from nbcache.bench.options import FULL, Idle
 from nbcache.bench.report import report_json
 from nbcache.bench.runner import schedule
 from nbcache.core.files import write_whole

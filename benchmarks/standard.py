@@ -17,17 +17,28 @@ from benchmarks.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.artifacts.encoding import decode_entry, decode_manifest
 from nbcache.artifacts.types import type_of
 from nbcache.bench.kernels import CellFailed, Kernel
-from nbcache.bench.options import COMPILE_MODES, VARIANTS, Variant
+from nbcache.bench.options import VARIANTS, Variant
 from nbcache.bench.report import Run
-from nbcache.bench.runner import Planned, Runner
-from nbcache.bench.subjects import CALL, LOAD, Subject, load_bundle
+from nbcache.bench.runner import CALL, LOAD, Planned, Runner, Subject, load_bundle
 from nbcache.core.text import DOT
 from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
 from nbcache.stores.directory import DirectoryStore
 
-__all__ = ["NURSERY", "ROOT", "STANDARD", "USUAL", "Model", "ModelRunner", "Sizes", "sizes_of"]
+__all__ = [
+    "COMPILE_MODES",
+    "NURSERY",
+    "ROOT",
+    "STANDARD",
+    "USUAL",
+    "Model",
+    "ModelRunner",
+    "Sizes",
+    "sizes_of",
+]
 
 ROOT = Path(__file__).parents[1]
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""The values that `torch.compile` takes as its `mode`."""
 _UNTRACED = {"NBCACHE_TRACE": "off"}
 _REMOTE = dict.fromkeys(("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE"), "1")
 

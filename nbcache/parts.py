@@ -13,16 +13,15 @@ from nbcache.torch_bridge import (
     TorchBridge,
     contents,
     events,
-    kernels,
     lookups,
     portable,
     prewarm,
     recording,
     templates,
 )
-from nbcache.torch_bridge.default_folder import DefaultFolder
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.tables import GENERATORS, TABLES
+from nbcache.torch_bridge.folders import DefaultFolder
 from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import (
     autotune,
@@ -320,7 +319,7 @@ PARTS = (
     _part(
         remote_caches.replace_backends,
         "torch._inductor.remote_cache",
-        "answer torch's remote caches while a shared level is connected",
+        "empty torch's remote caches while a shared level is connected",
         "torch's remote caches ask torch's own Redis, and what they find is not stored",
         "RedisRemoteCache.backend_override_cls",
         "RemoteAutotuneCache._get(…)",
@@ -359,7 +358,7 @@ PARTS = (
         "kernels of users miss after a restart",
     ),
     _part(
-        kernels.follow_kernels,
+        events.follow_kernels,
         _ASYNC_COMPILE,
         "count Triton kernels",
         "reports lack Triton kernels",
@@ -381,22 +380,12 @@ PARTS = (
         "torch._inductor.remote_cache:RedisRemoteCache.backend_override_cls",
     ),
     _part(
-        kernels.follow_candidates,
+        events.follow_candidates,
         "torch._inductor.select_algorithm",
         "count the candidates that max-autotune times",
         "the live line shows no progress of max-autotune",
         "AlgorithmSelectorCache.benchmark_choices(cls, choices, …)",
         "AlgorithmSelectorCache.benchmark_choice(cls, …)",
-    ),
-    _part(
-        triton_kernels.keep_tuned,
-        _HEURISTICS,
-        "take a best configuration for the result of all tuning",
-        _TUNED_AGAIN,
-        "check_autotune_cache(…)",
-        "CachingAutotuner.recheck_autotune_cache(self, reload_kernel_from_src)",
-        "CachingAutotuner._dynamic_scale_rblock(self)",
-        flag="forgets_tuned",
     ),
     _part(
         triton_kernels.bundle_what_runs,

@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 from nbcache.bench.options import VARIANTS, Options
 from nbcache.bench.report import Result, report_json, report_text
-from nbcache.bench.subjects import subjects
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import write_whole
 from nbcache.core.text import clean
@@ -45,7 +44,7 @@ def run(options: Options) -> int:
             where=sys.executable,
             next_step="pip install 'nbcache[bench]'",
         )
-    from nbcache.bench.runner import Runner, schedule
+    from nbcache.bench.runner import Runner, schedule, subjects
 
     about, results, interrupted = machine(), list[Result](), False
     signals: list[int] = []

@@ -7,14 +7,13 @@ import contextlib
 import difflib
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbcache.core.errors import ConfigError
 
 __all__ = [
-    "COMPILE_MODES",
     "FULL",
     "VARIANTS",
     "Idle",
@@ -24,8 +23,6 @@ __all__ = [
     "from_arguments",
 ]
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""The values that `torch.compile` takes as its `mode`."""
 FULL = "full"
 Idle = float | str
 """Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
@@ -77,10 +74,8 @@ class Options:
 
     models: tuple[str, ...] = ()
     """Notebooks, or functions as `module:function`."""
-    modes: tuple[str, ...] = ("inference",)
-    """For functions: `inference`, `training`, or both."""
-    compile_modes: tuple[str, ...] = COMPILE_MODES[:1]
-    dynamic: bool = False
+    training: bool = False
+    """True to call a function's model forward and backward."""
     runs: int = 3
     idle: tuple[Idle, ...] = (0.0, FULL)
     variants: tuple[str, ...] = tuple(VARIANTS)
@@ -88,12 +83,11 @@ class Options:
     """A file for the JSON; `-` for standard output, in place of the table."""
 
 
-_HELP = f"""\
+_HELP = """\
 Measures what a user waits for: the cells of a notebook in fresh Jupyter kernels, side by side.
 
-SUBJECT is a notebook of your own, which is run from top to bottom and not changed, or
-module:function: the function returns (model, example inputs), where the inputs are a tensor, a
-tuple, or a dict of keyword arguments. One cell makes them, and the next compiles and calls.
+SUBJECT is a notebook, which is not changed, or module:function: the function returns (model, example
+inputs), where the inputs are a tensor, a tuple, or a dict of keyword arguments.
 
 variants, each in a kernel process of its own, run 1 of each before run 2 of any:
   eager       no compile (TORCH_COMPILE_DISABLE=1)
@@ -102,11 +96,6 @@ variants, each in a kernel process of its own, run 1 of each before run 2 of any
   mega-cache  without nbcache; empty folders; the first cell loads a torch.compiler bundle
   restart     nbcache's store of the cold run; torch's folder and the temp folder empty
   fresh       a copy of that store in another place; all else empty
-
-Without nbcache, its magics in a notebook compile as torch.compile does, and keep nothing.
-
---mode takes those of torch.compile, and measures each by itself:
-  {", ".join(COMPILE_MODES)}
 """
 
 
@@ -117,26 +106,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="SUBJECT", help="a notebook, or module:function")
     add("--training", action="store_true", help="of functions: measure forward and backward")
-    add("--inference", action="store_true", help="of functions: measure inference; the default")
-    add("--mode", metavar="NAME,…", help="of functions: modes of torch.compile; default: default")
-    add("--dynamic", action="store_true", help="of functions: compile for dynamic shapes from the start")
-    add("--runs", metavar="N", help="runs of each variant; the table has medians; default: 3, of notebooks 1")
+    add("--runs", metavar="N", type=_runs, help="runs of each variant; default: 3, of notebooks 1")
     add(
         "--idle",
         metavar="SECONDS",
+        type=_idle,
         action="append",
         help="idle time before each cell of restart and fresh, or `full`: until prewarming is done; "
-        "may be given several times; default: 0 and full, of notebooks 0",
+        "may be repeated; default: 0 and full, of notebooks 0",
     )
     variants = f"only these variants; default: all, of notebooks {', '.join(_USUAL)}"
-    add("--variants", metavar="NAME,…", help=variants)
+    add("--variants", metavar="NAME,…", type=_names("--variants", VARIANTS), help=variants)
     add(
         "--json",
         nargs="?",
         const="-",
         metavar="FILE.json",
-        help="write all runs and medians there, again after each run; without FILE, print them instead of "
-        "the table",
+        help="write all runs and medians there, again after each run; without FILE, print them, and no table",
     )
 
 
@@ -150,28 +136,25 @@ def from_arguments(arguments: argparse.Namespace) -> Options:
             raise _error(f"{name!r} is neither a notebook nor a function", "name a .ipynb or module:function")
         if name.endswith(".ipynb") != of_notebooks:
             raise _error("notebooks and functions are measured in different ways", "use two commands")
-    if of_notebooks and (arguments.training or arguments.inference or arguments.mode or arguments.dynamic):
-        raise _error(
-            "a notebook has its own cells", "leave out --training, --inference, --mode and --dynamic"
-        )
+    if of_notebooks and arguments.training:
+        raise _error("a notebook has its own cells", "leave out --training")
     file = arguments.json
     if file not in (None, "-") and not (file.endswith(".json") and Path(file).absolute().parent.is_dir()):
         raise _error(f"--json {file} is no .json file in a folder", "or put SUBJECT before --json")
-    runs = arguments.runs or ("1" if of_notebooks else "3")
-    if not runs.isascii() or not runs.isdigit() or int(runs) < 1:
-        raise _error(f"--runs {runs} is not a number of runs", "give 1 or more")
-    modes = ("inference",) if arguments.inference or not arguments.training else ()
-    variants = ",".join(_USUAL if of_notebooks else VARIANTS)
     return Options(
         models=tuple(dict.fromkeys(arguments.models)),
-        modes=modes + ("training",) * arguments.training,
-        compile_modes=_names("--mode", arguments.mode or COMPILE_MODES[0], COMPILE_MODES),
-        dynamic=arguments.dynamic,
-        runs=int(runs),
-        idle=tuple(map(_idle, arguments.idle or (["0"] if of_notebooks else ["0", FULL]))),
-        variants=_names("--variants", arguments.variants or variants, VARIANTS),
+        training=arguments.training,
+        runs=arguments.runs or (1 if of_notebooks else 3),
+        idle=tuple(arguments.idle or ([0.0] if of_notebooks else [0.0, FULL])),
+        variants=arguments.variants or (_USUAL if of_notebooks else tuple(VARIANTS)),
         json=file,
     )
+
+
+def _runs(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise _error(f"--runs {text} is not a number of runs", "give 1 or more")
+    return int(text)
 
 
 def _idle(text: str) -> Idle:
@@ -183,14 +166,18 @@ def _idle(text: str) -> Idle:
     raise _error(f"--idle {text} is no time", "give seconds, 0 or more, or `full`")
 
 
-def _names(option: str, text: str, choices: Collection[str]) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, in the order of `choices`."""
-    names = {name.strip().lower() for name in text.split(",")}
-    for name in names.difference(choices):
-        near = difflib.get_close_matches(name, choices, n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(choices)}"
-        raise _error(f"{option} does not take {name!r}", hint)
-    return tuple(name for name in choices if name in names)
+def _names(option: str, choices: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return what reads a comma-separated list of names, and puts them in the order of `choices`."""
+
+    def names(text: str) -> tuple[str, ...]:
+        words = {word.strip().lower() for word in text.split(",")}
+        for word in words.difference(choices):
+            near = difflib.get_close_matches(word, choices, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(choices)}"
+            raise _error(f"{option} does not take {word!r}", hint)
+        return tuple(name for name in choices if name in words)
+
+    return names
 
 
 def _error(message: str, next_step: str) -> ConfigError:

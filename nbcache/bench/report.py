@@ -6,13 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.bench.options import Idle
 from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
-
-if TYPE_CHECKING:
-    from nbcache.bench.subjects import Subject
 
 __all__ = ["COMPARED", "Result", "Run", "idle_text", "medians", "report_json", "report_text"]
 
@@ -65,7 +62,11 @@ class Run:
 class Result:
     """All runs of one subject; it grows while it is measured."""
 
-    subject: Subject
+    label: str
+    values: Mapping[str, Any]
+    """The subject as JSON values."""
+    measured: str | None = None
+    """Title of the cell that is compared; None for all cells together."""
     runs: list[Run] = field(default_factory=list)
     error: str | None = None
     """The reason for which a part could not be measured."""
@@ -122,7 +123,7 @@ def report_json(
     """Return all runs and their medians as JSON values."""
     subjects = [
         {
-            **result.subject.values,
+            **result.values,
             "error": result.error,
             "medians": medians(result.runs),
             "runs": [asdict(run) for run in result.runs],
@@ -140,14 +141,14 @@ def report_text(result: Result, runs: int, machine: Mapping[str, Any]) -> str:
     parts = [f"{name} {about[name]}" for name in ("nbcache", "torch", "python") if name in about]
     parts += [about["cpu"], counted(about["cores"], "core"), *([about["gpu"]] if "gpu" in about else [])]
     parts.append("one fresh kernel each" if runs == 1 else f"medians of {runs} fresh kernels")
-    lines = [result.subject.label, f"  {DOT.join(parts)}"]
+    lines = [result.label, f"  {DOT.join(parts)}"]
     lines += [f"  {line}" for line in (_table(result) if result.runs else ())]
     lines += [] if result.error is None else [f"  FAILED {one_line(result.error, 400)}"]
     return "\n".join(lines)
 
 
 def _table(result: Result) -> list[str]:
-    rows, measured = medians(result.runs), result.subject.measured or ALL
+    rows, measured = medians(result.runs), result.measured or ALL
     titles = dict.fromkeys(
         title for row in sorted(rows, key=lambda row: -len(row["cells"])) for title in row["cells"]
     )

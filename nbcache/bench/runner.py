@@ -1,25 +1,38 @@
-"""Run every variant of one subject in fresh kernels, alternating."""
+"""Run every variant of one subject, a notebook or a function, in fresh kernels, alternating."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbcache.bench.kernels import CellFailed, Home, Kernel, environment, kernel
-from nbcache.bench.options import FULL, Idle, Variant
+from nbcache.bench.options import FULL, Idle, Options, Variant
 from nbcache.bench.report import Result, Run, idle_text
-from nbcache.bench.subjects import Subject
-from nbcache.core.text import DOT, duration
+from nbcache.core.files import read
+from nbcache.core.text import DOT, duration, one_line
+from nbcache.snapshots.in_notebook import decode_notebook
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
 
-__all__ = ["Planned", "Runner", "prewarmed", "schedule"]
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+__all__ = ["CALL", "LOAD", "Planned", "Runner", "Subject", "load_bundle", "prewarmed", "schedule", "subjects"]
+
+LOAD, CALL, HOT = "%load_ext nbcache", "compile and call", "call again"
+"""Titles of the cells that nbcache adds to a notebook, and of those that are made for a function."""
+_LOADS = re.compile(r"^(\s*%(?:re)?load_ext\s+nbcache)\s*$", re.MULTILINE)
+_TORCH_ALONE = r"\1.ui.ipython.torch_alone"
+_TITLE_LENGTH = 32
 
 _PREWARM_STATE = (
     "(lambda session: session.prewarm.state if session.settings.prewarm else 'switched off')"
@@ -34,6 +47,95 @@ import json, nbcache
 nbcache.session().flush()
 print(json.dumps([report.to_json() for report in nbcache.session().reports]))"""
 _VERSIONS = "' '.join([__import__('torch').__version__, __import__('platform').python_version()])"
+
+
+class Subject:
+    """The cells of a notebook, which are run from top to bottom."""
+
+    measured: str | None = None
+    """Title of the cell that is compared; None for all cells together."""
+    kernel: str | None = None
+    """Name of the Jupyter kernel; None for a kernel of this interpreter."""
+
+    def __init__(self, label: str, values: Mapping[str, Any]) -> None:
+        self.label = label
+        self.values = dict(values)
+        """The subject as JSON values."""
+        self.cwd = Path.cwd()
+        """The folder in which its kernels run."""
+
+    def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
+        """Return the cells for a kernel of this variant, by title; `bundle` is the file of mega-cache."""
+        raise NotImplementedError
+
+
+class _Notebook(Subject):
+    def __init__(self, path: str) -> None:
+        """NbcacheError where the file cannot be read."""
+        super().__init__(path, {"notebook": path})
+        self.cwd = Path(path).resolve().parent
+        notebook = decode_notebook(read(Path(path), max_bytes=MAX_NOTEBOOK_BYTES), path)
+        self.kernel = notebook.metadata.get("kernelspec", {}).get("name", "python3")
+        self._cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+    def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
+        cells: dict[str, NotebookNode | str] = {}
+        if variant.torchs == "bundle":
+            cells["load the bundle"] = f"import torch\n{load_bundle(bundle)}"
+        if variant.loads and not any(_LOADS.search(cell.source) for cell in self._cells):
+            cells[LOAD] = LOAD
+        for number, cell in enumerate(copy.deepcopy(self._cells), 1):
+            title = one_line(f"In[{number}] {cell.source.strip().splitlines()[0]}", _TITLE_LENGTH)
+            if not variant.loads:
+                cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
+            cells[title] = cell
+        return cells
+
+
+class _Function(Subject):
+    measured = CALL
+
+    def __init__(self, function: str, training: bool) -> None:
+        mode = "training" if training else "inference"
+        super().__init__(DOT.join([function, mode]), {"model": function, "mode": mode})
+        self._module, _, self._name = function.partition(":")
+        self._training = training
+
+    def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
+        loading = {LOAD: LOAD} if variant.loads else {}
+        make = f"""\
+import torch
+from torch.utils._pytree import tree_leaves
+from {self._module} import {self._name}
+torch.manual_seed(0)
+model, inputs = {self._name}()
+if isinstance(model, torch.nn.Module):
+    model.train({self._training})
+args = () if isinstance(inputs, dict) else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+kwargs = inputs if isinstance(inputs, dict) else {{}}
+def total(output):
+    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.sum() for tensor in tensors if tensor.is_floating_point())"""
+        compiled = "model" if variant.name == "eager" else "torch.compile(model)"
+        bundled = f"{load_bundle(bundle)}\n" if variant.torchs == "bundle" else ""
+        call = f"with torch.set_grad_enabled({self._training}):\n    loss = total(compiled(*args, **kwargs))"
+        if self._training:
+            call += "\nloss.backward()"
+        call += "\nprint(float(loss))"  # on a GPU, this waits for the result
+        return {**loading, "make the model": make, CALL: f"{bundled}compiled = {compiled}\n{call}", HOT: call}
+
+
+def load_bundle(file: Path) -> str:
+    """Return the line that loads the bundle of mega-cache."""
+    return f"torch.compiler.load_cache_artifacts(open({str(file)!r}, 'rb').read())"
+
+
+def subjects(options: Options) -> list[Subject]:
+    """Return what `options` name, in that order; NbcacheError where a notebook cannot be read."""
+    return [
+        _Notebook(name) if name.endswith(".ipynb") else _Function(name, options.training)
+        for name in options.models
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +169,7 @@ class Runner:
     ) -> None:
         """`folder` is an empty one for everything that kernels write; `say` takes a line of progress."""
         self.subject = subject
-        self.result = Result(subject)
+        self.result = Result(subject.label, subject.values, subject.measured)
         self.folder = folder
         self.variants = variants
         self._say = say

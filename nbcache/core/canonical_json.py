@@ -102,7 +102,7 @@ class Fields:
 
 
 def is_text(value: str) -> bool:
-    """Tell whether UTF-8 can hold `value`."""
+    """Return whether UTF-8 can hold `value`."""
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 

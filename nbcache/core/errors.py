@@ -12,7 +12,6 @@ from nbcache.core.text import clean, printable
 
 __all__ = [
     "BadSignature",
-    "BridgeError",
     "ConfigError",
     "CorruptEntry",
     "CorruptSnapshot",
@@ -140,11 +139,7 @@ class EnvironmentMismatch(SnapshotError):
         return [first, *(f"  {printable(line)}" for line in self.differences), *rest]
 
 
-class BridgeError(NbcacheError):
-    """torch did not do what the bridge needs of it."""
-
-
-class UnsupportedTorch(BridgeError):
+class UnsupportedTorch(NbcacheError):
     """A private part of torch that nbcache builds on is not there in this version."""
 
 

@@ -20,7 +20,7 @@ _PLACE = re.compile(r"(?P<folder>.*/(?:site|dist)-packages)/(?P<top>[^/]+)")
 
 
 def is_installed(file: str) -> bool:
-    """Tell whether a file is the standard library's or an installed package's, by its path alone."""
+    """Return whether a file is the standard library's or an installed package's, by its path alone."""
     return file.startswith((_STDLIB, "<frozen ")) or "/site-packages/" in file or "/dist-packages/" in file
 
 

@@ -42,7 +42,7 @@ def sha256(content: bytes) -> str:
 
 
 def is_sha256(text: str) -> bool:
-    """Tell whether `text` is a digest as `sha256` returns it."""
+    """Return whether `text` is a digest as `sha256` returns it."""
     return _SHA256.fullmatch(text) is not None
 
 

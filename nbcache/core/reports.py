@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -42,7 +42,7 @@ def bare_name(function: str) -> str:
 
 
 def has_own_name(function: str) -> bool:
-    """Tell whether a function has a name by which it is known again, as a lambda has not."""
+    """Return whether a function has a name by which it is known again, as a lambda has not."""
     return not function.removesuffix(RESUMED).endswith("<lambda>")
 
 
@@ -173,29 +173,17 @@ class GraphRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, by the stable names that docs/json.md documents."""
-        return {
+        shown = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        return shown | {
             "cell": self.cell and self.cell.to_json(),
-            "function": self.function,
             "function_cell": self.function_cell and self.function_cell.to_json(),
-            "location": self.location,
-            "compile_id": self.compile_id,
             "direction": self.direction.value,
             "outcome": self.outcome.value,
             "level": self.level and self.level.value,
-            "source": self.source,
-            "reason": self.reason,
-            "key": self.key,
             "seconds": dict(self.seconds),
-            "saved_seconds": self.saved_seconds,
-            "operators": self.operators,
-            "kernels": self.kernels,
-            "kernels_compiled": self.kernels_compiled,
             "bytes": dict(self.bytes),
-            "trace": self.trace,
-            "recompile_reason": self.recompile_reason,
             "versions": self.versions or None,
             "recompile_limit": self.recompile_limit or None,
-            "graph_break_reason": self.graph_break_reason,
             "threads": self.threads or None,
         }
 

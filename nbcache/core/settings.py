@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -83,15 +83,6 @@ class _OneOf:
 
 def _listed(values: Sequence[str]) -> str:
     return f"{', '.join(values[:-1])} or {values[-1]}"
-
-
-_ALLOWED: Mapping[Callable[[str], Any], str] = {
-    _folder: "a folder",
-    _size: "a size, such as 500MB or 5GB, of at least 1MB",
-    _seconds: "seconds, from 0.01 to 600",
-    _count: "a whole number",
-    str: "text",
-}
 
 
 def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bool = False) -> Any:
@@ -225,7 +216,7 @@ class Settings:
             raise ConfigError(
                 f"{name}={text!r} cannot be used: {error}",
                 where=origin,
-                next_step=f"{name} takes {self.allowed(name)}; it is: {self.help(name)}",
+                next_step=f"{name} is: {self.help(name)}",
             ) from None
         change: dict[str, Any] = {name: value}
         return replace(self, **change, origins={**self.origins, name: origin})
@@ -249,21 +240,10 @@ class Settings:
     @classmethod
     def choices(cls, name: str) -> tuple[str, ...]:
         """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
-        parse = next((each.metadata["parse"] for each in cls._known(name)), None)
-        if parse is _switch:
+        known = {item.name: item.metadata.get("parse") for item in fields(cls)}
+        if (parse := known.get(name)) is _switch:
             return ("on", "off")
         return parse.values if isinstance(parse, _OneOf) else ()
-
-    @classmethod
-    def allowed(cls, name: str) -> str:
-        """Return in words what values `name` can have."""
-        if choices := cls.choices(name):
-            return _listed(choices)
-        return next(_ALLOWED[each.metadata["parse"]] for each in cls._known(name))
-
-    @classmethod
-    def _known(cls, name: str) -> list[Field[Any]]:
-        return [each for each in fields(cls) if each.name == name and each.name != "origins"]
 
     def text(self, name: str) -> str:
         """Return the value of `name` as a person would write it, without what may be a secret."""

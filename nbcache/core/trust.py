@@ -357,13 +357,13 @@ def _digits(fingerprint: str) -> str:
 
 
 def is_called(fingerprint: str, text: str) -> bool:
-    """Tell whether `text` is a fingerprint, grouped or not, or so much of its beginning that it tells it."""
+    """Return whether `text` is a fingerprint, grouped or not, or a long enough beginning of one."""
     digits = _digits(text)
     return len(digits) >= _SHORTEST and fingerprint.startswith(digits)
 
 
 def is_fingerprint(text: str) -> bool:
-    """Tell whether `text` is a whole fingerprint, grouped or not."""
+    """Return whether `text` is a whole fingerprint, grouped or not."""
     return is_sha256(_digits(text))
 
 

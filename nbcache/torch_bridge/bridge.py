@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge import environment, gc_pause, gpus, portable, prewarm
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
-from nbcache.torch_bridge.compile_lock import nothing_compiles
 from nbcache.torch_bridge.context import Context, Keys, Traces
 from nbcache.torch_bridge.hooks import Hooks, Loss, Part
 from nbcache.torch_bridge.patches import ImportHook
@@ -111,10 +111,10 @@ class TorchBridge:
             return
         baseline = portable.chosen(self._session.settings.portable)
         if baseline != self._baseline:
-            with nothing_compiles():
+            with _nothing_compiles():
                 self._compile_for(baseline, self._session)
         elif (current := self._session.environment) and self.folder.is_due(self._session, current):
-            with nothing_compiles():
+            with _nothing_compiles():
                 self.folder.take_back()
                 self._give_folder(self._session)
 
@@ -151,7 +151,7 @@ class TorchBridge:
         note = "nbcache only watches there, and restores nothing" if watches else ""
         words = "folder of torch's caches on this machine"
         folder = CacheSetting(FOLDER, *self.folder.where(), help=words, note=note)
-        return [*self._caches.rows(shares=session is not None and session.shares), folder]
+        return [*self._caches.rows(), folder]
 
     def switched_caches(self) -> list[str]:
         """Return the names of torch's cache settings that were switched by `switch_cache`."""
@@ -159,12 +159,7 @@ class TorchBridge:
 
     def switch_cache(self, name: str, text: str) -> None:
         """Change one of torch's cache settings until `uninstall`; ConfigError where that is impossible."""
-        if name == FOLDER:
-            self.folder.choose(text)
-            if self._session is not None:
-                self._give_folder(self._session)
-        else:
-            self._caches.switch(name, text)
+        self._caches.switch(name, text)
 
     @property
     def awaited(self) -> list[str]:
@@ -285,3 +280,22 @@ class TorchBridge:
         The folder says so before anything comes: `_serving` sees to that.
         """
         self.folder.disown()
+
+
+@contextlib.contextmanager
+def _nothing_compiles() -> Iterator[None]:
+    """Keep compiles in other threads out; ConfigError where there is one: it would be half of either kind."""
+    module = sys.modules.get("torch._dynamo.convert_frame")
+    if module is None:
+        yield
+        return
+    if not module.compile_lock.acquire(blocking=False):
+        raise ConfigError(
+            "another thread is compiling a graph just now",
+            where="the setting `portable`",
+            next_step="set it again when that is done",
+        )
+    try:
+        yield
+    finally:
+        module.compile_lock.release()

@@ -13,14 +13,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbcache.core.errors import ConfigError, StoreUnavailable
+from nbcache.core.errors import StoreUnavailable
 from nbcache.core.key import digest
 from nbcache.core.model import Environment
 from nbcache.core.trust import Policy
 from nbcache.torch_bridge import folders
-from nbcache.torch_bridge.cache_settings import FOLDER, ORIGIN
-from nbcache.torch_bridge.default_folder import DefaultFolder
-from nbcache.torch_bridge.folders import OWN
+from nbcache.torch_bridge.cache_settings import FOLDER
+from nbcache.torch_bridge.folders import OWN, DefaultFolder
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ class CacheFolder:
         self.default = DefaultFolder(self._default)
         self.session: Session | None = None
         """Whose settings and trust decide, while the bridge is installed."""
-        self._roots = folders.Roots()
         self._given: Path | None = None
         """The folder that we gave torch; None where the user has set one, or torch is not there.
 
@@ -57,8 +55,6 @@ class CacheFolder:
         """
         self._expected: str | None = None
         """The folder that nbcache serves: the one that is given, or the user's."""
-        self._chosen: str | None = None
-        """The folder that the user has chosen through us."""
         self._removed: dict[str, str] = {}
         """Variables of the user's that `leave` has removed."""
         self._before: dict[str, str | None] = {}
@@ -71,8 +67,6 @@ class CacheFolder:
     def where(self) -> tuple[str, str]:
         """Return torch's cache folder and who chose it, in words."""
         if value := os.environ.get(FOLDER):
-            if value == self._chosen:
-                return value, ORIGIN
             ours = Path(value) == self._given
             return value, "nbcache, for this environment" if ours else f"environment, {FOLDER}"
         if "torch" in sys.modules:
@@ -80,7 +74,7 @@ class CacheFolder:
         return "", "not known before torch is imported"
 
     def is_served(self) -> bool:
-        """Tell whether torch looks where nbcache puts what it restores; False before torch is imported."""
+        """Return whether torch looks where nbcache puts what it restores; False before torch is imported."""
         return self._expected is not None and os.path.abspath(os.environ.get(FOLDER, "")) == self._expected
 
     def give(self, session: Session, current: Environment, *, portable: bool) -> None:
@@ -89,7 +83,7 @@ class CacheFolder:
         `portable` says that code is compiled for a baseline, which torch's keys hold.
         """
         set_by_user = os.environ.get(FOLDER)
-        if set_by_user and set_by_user != self._chosen and _is_nobodys_choice(Path(set_by_user)):
+        if set_by_user and _is_nobodys_choice(Path(set_by_user)):
             set_by_user = None
         if set_by_user and _holds_others(session, Path(set_by_user)):
             session.notice(f"{FOLDER}={set_by_user} is not used: {_HOLDS_OTHERS}. Next: empty it")
@@ -101,10 +95,10 @@ class CacheFolder:
             return
         before = self._given
         try:
-            folder, said = self._roots.folder(_name(session, current), self._own())
+            folder, said = folders.make(_name(session, current), self._own())
         except (OSError, StoreUnavailable) as error:
             # Not torch's default folder: its name can be foreseen, and what somebody put there would run.
-            self._given, self._expected = self._roots.nowhere(), None
+            self._given, self._expected = folders.nowhere(), None
             if not set_by_user:
                 self._set(str(self._given))
             session.notice(f"no folder can be made for torch's cache: {error}. nbcache only watches")
@@ -112,31 +106,14 @@ class CacheFolder:
         for each in said:
             session.notice(each)
         self._given, self._expected = folder, str(folder)
-        if not set_by_user:  # else within `fresh_cache()`, or chosen by a cell since
+        if not set_by_user:  # else within `fresh_cache()`, or set by a cell since
             self._set(str(folder))
         _move_triton(before, folder)
         _leave_tritons_folder(session, folder)
 
-    def choose(self, text: str) -> None:
-        """Have torch use a folder that the user names, as if set before the kernel began; "" takes that back.
-
-        What Triton keeps goes there as well, unless the user has set its folder. `give` is called next.
-        """
-        chosen = _folder_for_torch(text) if text else None
-        if chosen and self.session is not None and _holds_others(self.session, Path(chosen)):
-            raise ConfigError(
-                f"{FOLDER}={text} cannot be used: {_HOLDS_OTHERS}",
-                where=ORIGIN,
-                next_step=f"empty {chosen}, or name another folder",
-            )
-        self.take_back()
-        if chosen is not None:
-            self._chosen = chosen
-            self._set(chosen)
-
     def take_back(self) -> None:
         """Put the variables back that gave torch a folder, unless the user has set them since."""
-        ours = self._chosen or str(self._given)
+        ours = str(self._given)
         for name, value in self._before.items():
             if not (os.environ.get(name, "") + os.sep).startswith(ours + os.sep):
                 continue
@@ -148,7 +125,7 @@ class CacheFolder:
             os.environ.setdefault(name, value)
         self._before.clear()
         self._removed.clear()
-        self._given = self._expected = self._chosen = None
+        self._given = self._expected = None
 
     def leave(self) -> None:
         """Give torch the folder that it has without nbcache, unless others' code may lie there.
@@ -170,19 +147,19 @@ class CacheFolder:
             os.environ[FOLDER] = str(self._given)
 
     def is_lost(self) -> bool:
-        """Tell whether the folder that we gave is not ours any more: others clean temp folders, too."""
+        """Return whether the folder that we gave is not ours any more: others clean temp folders, too."""
         given = self._given
         return given is not None and self._expected is not None and not folders.is_private(given)
 
     def is_due(self, session: Session, current: Environment) -> bool:
-        """Tell whether another folder is due: other signers' code may be used now than in this one."""
-        if self._given is None or self._chosen:
+        """Return whether another folder is due: other signers' code may be used now than in this one."""
+        if self._given is None:
             return self._expected is not None and _holds_others(session, Path(self._expected))
         return self._given.name != _name(session, current)
 
     def clear(self) -> None:
         """Empty the folders that we give torch, for all environments; the user's own is not ours to clean."""
-        for root in self._roots.all(self._own()):
+        for root in folders.roots(self._own()):
             with contextlib.suppress(OSError):
                 for folder in root.iterdir():
                     if folder.name != _DEFAULT and folder.is_dir() and not folder.is_symlink():
@@ -200,9 +177,9 @@ class CacheFolder:
     def _default(self) -> Path:
         """Return what stands for torch's default folder where that is not safe."""
         try:
-            return self._roots.folder(_DEFAULT, self._own())[0]
+            return folders.make(_DEFAULT, self._own())[0]
         except (OSError, StoreUnavailable):
-            return self._roots.nowhere()
+            return folders.nowhere()
 
     # --- whose code lies there ------------------------------------------------------------------
 
@@ -214,11 +191,11 @@ class CacheFolder:
         self._disowned = True
 
     def is_own(self) -> bool:
-        """Tell whether torch's folder holds only what was made in this environment."""
+        """Return whether torch's folder holds only what was made in this environment."""
         return self._given is not None and not self._disowned and (self._given / OWN).exists()
 
     def may_get(self) -> bool:
-        """Tell whether anything may be put there: once others' code comes, the folder says so first."""
+        """Return whether anything may be put there: once others' code comes, the folder says so first."""
         return not self._disowned or self._has_told_of_others()
 
     def _has_told_of_others(self) -> bool:
@@ -237,7 +214,7 @@ class CacheFolder:
 
 
 def _holds_others(session: Session, folder: Path) -> bool:
-    """Tell whether a folder may hold what was compiled by signers whose code may not be used any more."""
+    """Return whether a folder may hold what was compiled by signers whose code may not be used any more."""
     return session.settings.trust is not Policy.OFF and folders.others_since(folder, session.judge.mark())
 
 
@@ -279,28 +256,6 @@ def _is_nobodys_choice(folder: Path) -> bool:
         user = f"uid_{os.getuid()}"
     default = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
     return folder == Path(tempfile.gettempdir(), default)
-
-
-def _folder_for_torch(text: str) -> str:
-    """Return the absolute path of a folder, and make it; ConfigError where torch cannot use it."""
-    folder = Path(os.path.abspath(Path(text).expanduser()))
-    why = None
-    if any(character.isspace() for character in str(folder)):
-        why = "torch cannot compile where a name has a space"
-    elif any(map(folders.is_root, (folder, *folder.parents))):
-        why = "that is nbcache's own, for one environment each"
-    else:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            why = error.strerror or str(error)
-    if why is not None:
-        raise ConfigError(
-            f"{FOLDER}={text} cannot be used: {why}",
-            where=ORIGIN,
-            next_step=f"name another folder; `{ORIGIN} {FOLDER}=` takes the one from before",
-        )
-    return str(folder)
 
 
 def _name(session: Session, current: Environment) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -19,12 +20,14 @@ from nbcache.explain.actions import break_action
 from nbcache.kernel.events import (
     INTERRUPTED,
     AutogradLookup,
+    CandidateTimed,
     FrameCompiled,
     KernelTuned,
+    KernelUsed,
     SpanEnded,
     SpanStarted,
 )
-from nbcache.torch_bridge import frames, gc_pause, import_order
+from nbcache.torch_bridge import frames, gc_pause
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
@@ -33,11 +36,15 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
 __all__ = [
+    "CANDIDATE",
     "NotStored",
+    "follow_candidates",
+    "follow_kernels",
     "follow_spans",
     "is_restoring_only",
     "must_be_stored",
     "restoring_only",
+    "settle_import_order",
     "stamp",
     "user_line",
     "with_cells",
@@ -57,6 +64,11 @@ _OUTVOTED = "autograd_cache_cross_rank_miss"
 _outvoted = 0
 """How often other processes of a distributed program have lacked what this one had found, so far."""
 _FOLLOWING = "following a compile"
+_FIRST_OF_TORCH = "torch._utils"
+_KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
+"""Where the source of a Triton kernel says what torch calls it."""
+CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
+"""What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
@@ -98,7 +110,7 @@ def restoring_only() -> Iterator[None]:
 
 
 def is_restoring_only() -> bool:
-    """Tell whether this thread is within `restoring_only`."""
+    """Return whether this thread is within `restoring_only`."""
     return getattr(_restraint, "on", False)
 
 
@@ -148,7 +160,7 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
         if event_name == _FRAME:
             (heap.begin if phase == "B" else heap.end)()
             if phase == "B":
-                session.attempt("settling the order of modules", partial(import_order.settle, torch))
+                session.attempt("settling the order of modules", partial(settle_import_order, torch))
         if not event_name.startswith(_PASSES):
             noted = partial(_span, utils, context, event_name, phase, metadata or {})
             session.attempt(_FOLLOWING, noted)
@@ -216,7 +228,7 @@ def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: M
 
 
 def _was_outvoted(utils: ModuleType) -> bool:
-    """Tell whether the miss that torch reports now was a hit here, and none in another process (since 2.15).
+    """Return whether the miss that torch reports now was a hit here, but not in another process (since 2.15).
 
     torch counts those (`_sync_cache_decision_cross_ranks`), until the user has it count anew.
     """
@@ -411,3 +423,94 @@ def _scaled(value: Any, unit: float) -> float | None:
 
 def _first_line(value: Any) -> str | None:
     return str(value).strip().splitlines()[0] if value and str(value).strip() else None
+
+
+def settle_import_order(torch: Any) -> list[str]:
+    """Move modules that know torch, and stand before its own in `sys.modules`, to the end; return the names.
+
+    torch's keys are then the same whatever was imported before torch (2.13). A key is a hash of pickled
+    bytes. pickle names `torch.contiguous_format`, which every tensor's metadata holds, after the first module
+    that knows it: `torch._utils` if torch was imported first. `multiprocessing`, imported before torch, adds
+    `__mp_main__`, the notebook's own namespace. So does a module that compiles while it is imported.
+    """
+    before = []
+    for name, module in list(sys.modules.items()):
+        if name == _FIRST_OF_TORCH:
+            break
+        # Not by getattr: a lazy module would begin to import.
+        if name not in ("__main__", "torch") and getattr(module, "__dict__", {}).get("torch") is torch:
+            before.append(name)
+    for name in before:
+        # The lock of this module, which whoever imports it in between waits for, and then looks again.
+        with importlib._bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
+            if name in sys.modules:
+                module = sys.modules[name]
+                try:
+                    del sys.modules[name]
+                finally:  # also where an interrupt comes in between
+                    sys.modules[name] = module
+    return before
+
+
+# --- Triton kernels ----------------------------------------------------------------------------------
+
+
+def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches) -> None:
+    """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
+    from torch._guards import CompileContext
+
+    session = context.session
+
+    def loaded(kernel_name: str, source_code: str) -> None:
+        match = _KERNEL_NAME.search(source_code)
+        name = kernel_name if match is None else match[1]  # of a user's kernel the function's name is another
+        if name == CANDIDATE:
+            return
+        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
+        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
+        tuner = getattr(async_compile.CompiledTritonKernels.get(source_code), "static_autotuner", None)
+        if tuner is not None:
+            tuner.compile_id = CompileContext.current_compile_id()
+
+    def counted(
+        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
+        return original(self, kernel_name, source_code, *args, **kwargs)
+
+    patches.hook(async_compile.AsyncCompile, "triton", counted)
+
+
+def follow_candidates(select_algorithm: ModuleType, context: Context, patches: Patches) -> None:
+    """Count the candidates that this process times: `AlgorithmSelectorCache.benchmark_choice`."""
+    selector, session = select_algorithm.AlgorithmSelectorCache, context.session
+
+    def tell(done: int, choices: int) -> None:
+        session.emit(CandidateTimed(**stamp(), done=done, all=choices))
+
+    timed: dict[int, list[int]] = {}
+    """By thread, how many were timed, and how many there are."""
+
+    def choices_timed(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = threading.get_ident()
+        around = timed.get(thread)  # where a choice is a graph that is tuned itself
+        timed[thread] = [0, len(choices)]
+        session.attempt(_FOLLOWING, partial(tell, *timed[thread]))
+        try:
+            return original(cls, choices, *args, **kwargs)
+        finally:
+            timed.pop(thread, None)
+            if around is not None:
+                timed[thread] = around
+            session.attempt(_FOLLOWING, partial(tell, *(around or (0, 0))))
+
+    def choice_timed(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(cls, *args, **kwargs)
+        finally:
+            if (counted := timed.get(threading.get_ident())) is not None:
+                counted[0] += 1
+                session.attempt(_FOLLOWING, partial(tell, *counted))
+
+    patches.hook(selector, "benchmark_choices", choices_timed)
+    patches.hook(selector, "benchmark_choice", choice_timed)

@@ -1,36 +1,46 @@
 """Folders for torch's caches that nobody else can have written to: what torch finds there, it runs.
 
 All are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
-cannot be used, it is a folder of the same name in nbcache's own, or a new one with a random name.
+cannot be used, it is a folder of the same name in nbcache's own.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import functools
 import grp
 import os
 import pwd
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nbcache.core.errors import StoreUnavailable
 
+if TYPE_CHECKING:
+    from nbcache.torch_bridge.context import Context
+    from nbcache.torch_bridge.patches import Patches
+
 __all__ = [
     "OWN",
-    "Roots",
+    "DefaultFolder",
     "has_others",
     "is_below_root",
     "is_private",
     "is_root",
     "is_safe",
     "is_safe_below",
+    "make",
     "note_others",
+    "nowhere",
     "others_since",
     "refusal",
+    "roots",
     "secure",
     "usual_root",
 ]
@@ -44,9 +54,15 @@ takes it, what torch finds there is still used, and not taken for the user's own
 _OTHERS_CODE = "nbcache_foreign"
 """A folder in one that the user has set: a file for each `Judge.mark` under which others' code came there."""
 
+_REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart the kernel"
 _OTHERS = 0o077
 """Mode bits by which anybody but the owner may read, write or enter."""
 _OTHERS_WRITE = 0o022
+_CODECACHE = "torch._inductor.codecache"
+_HEADERS = "precompiled_headers"
+_USED = (_HEADERS, "cache")
+"""Folders in it that torch reads from, whatever TORCHINDUCTOR_CACHE_DIR says; the second has pickles."""
+_HEADER_FOLDERS = {"_HEADER_DIR": (_HEADERS,), "_HEADER_LOCK_DIR": (_HEADERS, "locks")}
 
 
 def usual_root() -> Path:
@@ -60,17 +76,17 @@ def is_root(folder: Path) -> bool:
 
 
 def is_below_root(folder: Path) -> bool:
-    """Tell whether a folder is below a root of this user's, and so for one environment and mark."""
+    """Return whether a folder is below a root of this user's, and so for one environment and mark."""
     return any(map(is_root, folder.parents))
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether a folder and its root are there, and this user's alone."""
+    """Return whether a folder and its root are there, and this user's alone."""
     return all(_fault(each) is None and not _mode(each) & _OTHERS for each in (folder.parent, folder))
 
 
 def is_safe(folder: Path) -> bool:
-    """Tell whether a folder that is there holds only what this user has put there; it may be a link."""
+    """Return whether a folder that is there holds only what this user has put there; it may be a link."""
     try:
         if folder.lstat().st_uid != os.geteuid() or _foreign_parent(folder) is not None:
             return False
@@ -102,10 +118,6 @@ def secure(folder: Path) -> bool:
 
     That one is removed. StoreUnavailable where a root is not this user's, OSError where nothing can be made.
     """
-    if is_root(folder):
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (fault := _foreign_parent(folder)) is not None:
-            raise _Exposed(fault, next_step=_remedy(folder.parent))
     _make(folder)
     fault = _fault(folder)
     if fault is not None and is_root(folder):
@@ -134,7 +146,7 @@ def note_others(folder: Path, mark: str) -> None:
 
 
 def others_since(folder: Path, mark: str) -> bool:
-    """Tell whether a folder may hold what was compiled by others who may not be used under `mark`."""
+    """Return whether a folder may hold what was compiled by others who may not be used under `mark`."""
     try:
         notes = os.listdir(folder / _OTHERS_CODE)
     except FileNotFoundError:
@@ -152,75 +164,53 @@ def has_others(folder: Path) -> bool:
 def refusal(root: Path) -> StoreUnavailable | None:
     """Return why `root` cannot be used as it is; None where it can, or is not there and can be made."""
     if (fault := _foreign_parent(root)) is not None:
-        return StoreUnavailable(fault, next_step=_remedy(root.parent))
+        return StoreUnavailable(fault, next_step=_REMEDY)
     if not os.path.lexists(root):
         return None
     return None if (fault := _fault(root)) is None else _refused(root, fault)
 
 
-class _Exposed(StoreUnavailable):
-    """Others could put another folder in the place of a root. In many containers it is so, and no attack.
+def make(name: str, own: Path) -> tuple[Path, list[str]]:
+    """Make the folder `name` in the first root that can be used; return it, and notices on that.
 
-    It is the doctor who tells of it, and not each session.
+    `own` is nbcache's own folder. StoreUnavailable where no root can be used.
     """
-
-
-class Roots:
-    """The roots that one process has used."""
-
-    def __init__(self) -> None:
-        self._new: Path | None = None
-        self._nowhere = Path(tempfile.gettempdir()) / f"{_name()}_{secrets.token_hex(8)}" / "none"
-        self._used: dict[Path, None] = {}
-
-    def folder(self, name: str, own: Path) -> tuple[Path, list[str]]:
-        """Return the folder `name` in the first root that can be used, and what is to be said of that.
-
-        `own` is nbcache's own folder. OSError where no folder can be made anywhere.
-        """
-        said: list[str] = []
-        instead = ""
-        for root in (usual_root(), *([own / _name()] if _is_for_torch(own) else [])):
-            try:
-                emptied = [each for each in (root, root / name) if secure(each)]
-            except _Exposed:
+    why = exposed = ""
+    for root in (usual_root(), *([own / _name()] if _is_for_torch(own) else [])):
+        try:
+            root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if (fault := _foreign_parent(root)) is not None:
+                exposed = exposed or fault  # so it is in many containers: only the doctor says so
                 continue
-            except (OSError, StoreUnavailable) as error:
-                instead = instead or _told(error, root)
-                continue
-            said += [
-                f"{each} was open to others: what was in it is not used, and removed" for each in emptied
-            ]
-            break
+            emptied = [folder for folder in (root, root / name) if secure(folder)]
+        except StoreUnavailable as error:
+            why = why or f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
+        except OSError as error:
+            why = why or f"{root} cannot be used: {error.strerror or error}"
         else:
-            root = self._random()
-            secure(root / name)
-        if instead:
-            said.insert(0, f"torch's cache is in {root}. {instead}")
-        self._used[root] = None
-        return root / name, said
+            notices = [f"torch's cache is in {root}. {why}"] if why else []
+            removed = "was open to others: what was in it is not used, and removed"
+            return root / name, [*notices, *(f"{folder} {removed}" for folder in emptied)]
+    raise StoreUnavailable(why or exposed, next_step=_REMEDY)
 
-    def all(self, own: Path) -> list[Path]:
-        """Return those roots that are there and this user's alone."""
-        roots = dict.fromkeys((usual_root(), own / _name(), *self._used))
-        return [
-            root for root in roots if refusal(root) is None and root.is_dir() and not _mode(root) & _OTHERS
-        ]
 
-    def nowhere(self) -> Path:
-        """Return a folder that is not there, by a name that nobody can foresee."""
-        return self._nowhere
+def roots(own: Path) -> list[Path]:
+    """Return those roots that are there and this user's alone."""
+    return [
+        root
+        for root in (usual_root(), own / _name())
+        if refusal(root) is None and root.is_dir() and not _mode(root) & _OTHERS
+    ]
 
-    def _random(self) -> Path:
-        """Return a root that ends with this process."""
-        if self._new is None or _fault(self._new) is not None:
-            self._new = Path(tempfile.mkdtemp(prefix=f"{_name()}_"))
-            atexit.register(_end, self._new, os.getpid())
-        return self._new
+
+@functools.cache
+def nowhere() -> Path:
+    """Return a folder that is not there, by a name that nobody can foresee."""
+    return Path(tempfile.gettempdir()) / f"{_name()}_{secrets.token_hex(8)}" / "none"
 
 
 def _is_for_torch(folder: Path) -> bool:
-    """Tell whether torch can compile below a folder: not where a name has a space."""
+    """Return whether torch can compile below a folder: not where a name has a space."""
     return not any(character.isspace() for character in str(folder))
 
 
@@ -258,7 +248,7 @@ def _foreign_parent(folder: Path) -> str | None:
 
 
 def _is_own_group(group: int) -> bool:
-    """Tell whether a group is the user's own, as many systems make one for each user, of the same name."""
+    """Return whether a group is the user's own, as many systems make one for each user, of the same name."""
     try:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -289,28 +279,7 @@ def _mode(folder: Path) -> int:
 
 
 def _refused(folder: Path, fault: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{folder} {fault}", next_step=_remedy(folder))
-
-
-def _remedy(folder: Path) -> str:
-    """Return what to do where a folder is not one's own."""
-    elsewhere = "set TMPDIR to a folder of your own, and restart the kernel"
-    with contextlib.suppress(OSError):
-        parent, owner = folder.parent.stat(), folder.lstat().st_uid
-        mine = parent.st_uid == os.geteuid() or owner == os.geteuid() or os.geteuid() == 0
-        if not is_root(folder):
-            return elsewhere
-        if mine or not parent.st_mode & stat.S_ISVTX:
-            return f"remove {folder}, or {elsewhere}"
-        return f"only user {owner} or an administrator can remove {folder}: ask them, or {elsewhere}"
-    return elsewhere
-
-
-def _told(error: OSError | StoreUnavailable, root: Path) -> str:
-    """Return in words why a root is not used, and what to do."""
-    if isinstance(error, StoreUnavailable):
-        return f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
-    return f"{root} cannot be used: {error.strerror or error}"
+    return StoreUnavailable(f"{folder} {fault}", next_step=_REMEDY)
 
 
 def _remove(folder: Path) -> None:
@@ -323,10 +292,66 @@ def _remove(folder: Path) -> None:
             folder.unlink()
 
 
-def _end(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # and no forked child
-        _remove(folder)
-
-
 def _name() -> str:
     return f"nbcache_{os.geteuid()}"
+
+
+# --- torch's default folder --------------------------------------------------------------------------
+
+
+class DefaultFolder:
+    """Has torch use its default folder only where nobody else can have put anything there.
+
+    torch keeps some files there whatever TORCHINDUCTOR_CACHE_DIR says, such as precompiled headers, which are
+    part of every kernel. Anybody can foresee the folder's name in the temp folder. If somebody else made it
+    first, or can write to it, torch uses the folder that `other` returns.
+    """
+
+    def __init__(self, other: Callable[[], Path]) -> None:
+        self._other = other
+        self._patches: Patches | None = None
+        self._originals: dict[Any, Any] = {}
+        """What our functions stand for: what torch has imported from another module may be ours already."""
+
+    def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
+        """Hook a module that defines `default_cache_dir`, or has imported it."""
+
+        def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+            return self._safe(original(*args, **kwargs))
+
+        original = module.default_cache_dir = self._original(module)
+        patches.hook(module, "default_cache_dir", default_cache_dir)
+        self._originals[module.default_cache_dir] = original
+
+    def _original(self, module: Any) -> Any:
+        return self._originals.get(module.default_cache_dir, module.default_cache_dir)
+
+    def replace_headers(self, codecache: Any, context: Context, patches: Patches) -> None:
+        """Hook the module that compiles headers once more: it has remembered where they go."""
+        self._replace_headers(codecache, patches)
+
+    def _replace_headers(self, codecache: Any, patches: Patches) -> None:
+        self._patches = patches
+        usual = next(iter(self._originals.values()))()
+        safe = self._safe(usual)
+        if safe != usual and not hasattr(codecache, "_HEADER_DIR"):
+            raise AttributeError("_HEADER_DIR")
+        for name, parts in _HEADER_FOLDERS.items():
+            if hasattr(codecache, name):
+                setattr(codecache, name, os.path.join(usual, *parts))  # it may be ours already
+                patches.set(codecache, name, os.path.join(safe, *parts))
+
+    def check(self) -> None:
+        """Look again where headers are: where others have cleaned the temp folder, anybody can make them."""
+        codecache: Any = sys.modules.get(_CODECACHE)
+        if self._patches is None or not hasattr(codecache, "_HEADER_DIR"):
+            return
+        if os.path.dirname(codecache._HEADER_DIR) != codecache.default_cache_dir():
+            self._replace_headers(codecache, self._patches)
+
+    def _safe(self, usual: str) -> str:
+        with contextlib.suppress(OSError):  # it belongs to who makes it first
+            os.mkdir(usual, mode=0o700)
+        if is_safe(Path(usual)) and all(is_safe_below(Path(usual), name) for name in _USED):
+            return usual
+        return str(self._other())

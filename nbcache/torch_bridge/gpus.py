@@ -12,14 +12,13 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "driver_is_found_by_triton", "found", "settle"]
+__all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "found", "settle"]
 
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
@@ -208,20 +207,3 @@ def c_compiler() -> tuple[str, str | None]:
         return chosen, shutil.which(chosen)
     path = shutil.which("gcc") or shutil.which("clang")
     return (Path(path).name if path else "gcc"), path
-
-
-def driver_is_found_by_triton() -> bool:
-    """Tell whether Triton finds the driver's library to link with, where it looks for it (3.6, 3.7)."""
-    name = "libcuda.so.1"
-    if folder := os.environ.get("TRITON_LIBCUDA_PATH"):
-        return Path(folder, name).exists()
-    try:
-        listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    folders = [line.split()[-1] for line in listed.splitlines() if name in line]
-    if folders:
-        return any(Path(path).parent.joinpath(name).exists() for path in folders)
-    return any(
-        Path(folder, name).exists() for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    )

@@ -27,7 +27,6 @@ __all__ = [
     "note_unverified",
     "record",
     "restored",
-    "was_asked",
     "write_for_torch",
 ]
 
@@ -46,7 +45,6 @@ loaded = threading.local()
 
 `content`: the very bytes of a graph, `local`: whether they came from its folder; `profile`: it is reading
 one; `tuning`: the key of a best configuration. `unverified`: what it read last from a Redis of its own.
-`asked`: type and key of what was made present just now, as far as it is there at all.
 """
 
 
@@ -115,7 +113,7 @@ def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]
 
 
 def kernels_are_replaced() -> bool:
-    """Tell whether somebody has Triton run other code than it compiles, which no key of its tells."""
+    """Return whether somebody has Triton run other code than it compiles, which no key of its tells."""
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False
@@ -133,11 +131,6 @@ def _is_unverified(artifact_type: str, content: Any) -> bool:
     if artifact_type == "pgo" and isinstance(found, dict):
         return found.get("data") == base64.b64encode(content).decode()
     return found is not None and content is found
-
-
-def was_asked(type: str, key: str) -> bool:
-    """Tell whether the session has just been asked for this on this thread, before torch looked locally."""
-    return bool(getattr(loaded, "asked", None) == (type, key))
 
 
 def write_for_torch(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:

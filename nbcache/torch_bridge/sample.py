@@ -197,7 +197,7 @@ def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, 
 
 
 def _has_room() -> bool:
-    """Tell whether another process can compile on the card without taking what the user's needs."""
+    """Return whether another process can compile on the card without taking what the user's needs."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()

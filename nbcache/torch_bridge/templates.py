@@ -49,7 +49,7 @@ def compile_when_rendered(common: ModuleType, context: Context, patches: Patches
 
 
 def _is_importing() -> bool:
-    """Tell whether what runs is, innermost, the import of such a module."""
+    """Return whether what runs is, innermost, the import of such a module."""
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back  # type: ignore[assignment]

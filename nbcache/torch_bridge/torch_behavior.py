@@ -78,7 +78,6 @@ class TORCHBEHAVIOR:
     is_supported = _Flag("Does nbcache work with it?", since=MINIMUM)
     has_traces = _Flag("Were traces tested with it?", among=((2, 13), (2, 15)))
     threads_in_keys = _Flag("Do the keys of graphs hold the number of threads?", since=(2, 13))
-    forgets_tuned = _Flag("Does it tune a kernel again that was tuned in another process?", before=(2, 13))
     arguments_in_cxx = _Flag("May CXX have arguments, as in `ccache g++`?", since=(2, 15))
     hashes_ahead = _Name("Can it hash its sources in a thread?", _CODECACHE, "torch_key.prefetch")
     keys_by_precision = _Name("Has precision a name of its own?", _CODECACHE, "fp32_matmul_precision_key")

@@ -19,14 +19,14 @@ _READ = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOS
 
 
 def is_read() -> bool:
-    """Tell whether somebody reads what torch writes while it compiles."""
+    """Return whether somebody reads what torch writes while it compiles."""
     from torch._logging._internal import log_state as logs
 
     return bool(any(os.environ.get(name) for name in _READ) or logs.artifact_names or logs.log_qname_to_level)
 
 
 def is_as_usual() -> bool:
-    """Tell whether a compile would find what is stored, and nobody would see it.
+    """Return whether a compile would find what is stored, and nobody would see it.
 
     Caches are on, and no mode, stance or log is.
     """

@@ -277,9 +277,6 @@ def _compiler_for_triton() -> Check:
     consequence = "no new graph compiles for the GPU"
     if (lack := _lack(name, path, "CC", "gcc", consequence)) is not None:
         return replace(lack, name="C compiler")
-    if not gpus.driver_is_found_by_triton():
-        text = f"{path}, and Triton does not find the driver's libcuda.so.1: {consequence}"
-        return _note(text, "set TRITON_LIBCUDA_PATH to its folder, and restart the kernel", "C compiler")
     return _ok(f"{path}, for Triton", "C compiler")
 
 
@@ -315,7 +312,7 @@ def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
     """Check torch's cache folder; `serves` is true if nbcache puts there what it restores."""
     if not serves:
         text = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
-        yield _problem(text, "%nbcache config TORCHINDUCTOR_CACHE_DIR=FOLDER, with a folder of yours")
+        yield _problem(text, "set TORCHINDUCTOR_CACHE_DIR to a folder of yours, and restart the kernel")
     elif not folder:
         yield _ok(chosen_by)
     else:

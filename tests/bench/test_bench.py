@@ -19,7 +19,7 @@ import pytest
 
 from nbcache.bench.command import run_in_notebook
 from nbcache.bench.kernels import CellFailed, Home, Kernel, environment, kernel
-from nbcache.bench.options import COMPILE_MODES, VARIANTS
+from nbcache.bench.options import VARIANTS
 from nbcache.bench.report import Run, medians
 from nbcache.bench.runner import prewarmed, schedule
 from nbcache.core.errors import NbcacheError
@@ -80,7 +80,6 @@ def outcomes(row: dict[str, Any]) -> set[str]:
         ("mine.ipynb --variants torch", "did you mean torch-warm?"),
         ("my:f --variants restar", "did you mean restart"),
         ("my:f --variants ,", "--variants does not take ''"),
-        ("my:f --mode max-autotun", "did you mean max-autotune"),
         ("my:f --runs 0", "--runs 0 is not a number"),
         ("my:f --runs many", "--runs many"),
         ("my:f --idle soon", "--idle soon is no time"),
@@ -121,12 +120,12 @@ def test_the_command_loads_neither_torch_nor_jupyter_before_it_measures(run_pyth
     assert not loaded & {"torch", "IPython", "ipykernel", "jupyter_client", "nbclient", "zstandard"}
 
 
-def test_help_explains_variants_and_modes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_variants(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["bench", "--help"])
 
     text = capsys.readouterr().out
-    assert all(name in text for name in (*VARIANTS, *COMPILE_MODES))
+    assert all(name in text for name in VARIANTS)
 
 
 # --- what is measured -------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 
 from nbcache.explain.diagnosis import Agreement, Comparison
-from nbcache.torch_bridge.diagnosing.measure import Call, _prepare, _with_own_code, original
-from nbcache.torch_bridge.diagnosing.results import compare, parts_of
-from nbcache.torch_bridge.diagnosing.state import State, process_state, seed_all
+from nbcache.torch_bridge.call_state import State, process_state, seed_all
+from nbcache.torch_bridge.diagnosing import Call, _prepare, _with_own_code, compare, original, parts_of
 
 pytestmark = pytest.mark.compile
 
@@ -132,7 +131,10 @@ def test_what_a_call_changes_is_restored_and_it_runs_alike_again(name: str) -> N
 
 
 def test_tensors_that_the_call_does_not_reach_are_not_copied() -> None:
-    state = State({"train": train, "arguments": ()})
+    def with_attribute(x: Any) -> Any:
+        return x.unrelated
+
+    state = State({"train": train, "named": with_attribute, "arguments": ()})
 
     assert not any(tensor is unrelated for tensor in state.tensors.values())
 
@@ -173,17 +175,6 @@ def test_code_is_the_diagnosis_own_and_compiled_functions_are_measured_by_their_
     assert original(disabled) is disabled
     one, other = (_with_own_code(nn.functional.softmax) for _ in range(2))
     assert one.__code__ is not other.__code__ and one.__code__.co_name == "softmax"
-
-
-@pytest.mark.parametrize("name", ["sin", "norm", "add_"])
-def test_the_method_of_a_tensor_is_traced_with_the_tensor_as_an_argument(name: str) -> None:
-    x = torch.ones(3)
-    arguments = (1,) if name == "add_" else ()
-    call = _prepare(Call(f"x.{name}()", f"x.{name}", getattr(x, name), arguments))
-    assert call.args == (x, *arguments) and call.function.__code__.co_qualname == name
-
-    compiled = torch.compile(call.function, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(*call.args), getattr(torch.ones(3), name)(*arguments))
 
 
 def test_arguments_keep_their_values_and_leave_their_graphs() -> None:

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+from nbcache.core.errors import StoreUnavailable
 from nbcache.torch_bridge.cache_folder import CacheFolder
-from nbcache.torch_bridge.default_folder import DefaultFolder
 from nbcache.torch_bridge.folders import (
     OWN,
-    Roots,
+    DefaultFolder,
     is_private,
     is_safe,
+    make,
     note_others,
     refusal,
     secure,
@@ -63,7 +64,7 @@ def plant(folder: Path, *, owner: int = MALLORY, mode: int = 0o777) -> Path:
 
 
 def test_the_usual_folder_is_made_for_its_owner_alone(temp: Path, own: Path) -> None:
-    folder, said = Roots().folder("0123", own)
+    folder, said = make("0123", own)
 
     assert (folder, said) == (temp / NAME / "0123", [])
     assert [stat.S_IMODE(each.stat().st_mode) for each in (folder.parent, folder)] == [0o700, 0o700]
@@ -76,41 +77,27 @@ def test_where_somebody_else_made_it_first_it_is_in_nbcaches_own_folder_and_that
 ) -> None:
     plant(temp / NAME)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = make("0123", own)
 
     assert folder == own / NAME / "0123" and is_private(folder)
     assert len(said) == 1
-    for part in (str(own / NAME), str(temp / NAME), f"belongs to user {MALLORY}", "Next: remove", "TMPDIR"):
+    for part in (
+        str(own / NAME),
+        str(temp / NAME),
+        f"belongs to user {MALLORY}",
+        "Next: have it removed",
+        "TMPDIR",
+    ):
         assert part in said[0]
 
 
 @as_root
-def test_who_may_not_remove_it_from_a_sticky_folder_is_told_who_may(
-    temp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ada = MALLORY + 1
-    monkeypatch.setattr(os, "geteuid", lambda: ada)
-    plant(temp / f"nbcache_{ada}")
-
-    error = refusal(usual_root())
-
-    assert error is not None and error.next_step == (
-        f"only user {MALLORY} or an administrator can remove {temp}/nbcache_{ada}: ask them, or "
-        "set TMPDIR to a folder of your own, and restart the kernel"
-    )
-
-
-@as_root
-def test_where_nbcaches_own_folder_is_not_ours_either_it_is_a_new_one(temp: Path, own: Path) -> None:
+def test_where_nbcaches_own_folder_is_not_ours_either_there_is_none(temp: Path, own: Path) -> None:
     plant(temp / NAME)
     plant(own / NAME)
 
-    roots = Roots()
-    folder, said = roots.folder("0123", own)
-
-    assert folder.parent.parent == temp and folder.parent.name.startswith(f"{NAME}_") and is_private(folder)
-    assert len(said) == 1 and str(folder.parent) in said[0]
-    assert roots.folder("4567", own)[0].parent == folder.parent
+    with pytest.raises(StoreUnavailable, match=f"belongs to user {MALLORY}"):
+        make("0123", own)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o755, 0o711], ids=oct)
@@ -118,13 +105,13 @@ def test_a_folder_that_was_open_to_others_is_emptied(temp: Path, own: Path, mode
     planted = plant(temp / NAME / "0123", owner=os.geteuid(), mode=0o700)
     (temp / NAME).chmod(mode)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = make("0123", own)
 
     assert folder == temp / NAME / "0123" and is_private(folder)
     assert not planted.exists() and [each.name for each in folder.iterdir()] == [OWN]
     assert [each.name for each in temp.iterdir()] == [NAME]
     assert len(said) == 1 and "was open to others" in said[0]
-    assert Roots().folder("0123", own) == (folder, [])
+    assert make("0123", own) == (folder, [])
 
 
 @pytest.mark.parametrize("owner", [os.geteuid(), pytest.param(MALLORY, marks=as_root)])
@@ -132,7 +119,7 @@ def test_so_is_the_folder_of_an_environment_and_what_is_in_others(temp: Path, ow
     planted = plant(temp / NAME / "0123", owner=owner)
     (temp / NAME).chmod(0o700)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = make("0123", own)
 
     assert not planted.exists() and is_private(folder)
     assert len(said) == 1 and str(folder) in said[0]
@@ -143,19 +130,19 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(temp: Path, own: Path, 
     (temp / NAME).mkdir(mode=0o700)
     (temp / NAME / "0123").symlink_to(elsewhere.parent)
 
-    folder, _ = Roots().folder("0123", own)
+    folder, _ = make("0123", own)
 
     assert not folder.is_symlink() and elsewhere.exists()
     assert [each.name for each in folder.iterdir()] == [OWN]
     (temp / NAME).rename(temp / "aside")
     (temp / NAME).symlink_to(temp / "aside")
-    assert Roots().folder("0123", own)[0].parent == own / NAME
+    assert make("0123", own)[0].parent == own / NAME
 
 
 def test_a_temp_folder_in_which_others_can_replace_folders_is_not_used(temp: Path, own: Path) -> None:
     temp.chmod(0o777)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = make("0123", own)
 
     assert (folder.parent, said) == (own / NAME, [])  # nobody has done any harm yet
     error = refusal(usual_root())
@@ -166,15 +153,16 @@ def test_a_temp_folder_of_a_group_is_used_where_the_group_is_ones_own(
     temp: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temp.chmod(0o775)
-    assert Roots().folder("0123", own)[0].parent == temp / NAME
+    assert make("0123", own)[0].parent == temp / NAME
     monkeypatch.setattr("grp.getgrgid", lambda group: SimpleNamespace(gr_name="staff"))
-    assert Roots().folder("0123", own)[0].parent == own / NAME
+    assert make("0123", own)[0].parent == own / NAME
 
 
-def test_where_torch_could_not_compile_in_nbcaches_own_folder_it_is_a_new_one(temp: Path) -> None:
+def test_where_torch_could_not_compile_in_nbcaches_own_folder_there_is_none(temp: Path) -> None:
     temp.chmod(0o777)
 
-    assert Roots().folder("0123", temp / "a b")[0].parent.parent == temp
+    with pytest.raises(StoreUnavailable, match="sticky bit"):
+        make("0123", temp / "a b")
 
 
 def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_lie(

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from nbcache.torch_bridge.import_order import settle
+from nbcache.torch_bridge.events import settle_import_order as settle
 
 
 @pytest.fixture

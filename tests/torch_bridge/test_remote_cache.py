@@ -1,4 +1,4 @@
-"""torch's remote caches while a shared level is connected: nbcache answers them, and no Redis does.
+"""torch's remote caches while a shared level is connected: they are empty, and ask no Redis.
 
 Tuning needs a GPU. Here torch's own classes for its results are used as torch uses them, with a made-up
 backend, and torch's workers compile kernels that are none.
@@ -17,17 +17,11 @@ from typing import Any
 import pytest
 
 from support.front_door import (
-    CALL,
-    DEFINE,
     LOAD,
-    REPORTS,
     SESSION,
-    SET_UP,
     Environ,
     RunCells,
-    graphs,
     printed,
-    shown,
 )
 from support.redis_servers import RedisServer
 
@@ -71,198 +65,6 @@ def told(value: Any) -> Any:
 
 def tell(expression: str) -> str:
     return f"print(json.dumps({expression}))"
-
-
-def test_tuning_results_follow_the_rules_of_torch(
-    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], redis_server: RedisServer
-) -> None:
-    env = {**isolated, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
-    save = """\
-cache().save(configs[1], 5_000_000)
-descended = Config({"XBLOCK": 96}, num_warps=2, num_stages=1)
-cache(kernel("another")).save(descended, 5_000_000, found_by_coordesc=True)
-cache(kernel("found anew")).save(configs[0], 1)
-cache(kernel("found anew")).save(configs[1], 2)
-"""
-    run_cells([LOAD, SHARE, TUNE, save], env)
-    wipe(env)
-    read = """\
-found = {
-    "same": best(cache()),
-    "pickled": best(pickle.loads(pickle.dumps(cache()))),
-    "coordinate descent": best(cache(kernel("another")), coordinate_descent_tuning=True),
-    "newest": best(cache(kernel("found anew"))),
-    "other kernel": best(cache(kernel("not tuned"))),
-    "other backend": best(cache(backend_hash="another")),
-    "other configs": best(cache(configs_hash="others")),
-}
-with torch.compiler.config.patch(cache_key_tag="tagged"):
-    found["other tag"] = best(cache())
-torch_key, codecache.torch_key = codecache.torch_key, lambda: b"another version of torch"
-found["other torch"] = best(cache())
-codecache.torch_key = torch_key
-found["again"] = best(cache())
-"""
-    backends = "sorted({type(each.remote_cache[0].backend).__name__ for each in (cache(), kept)})"
-
-    notebook = run_cells(
-        [
-            LOAD,
-            SHARE,
-            TUNE,
-            read,
-            tell("found"),
-            "kept = pickle.loads(pickle.dumps(cache()))",
-            tell(backends),
-            tell("list(remote_cache.cache_stats._stats)"),
-            tell("session.notices"),
-        ],
-        env,
-    )
-
-    tuned = [{"XBLOCK": 128}, 4, False]
-    assert told(printed(notebook, 4)) == {
-        "same": tuned,
-        "pickled": tuned,
-        "coordinate descent": [{"XBLOCK": 96}, 2, True],
-        "newest": tuned,
-        "other kernel": None,
-        "other backend": None,
-        "other configs": None,
-        "other tag": None,
-        "other torch": None,
-        "again": tuned,
-    }
-    assert told(printed(notebook, 6)) == ["Backend"]
-    assert "backend:RedisRemoteCacheBackend" not in told(printed(notebook, 7))
-    assert told(printed(notebook, 8)) == []
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
-
-
-def test_the_bundle_of_a_file_is_read_when_its_compile_begins_and_written_when_it_ends(
-    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
-    begin = """\
-from torch._guards import CompileContext, CompileId, compile_context
-meta = {"autotune_local_cache": True, "bundled_autotune_remote_cache": True, "backend_hash": "backend"}
-def local(source):
-    return cache(kernel(source), autotune_local_cache=True, autotune_remote_cache=False)
-def compiling(code, then):
-    with compile_context(CompileContext(CompileId(frame_id=0, frame_compile_id=0))):
-        AutotuneCacheBundler.begin_compile(meta, code=code)
-        found = then()
-        AutotuneCacheBundler.end_compile()
-    return found
-"""
-    tune = """\
-def tune():
-    local("first").save(configs[1], 5_000_000)
-    local("second").save(configs[0], 5_000_000)
-compiling("generated # with a comment", tune)
-"""
-    # What is bundled is stored singly as well: without that only the bundle can bring it back.
-    forget = """\
-assert session.flush()
-for each in ("first", "second"):
-    key = "/".join(local(each).local_cache[1].split("/")[-2:])
-    session.artifacts.forget(session.environment.digest, "autotune", key)
-for key in list(session.artifacts.store.keys("manifest/")):
-    session.artifacts.store.delete(key)
-"""
-    run_cells([LOAD, SHARE, TUNE, begin, tune, forget], isolated)
-    wipe(isolated)
-    read = """\
-def read():
-    return [best(local("first")), best(local("second"))]
-other = compiling("generated otherwise", read)
-same = compiling("generated # otherwise commented", read)
-"""
-
-    notebook = run_cells([LOAD, SHARE, TUNE, begin, read, tell("[other, same, session.notices]")], isolated)
-
-    other, same, notices = told(printed(notebook, 5))
-    assert other == [None, None]
-    assert same == [[{"XBLOCK": 128}, 4, False], [{"XBLOCK": 64}, 4, False]]
-    assert notices == []
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "fx.fx_graph_remote_cache, fx.fx_graph_cache, aot.enable_autograd_cache = True, False, False",
-        "aot.enable_remote_autograd_cache, aot.enable_autograd_cache = True, False",
-    ],
-    ids=["FX graphs", "AOTAutograd"],
-)
-def test_graphs_hit_where_torch_looks_remotely_only(
-    warm: dict[str, str], run_cells: RunCells, redis_server: RedisServer, settings: str
-) -> None:
-    env = {**warm, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
-    imports = "import torch._functorch.config as aot, torch._inductor.config as fx\n"
-
-    notebook = run_cells([LOAD, SHARE, SET_UP, imports + settings, DEFINE, CALL, REPORTS], env)
-
-    found = graphs(notebook)
-    assert [(each["outcome"], each["level"]) for each in found] == [("hit", "L1")] * 4
-    assert {each["source"] for each in found} == {"local store"}
-    assert "failed" not in shown(notebook, 5)
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
-
-
-def test_profiles_of_shapes_pass_through_nbcache_also_under_an_extra_key(
-    isolated: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], redis_server: RedisServer
-) -> None:
-    env = {**isolated, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
-    settings = """\
-import json, torch._dynamo.config, torch.compiler.config
-torch._dynamo.config.automatic_dynamic_local_pgo = False
-torch._dynamo.config.automatic_dynamic_remote_pgo = True
-torch.compiler.config.job_id = "mine"
-"""
-    run = """\
-@torch.compile(backend="eager", dynamic=None)
-def f(x):
-    return x + 1
-f(torch.ones(3)), f(torch.ones(4))
-"""
-    known = tell(
-        "sorted(len(each.automatic_dynamic) for each in torch._dynamo.pgo.get_code_state().values())"
-    )
-    write = "torch.compiler.config.pgo_extra_write_key = 'team'"
-    run_cells([LOAD, SHARE, settings + write, run], env)
-    wipe(env)
-    read = "torch.compiler.config.job_id, torch.compiler.config.pgo_extra_read_key = 'another', 'team'"
-
-    own = run_cells([LOAD, SHARE, settings, "import torch._dynamo.pgo", known], env)
-    extra = run_cells([LOAD, SHARE, settings + read, "import torch._dynamo.pgo", known], env)
-
-    assert told(printed(own, 4)) == told(printed(extra, 4)) == [1]
-    with redis_server.client() as client:
-        assert client.dbsize() == 0
-
-
-def test_whatever_happens_in_a_backend_torch_finds_nothing_and_goes_on(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
-    spoil = """\
-caches = {each: cache(kernel(each)) for each in ("not JSON", "no object", "raises")}
-full = {each: of.remote_cache[0]._get_key(of.remote_cache[1]) for each, of in caches.items()}
-session.cache.record("remote_autotune", full["not JSON"], b"\\xff{", made=True)
-session.cache.record("remote_autotune", full["no object"], b"[1]", made=True)
-assert session.flush()
-found = [best(caches["not JSON"]), best(caches["no object"])]
-def fail(*args, **kwargs):
-    raise OSError("no route to host")
-session.find = session.cache.record = fail
-found += [best(caches["raises"]), caches["raises"].remote_cache[0].put("key", {"XBLOCK": 1})]
-"""
-    notebook = run_cells([LOAD, SHARE, TUNE, spoil, tell("found"), tell("session.notices")], isolated)
-
-    assert told(printed(notebook, 4)) == [None] * 4
-    notices = told(printed(notebook, 5))
-    assert len(notices) == 2 and all("no route to host" in notice for notice in notices)
 
 
 def test_torch_keeps_its_own_caches_while_nothing_is_shared_and_after_unloading(

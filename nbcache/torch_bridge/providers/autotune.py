@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,20 +16,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["note_bundle", "provide_autotune", "provide_tuning_to_workers"]
-
-
-_bundled: dict[str, bytes] = {}
-"""Best configurations that torch's remote bundles have brought, by the name of their file."""
-
-
-def note_bundle(configurations: Mapping[str, Any]) -> None:
-    """Keep what a remote bundle has brought until torch looks for it, by the names of the files.
-
-    torch writes them as well, but into a folder named after the file, and looks in one named after the
-    kernel's source, where they never are (`_AutotuneCacheBundlerImpl._load_cache`; 2.11, 2.13).
-    """
-    _bundled.update((name, json.dumps(best).encode()) for name, best in configurations.items())
+__all__ = ["provide_autotune", "provide_tuning_to_workers"]
 
 
 def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
@@ -112,8 +98,6 @@ def _provide_tuning(session: Session, key: str, path: str, write: Callable[[byte
     """Write the best configuration that is stored under `key`, unless there is a file at `path` already."""
     if not AUTOTUNE_KEY.fullmatch(key) or os.path.exists(path):
         return
-    content = _bundled.get(os.path.basename(path))
-    if content is None:
-        content = next((artifact.content for artifact in session.find("autotune", key)), None)
+    content = next((artifact.content for artifact in session.find("autotune", key)), None)
     if content is not None:
         write_for_torch(session, "autotune", key, partial(write, content))

@@ -47,17 +47,10 @@ CLEARED = "cleared"
 __all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels"]
 
 
-_BUILD_VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CFLAGS",
-    "CPPFLAGS",
-    "CXX",
-    "CXXFLAGS",
-    "LDFLAGS",
-    "OMP_PREFIX",
-    "TORCHINDUCTOR_DEBUG_COMPILE",
-    "TORCHINDUCTOR_DEBUG_SYMBOL",
-)
+_BUILD_VARIABLES = """
+    ATEN_CPU_CAPABILITY CFLAGS CPPFLAGS CXX CXXFLAGS LDFLAGS OMP_PREFIX TORCHINDUCTOR_DEBUG_COMPILE
+    TORCHINDUCTOR_DEBUG_SYMBOL
+"""
 
 
 class IncompleteGraph(Intended, OSError):
@@ -207,7 +200,7 @@ class _Kernels:
     # --- kernels of a stored graph --------------------------------------------------------------
 
     def _may_be_compiled(self, graph: str) -> bool:
-        """Tell whether a graph came in a bundle, and would be compiled here as where it is from."""
+        """Return whether a graph came in a bundle, and would be compiled here as where it is from."""
         loading = sha256(being_loaded()).encode()
         bundled = [each.content for each in self._session.find(BUNDLED, graph)]
         return loading in bundled and _is_best_choice()
@@ -241,7 +234,7 @@ def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
 
 
 def _is_best_choice() -> bool:
-    """Tell whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
+    """Return whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
 
     Code that counts on others is built without an error, and computes something else.
     """
@@ -267,7 +260,7 @@ def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
     keys leave it out: some code has room for so many, and is run by as many as torch uses.
     """
     config = {name: getattr(codecache.config, name) for name in names}
-    variables = {name: os.environ[name] for name in _BUILD_VARIABLES if name in os.environ}
+    variables = {name: os.environ[name] for name in _BUILD_VARIABLES.split() if name in os.environ}
     threads = None if TORCHBEHAVIOR.threads_in_keys else codecache.torch.get_num_threads()
     return repr((config, variables, threads))
 
@@ -289,7 +282,7 @@ def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact)
 
 
 def compiled_since(began: float, status: os.stat_result) -> bool:
-    """Tell whether the file with this `status` was written at `began` (Unix time) or later."""
+    """Return whether the file with this `status` was written at `began` (Unix time) or later."""
     return status.st_mtime >= began - _CLOCK_TICK
 
 

@@ -247,5 +247,5 @@ def _key(cache: Any, **parts: str) -> str:
 
 
 def _is_of_use(times: Mapping[str, float]) -> bool:
-    """Tell whether torch can choose by these times: where no candidate could run, the reason may pass."""
+    """Return whether torch can choose by these times: where no candidate could run, the reason may pass."""
     return all(ms >= 0 for ms in times.values()) and any(ms < math.inf for ms in times.values())

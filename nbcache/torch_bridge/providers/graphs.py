@@ -56,7 +56,6 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         if (folder := codecache.cache_dir()) not in tuned:
             tuned.add(folder)
             session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
-        loaded.asked = (type, key)
         populate_graph(codecache, session, cls, type, key)
         return True
 
@@ -88,7 +87,6 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
     ) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
         serves, tried = False, set()
-        loaded.asked = None
         if local and type:
             present = partial(make_present, cls, type, key)
             serves = bool(session.attempt("making a stored graph present", present))

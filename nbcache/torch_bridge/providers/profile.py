@@ -21,12 +21,10 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
     session = context.session
 
     def look_for(key: str) -> None:
-        loaded.asked = None
         if not context.serving():
             return
         path = pgo.code_state_path(key)
         if path is not None and not os.path.exists(path):
-            loaded.asked = ("pgo", key)
             for artifact in session.find("pgo", key)[:1]:
                 write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
 

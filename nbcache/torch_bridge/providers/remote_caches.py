@@ -1,42 +1,27 @@
-"""torch's remote caches while a shared level is connected: they ask nbcache, and no Redis of their own.
+"""torch's remote caches: empty while a shared level is connected, so that they ask no Redis of their own.
 
-What torch's own backend reads from Redis is signed by nobody, and most of it is pickled code. Here all of it
-comes from, and goes to, the levels of the session. What these caches hold, torch has handed to
-`CacheArtifactManager` already, but for tuning results under torch's remote keys, and extra profiles.
+What torch's own backend reads from Redis is signed by nobody, and most of it is pickled code. The session
+shares what these caches hold.
 """
 
 from __future__ import annotations
 
-import base64
 import importlib
-import json
 import operator
 import pickle
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from nbcache.torch_bridge.providers.autotune import note_bundle
-from nbcache.torch_bridge.recording import note_unverified, was_asked
+from nbcache.torch_bridge.recording import note_unverified
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["TUNING", "keep_workers_apart", "renew_autograd_cache", "replace_backends"]
+__all__ = ["keep_workers_apart", "renew_autograd_cache", "replace_backends"]
 
-TUNING = "remote_autotune"
-"""Type of what torch's remote autotune caches hold, by their full key.
-
-The key has digests of torch, backend and configurations, or of a generated file: what changes one of them is
-another key.
-"""
-_TYPES = {"fx-graph-v1": "inductor", "autograd-experimental": "aot_autograd", "dynamo-pgo": "pgo"}
-"""Types of artifact by torch's name of the remote cache; the others are for tuning results."""
-_BUNDLE = "pt2:bundled-autotune-"
-"""Keys of what was tuned for a whole generated file begin so."""
 _CACHE, _OVERRIDE = "RedisRemoteCache", "backend_override_cls"
 """torch's class of remote caches, and what it asks for another backend."""
 _UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
@@ -56,26 +41,24 @@ class _WhileSharing:
 
 
 def replace_backends(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Have torch's remote caches ask the session while it shares: `RedisRemoteCache.backend_override_cls`.
+    """Empty torch's remote caches while the session shares: `RedisRemoteCache.backend_override_cls`.
 
-    torch makes most of them anew for each use (`create_cache`); which of them are in use, its own settings
-    say. While the session does not share, torch's own Redis serves them, and what it found there is noted:
-    it must not be stored as if it had been made here.
+    torch makes most of them anew for each use (`create_cache`); its own settings say which are in use. While
+    the session does not share, torch's own Redis serves them. Artifacts from there are noted, since they must
+    not be stored as if they had been made here.
     """
-    session = context.session
 
     class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
-        """Answers from the session's levels. It raises nothing: torch would pass that on to the user."""
+        """Has nothing, and keeps nothing."""
 
-        def _get(self, *args: Any, **kwargs: Any) -> bytes | None:
-            asked = partial(_get, context, *args, **kwargs)
-            return session.attempt("asking for what torch shares", asked)
+        def _get(self, *args: Any, **kwargs: Any) -> None:
+            return None
 
         def _put(self, *args: Any, **kwargs: Any) -> None:
-            session.attempt("storing what torch shares", partial(_put, session, *args, **kwargs))
+            return None
 
     cache = module.RedisRemoteCache
-    override = _WhileSharing(session, Backend, cache.backend_override_cls)
+    override = _WhileSharing(context.session, Backend, cache.backend_override_cls)
     patches.set(cache, "backend_override_cls", override)
 
     def watched(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,58 +68,6 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
 
     for name in _UNVERIFIED:
         patches.hook(vars(module)[name], "_get", watched)
-
-
-def _get(context: Context, key: str, *_: Any, **__: Any) -> bytes | None:
-    """Return what torch's serializer reads under its full `key`: JSON; None where there is nothing.
-
-    The interface has one value for a key. Of graphs with other guards it is the newest.
-    """
-    type, name = _artifact_of(key)
-    if was_asked(type, name) or not context.serving():
-        return None
-    for artifact in context.session.find(type, name):
-        if type == TUNING:
-            return _tuning(key, artifact.content)
-        context.session.cache.mark_restored(type, name)
-        return json.dumps({"data": base64.b64encode(artifact.content).decode()}).encode()
-    return None
-
-
-def _put(session: Session, key: str, data: bytes, *_: Any, **__: Any) -> None:
-    """Store what torch has not recorded already: tuning results, and a profile under an extra key.
-
-    FX graphs, AOTAutograd entries and this notebook's profile have passed `record_artifact` just before, with
-    the same content (`FxGraphCache._save_graph`, `AOTAutogradCache.save`, `pgo.put_local_code_state`).
-    """
-    type, name = _artifact_of(key)
-    if type == TUNING:
-        session.cache.record(type, name, data, made=True)
-    elif type == "pgo":
-        from torch._dynamo.pgo import get_cache_key
-
-        if name != get_cache_key():  # `torch.compiler.config.pgo_extra_write_key`
-            session.cache.record(type, name, base64.b64decode(json.loads(data)["data"]), made=True)
-
-
-def _artifact_of(key: str) -> tuple[str, str]:
-    """Return type and key of the artifact that torch means by `pt2:<cache>::<key>:c1`."""
-    cache, _, rest = key.removeprefix("pt2:").partition("::")
-    type = _TYPES.get(cache)
-    return (TUNING, key) if type is None else (type, rest.rpartition(":")[0])
-
-
-def _tuning(key: str, content: bytes) -> bytes | None:
-    """Return `content` if torch can read it: what is no JSON would fail in the midst of a compile."""
-    try:
-        found = json.loads(content)
-    except ValueError:
-        return None
-    if not isinstance(found, dict):
-        return None
-    if key.startswith(_BUNDLE):
-        note_bundle(found)
-    return content
 
 
 def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:

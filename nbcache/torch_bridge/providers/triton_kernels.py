@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.canonical_json import corrupt, from_json, to_json
 from nbcache.core.model import Artifact
-from nbcache.torch_bridge.kernels import CANDIDATE
+from nbcache.torch_bridge.events import CANDIDATE
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since
 from nbcache.torch_bridge.recording import count_and_record, kernels_are_replaced, restored
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["KERNEL", "bundle_what_runs", "keep_tuned", "pack", "provide_tuned", "settle_assembler", "unpack"]
+__all__ = ["KERNEL", "bundle_what_runs", "pack", "provide_tuned", "settle_assembler", "unpack"]
 
 KERNEL = "triton_kernel"
 """The type of these artifacts."""
@@ -66,48 +66,6 @@ def settle_assembler(async_compile: ModuleType, context: Context, patches: Patch
             async_compile._set_triton_ptxas_path.cache_clear()
 
     patches.undo(undo)
-
-
-def keep_tuned(heuristics: ModuleType, context: Context, patches: Patches) -> None:
-    """Have torch 2.11 take a best configuration that is found for what it is: the result of all tuning.
-
-    That release compares it with the configurations that the graph has, and forgets that coordinate descent
-    has found it: such kernels are tuned again in each process, with a compile for each configuration that is
-    tried. 2.13 does what is done here (`recheck_autotune_cache`, and `_dynamic_scale_rblock`, which adds no
-    configuration to one that was tuned).
-    """
-    tuner, hashed = heuristics.CachingAutotuner, heuristics.triton_config_to_hashable
-    found = threading.local()
-
-    def check_autotune_cache(original: Any, *args: Any, **kwargs: Any) -> Any:
-        found.configs, *_ = checked = original(*args, **kwargs)
-        return checked
-
-    def recheck_autotune_cache(original: Any, self: Any, reload_kernel_from_src: Any) -> None:
-        original(self, reload_kernel_from_src=reload_kernel_from_src)
-        if not _was_tuned(self) or len(found.configs) != 1:
-            return
-        (best,) = found.configs
-        for result in self.compile_results:
-            if hashed(result.config) == hashed(best):
-                result.config.found_by_coordesc = getattr(best, "found_by_coordesc", False)
-                self.compile_results = [result]
-                return
-        if self.fn.fn is None:
-            self.fn = reload_kernel_from_src().fn
-        self.compile_results = [self._precompile_config(best)]
-
-    def _dynamic_scale_rblock(original: Any, self: Any) -> None:
-        if not _was_tuned(self):
-            original(self)
-
-    patches.hook(heuristics, "check_autotune_cache", check_autotune_cache)
-    patches.hook(tuner, "recheck_autotune_cache", recheck_autotune_cache)
-    patches.hook(tuner, "_dynamic_scale_rblock", _dynamic_scale_rblock)
-
-
-def _was_tuned(tuner: Any) -> bool:
-    return bool((tuner.autotune_cache_info or {}).get("autotune_cache_state") == "hit")
 
 
 def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches) -> None:

@@ -121,8 +121,7 @@ class Magics:
         changes = [word for word in arguments.words if "=" in word]
         for name in arguments.words:
             if name in Settings.names():
-                allowed = Settings.allowed(name)
-                raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE; it takes {allowed}")
+                raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE")
             if name not in changes:
                 raise UsageError(f"%nbcache config: `{name}` is not understood. Usage: {usage('config')}")
         remarks = self._verbs.change_all(changes)

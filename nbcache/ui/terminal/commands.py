@@ -10,6 +10,7 @@ from nbcache.core.errors import ConfigError
 from nbcache.core.settings import Settings
 from nbcache.core.text import ago, counted, size
 from nbcache.launcher import kernel_spec
+from nbcache.launcher.protocol import ordinary
 from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.words import CheckState
 from nbcache.ui.doctor import in_terminal
@@ -68,17 +69,16 @@ def kernel(action: str, user: bool, settings: Settings) -> Shown:
 
 
 def _stop() -> Shown:
-    stopped, unknown = kernel_spec.stop()
+    stopped, starting = kernel_spec.stop()
     lines = [f"ended: {counted(len(stopped), 'nursery', 'nurseries')}"]
-    lines += [f"not ended: {lock} names no nursery of yours" for lock in unknown]
+    if starting:
+        lines.append(f"about to end: {counted(starting, 'nursery', 'nurseries')}, importing until now")
     return Shown(lines, {"stopped": stopped})
 
 
 def _status() -> Shown:
     folder, nurseries = kernel_spec.installed(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
-    if folder and not kernel_spec.is_current():
-        lines[0] += ", installed by an earlier version of nbcache (run nbcache kernel install)"
     for nursery in nurseries:
         lines.append(
             f"nursery {nursery['process']}: {counted(nursery['kernels'], 'kernel')} forked, started "
@@ -86,7 +86,7 @@ def _status() -> Shown:
         )
     if not nurseries:
         lines.append("no nursery: the next kernel starts one, and the one after it is forked from it")
-    if (last := kernel_spec.ordinary()) is not None:
+    if (last := ordinary()) is not None:
         lines.append(f"last kernel that was not forked: {ago(time.time() - last['time'])}, {last['why']}")
     return Shown(lines, {"folder": folder and str(folder), "nurseries": nurseries, "ordinary": last})
 

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    given = _parser().parse_args(arguments)
     try:
+        given = _parser().parse_args(arguments)
         status = given.run(given)
     except NbcacheError as error:
         print(clean("\n".join(error.diagnostics())), file=sys.stderr)

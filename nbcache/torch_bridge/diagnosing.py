@@ -1,8 +1,12 @@
-"""Runs a call eager and compiled, and measures: seconds, results, graph breaks, recompiles, memory."""
+"""Runs a call eager and compiled, and measures: seconds, results, graph breaks, recompiles, memory.
+
+`torch._dynamo.explain` finds no graph breaks here, since it resets all that the user has compiled.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import inspect
 import os
@@ -31,14 +35,13 @@ from nbcache.explain.diagnosis import (
     Timing,
 )
 from nbcache.explain.guards import readable, recompile_action
-from nbcache.torch_bridge.diagnosing.results import compare, parts_of
-from nbcache.torch_bridge.diagnosing.state import State, process_state, seed_all
+from nbcache.torch_bridge.call_state import State, process_state, seed_all
 from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["Call", "diagnose", "original"]
+__all__ = ["Call", "compare", "diagnose", "original", "parts_of"]
 
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
@@ -48,8 +51,11 @@ _MOST_SECONDS = 10.0
 """No turn begins after so many seconds of timing."""
 _OFTEN = 3
 """The number of recompiles that is no coincidence."""
-_LONGEST_ERROR, _LONGEST_GUARD = 320, 160
+_LONGEST_ERROR, _LONGEST_GUARD, _LONGEST_MESSAGE = 320, 160, 200
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
+_LEVELS = ((0.0, Agreement.EQUAL), (1.0, Agreement.USUAL), (100.0, Agreement.LARGER))
+"""Multiples of the tolerance, and the agreement that each means."""
+_NUMBER = re.compile(r"\d+\.\d{3,}(?:e[-+]\d+)?")
 _RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
 _RESTLESS = "run eager twice by the same seed, it does not return the same"
 _COMPILE_ID = re.compile(r"^\d+/\d+: ")
@@ -314,25 +320,15 @@ class _Run:
 
 def original(value: Any) -> Any:
     """Return the module or function that `value` was compiled from, else `value` itself."""
-    from torch._dynamo.eval_frame import OptimizedModule
+    from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 
-    while True:
-        if isinstance(value, OptimizedModule):
-            value = value._orig_mod
-        elif _is_compiled_function(value):
-            value = value._torchdynamo_orig_callable
-        else:
-            return value
-
-
-def _is_compiled_function(value: Any) -> bool:
-    """Return whether torch.compile made a function; a function that wraps such a one has its attributes."""
-    return (
-        isinstance(value, types.FunctionType)
-        and value.__code__.co_filename.replace("\\", "/").endswith("torch/_dynamo/eval_frame.py")
-        and hasattr(value, "_torchdynamo_orig_callable")
-        and not getattr(value, "_torchdynamo_disable", False)
-    )
+    if isinstance(value, OptimizedModule):
+        return original(value._orig_mod)
+    if getattr(value, "_torchdynamo_disable", False) or not isinstance(value, types.FunctionType):
+        return value
+    # A function that wraps a compiled one has its attributes.
+    is_torchs = value.__code__.co_filename.endswith(os.path.join("torch", "_dynamo", "eval_frame.py"))
+    return innermost_fn(value) if is_torchs else value
 
 
 def _run_eager(call: Call) -> Any:
@@ -354,22 +350,13 @@ def _prepare(call: Call) -> Call:
         return value.detach().requires_grad_(value.requires_grad)
 
     args, kwargs = _pytree.tree_map(outside_graphs, (call.args, dict(call.kwargs)))
-    function = original(call.function)
-    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    if isinstance(owner, torch.Tensor) and hasattr(type(owner), name):
-        # torch traces the method of an argument, but none that is bound to a tensor outside.
-        def of_argument(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            return getattr(tensor, name)(*args, **kwargs)
-
-        function, args = _with_name(of_argument, name), (outside_graphs(owner), *args)
-    return replace(call, function=function, args=args, kwargs=kwargs)
+    return replace(call, function=original(call.function), args=args, kwargs=kwargs)
 
 
 def _with_own_code(function: Any) -> Any:
     """Return a function with separate code: Dynamo keeps what it compiles with the code."""
     if isinstance(function, types.MethodType):
-        twin = _with_own_code(function.__func__)
-        return types.MethodType(twin, function.__self__)
+        return types.MethodType(_with_own_code(function.__func__), function.__self__)
     if isinstance(function, types.FunctionType) and not function.__module__.startswith("torch."):
         # A copy of the namespace takes the names that Dynamo adds to it.
         code, scope, name = function.__code__.replace(), dict(function.__globals__), function.__name__
@@ -381,13 +368,9 @@ def _with_own_code(function: Any) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return _with_name(forward, getattr(function, "__name__", type(function).__name__))
-
-
-def _with_name(function: Any, name: str) -> Any:
-    """Give a function separate code that has this name in reports."""
-    function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)
-    return function
+    name = getattr(function, "__name__", type(function).__name__)  # the one in reports
+    forward.__code__ = forward.__code__.replace(co_name=name, co_qualname=name)
+    return forward
 
 
 def _tensors_in(call: Call) -> list[Any]:
@@ -417,6 +400,84 @@ def _with_size(call: Call, size: int, other: int) -> Call:
 
     args, kwargs = _pytree.tree_map(resize, (call.args, dict(call.kwargs)))
     return replace(call, args=args, kwargs=kwargs)
+
+
+# --- results ----------------------------------------------------------------------------------------
+
+
+def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors and numbers of a result, and the state that a call leaves in `tensors`, by place.
+
+    Tensors are copied to the CPU. Parameters are left out: an optimizer that divides by tiny gradients makes
+    much of small differences.
+    """
+    import torch
+
+    parts = dict(_leaves("output", output))
+    for place, tensor in tensors.items():
+        if not isinstance(tensor, torch.nn.Parameter):
+            parts[place] = tensor
+        if tensor.is_leaf and tensor.grad is not None:
+            parts[f"{place}.grad"] = tensor.grad
+    return {
+        place: part.detach().to("cpu", copy=True) if isinstance(part, torch.Tensor) else part
+        for place, part in parts.items()
+    }
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    import torch
+    from torch.utils import _pytree
+
+    for path, leaf in _pytree.tree_leaves_with_path(value):
+        at = place + _pytree.keystr(path)
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for item in dataclasses.fields(leaf):
+                yield from _leaves(f"{at}.{item.name}", getattr(leaf, item.name, None))
+        elif isinstance(leaf, torch.Tensor | bool | int | float | complex):
+            yield at, leaf
+
+
+def compare(eager: Mapping[str, Any], compiled: Mapping[str, Any]) -> Comparison:
+    """Return the comparison of two calls' parts, where they agree least."""
+    for place in {**eager, **compiled}:
+        if not (place in eager and place in compiled):
+            only = "eager" if place in eager else "compiled"
+            return Comparison(Agreement.DIFFERENT, place, f"only the {only} call has it")
+    comparisons = [_compare(place, eager[place], compiled[place]) for place in eager]
+    return max(comparisons, key=lambda one: [*Agreement].index(one.agreement), default=Comparison())
+
+
+def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
+    import torch
+    from torch.testing._comparison import default_tolerances
+
+    kinds = [str(getattr(part, "dtype", type(part).__name__)) for part in (eager, compiled)]
+    if kinds[0] != kinds[1]:
+        return Comparison(Agreement.DIFFERENT, place, f"{kinds[0]} eager, {kinds[1]} compiled")
+    # Most Python numbers come from a tensor of float32, by `.item()`.
+    numbers = {float: torch.float32, complex: torch.complex64}
+    dtype = eager.dtype if isinstance(eager, torch.Tensor) else numbers.get(type(eager), torch.int64)
+    relative, absolute = default_tolerances(dtype)
+    message = ""
+    for factor, agreement in _LEVELS:
+        try:
+            torch.testing.assert_close(
+                compiled, eager, rtol=factor * relative, atol=factor * absolute, equal_nan=True
+            )
+        except AssertionError as error:
+            message = message or _figures(str(error))
+        except Exception as error:  # a layout or subclass that has no such operators
+            return Comparison(Agreement.UNKNOWN, place, one_line(str(error), _LONGEST_MESSAGE))
+        else:
+            return Comparison(agreement, place if message else "", message)
+    return Comparison(Agreement.DIFFERENT, place, message)
+
+
+def _figures(message: str) -> str:
+    """Return the figures of a failed assert_close, with three digits, in one line."""
+    text = ", ".join(message.splitlines()[2:]) or message
+    return one_line(_NUMBER.sub(lambda match: f"{float(match[0]):.3g}", text), _LONGEST_MESSAGE)
 
 
 # --- measurements -------------------------------------------------------------------------------------

@@ -1,27 +1,28 @@
 """The state that a call can change: saved before it runs, and restored in place afterwards.
 
-A call reaches its arguments, the module or object that it is a method of, and what its function finds in its
-closure and in the globals that it names; other objects of the process are neither read nor copied.
+A call reaches its arguments, the module or object that it is a method of, and the values of its function's
+closure and of the globals that it names; other objects of the process are neither read nor copied.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import random
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, REBINDS, steps_of
 from nbcache.core.installed import is_installed
 
 __all__ = ["State", "process_state", "seed_all"]
 
-_CONTAINERS = (list, deque, set, bytearray, OrderedDict, dict)
-"""A subclass may do other things in its methods: those of the first of these bases are called."""
+_CONTAINERS: tuple[type, ...] = (list, deque, set, bytearray, OrderedDict, dict)
+_ITERABLES = (*_CONTAINERS, tuple, frozenset)
+"""The methods of the first of these bases are called, since a subclass may override them."""
 _ATOMS = (int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, type(None))
 _MISSING = object()
 
@@ -52,7 +53,7 @@ class State:
         for restorer in self._restorers:
             try:
                 restorer()
-            except Exception:  # which must not keep the others as they are
+            except Exception:  # the others must be restored all the same
                 failures += 1
         return failures
 
@@ -68,15 +69,14 @@ class State:
             yield place, value.__func__
             yield place.rpartition(".")[0] or place, value.__self__
         elif isinstance(value, functools.partial):
-            yield from ((place, part) for part in (value.func, *value.args, *value.keywords.values()))
-        elif isinstance(value, tuple | frozenset):
-            yield from ((f"{place}[{index}]", item) for index, item in enumerate(value))
-        elif isinstance(value, _CONTAINERS):
-            self._restorers.append(_contents_restorer(value))
+            yield from ((place, part) for part in (value.func, value.args, value.keywords))
+        elif isinstance(value, _ITERABLES):
+            if isinstance(value, _CONTAINERS):
+                self._restorers.append(_contents_restorer(value))
+                if _has_state(value):
+                    yield from self._save_attributes(place, value)
             items = dict.items(value) if isinstance(value, dict) else enumerate(_kind(value).__iter__(value))
             yield from ((f"{place}[{key!r}]", item) for key, item in items)
-            if _has_state(value):
-                yield from self._save_attributes(place, value)
         elif isinstance(value, torch.Generator):
             self._restorers.append(functools.partial(value.set_state, value.get_state()))
         elif isinstance(value, random.Random):
@@ -117,17 +117,16 @@ class State:
 
     def _save_function(self, place: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         """Save the cells, the defaults and, of the user's functions, the globals that they name."""
-        names, scope = function.__code__.co_freevars, function.__globals__
-        for name, cell in zip(names, function.__closure__ or (), strict=True):
-            value = _cell_value(cell)
-            if value is not _MISSING:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty cell
+                value = cell.cell_contents
                 self._restorers.append(functools.partial(setattr, cell, "cell_contents", value))
                 yield name, value
         if _is_users_function(function):
-            for name in sorted(_globals_of(function.__code__)):
-                self._restorers.append(_name_restorer(scope, name))
-                yield name, scope.get(name)
-            yield from ((place, value) for value in function.__defaults__ or ())
+            for name in sorted(_globals_in(function.__code__)):
+                self._restorers.append(_name_restorer(function.__globals__, name))
+                yield name, function.__globals__.get(name)
+            yield place, function.__defaults__
             yield from (function.__kwdefaults__ or {}).items()
 
 
@@ -138,41 +137,41 @@ def _tensor_restorer(tensor: Any) -> Callable[[], None]:
     copy = tensor.detach().to("cpu", copy=True)
 
     def restore() -> None:
-        if not _equal(tensor, copy):
-            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                tensor.data.copy_(copy)  # by .data, so that graphs that have saved the tensor stay valid
+        with contextlib.suppress(Exception):  # a dtype or layout that torch.equal does not support
+            if torch.equal(tensor.detach().to("cpu"), copy):
+                return
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            tensor.data.copy_(copy)  # by .data, so that graphs that have saved the tensor stay valid
 
     return restore
 
 
 def _contents_restorer(container: Any) -> Callable[[], None]:
-    """Return a function that puts the contents of a container back, if they are other objects by then."""
-    kind: Any = _kind(container)
+    """Return a function that puts the contents of a container back if other objects are in it."""
+    kind = _kind(container)
+    is_dict = issubclass(kind, dict)
 
-    def contents() -> Sequence[Any]:
-        if isinstance(container, dict):
-            return [*kind.keys(container), *kind.values(container)]
-        return [*kind.__iter__(container)]
+    def contents() -> list[Any]:
+        return [*kind.keys(container), *kind.values(container)] if is_dict else [*kind.__iter__(container)]
 
     original = contents()
+    items: Iterable[Any] = original
+    if is_dict:
+        half = len(original) // 2
+        items = [*zip(original[:half], original[half:], strict=True)]
+    fill = kind.update if hasattr(kind, "update") else kind.extend
 
     def restore() -> None:
-        if _is_same(contents(), original):
-            return
-        kind.clear(container)
-        if isinstance(container, dict):
-            half = len(original) // 2
-            kind.update(container, zip(original[:half], original[half:], strict=True))
-        elif isinstance(container, set):
-            kind.update(container, original)
-        else:
-            kind.extend(container, original)
+        now = contents()
+        if len(now) != len(original) or any(map(lambda one, two: one is not two, now, original)):
+            kind.clear(container)
+            fill(container, items)
 
     return restore
 
 
 def _kind(container: Any) -> Any:
-    return next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    return next(kind for kind in _ITERABLES if isinstance(container, kind))
 
 
 def _name_restorer(scope: dict[str, Any], name: str) -> Callable[[], None]:
@@ -187,33 +186,11 @@ def _name_restorer(scope: dict[str, Any], name: str) -> Callable[[], None]:
     return restore
 
 
-def _is_same(values: Sequence[Any], saved: Sequence[Any]) -> bool:
-    return len(values) == len(saved) and all(map(lambda one, two: one is two, values, saved))
-
-
-def _equal(tensor: Any, copy: Any) -> bool:
-    import torch
-
-    try:
-        return bool(torch.equal(tensor.detach().to("cpu"), copy))
-    except Exception:  # a dtype or layout that torch.equal does not support
-        return False
-
-
-def _cell_value(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _MISSING
-
-
-def _globals_of(code: types.CodeType) -> Iterable[str]:
-    """Return the names of the globals that code reads or rebinds, and the code within it."""
-    names = {str(step.value) for step in steps_of(code) if step.operation in LOADS_GLOBAL | REBINDS}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(_globals_of(constant))
-    return names
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Return the names of the globals that code, and the code within it, reads or binds."""
+    names = {str(step.argval) for step in dis.get_instructions(code) if "_GLOBAL" in step.opname}
+    within = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return names.union(*map(_globals_in, within))
 
 
 def _is_users_function(value: Any) -> bool:
