@@ -62,7 +62,7 @@ def store() -> MemoryStore:
     "lock",
     [
         lambda session: session.cache._lock,
-        lambda session: session._locator._known._cond,
+        lambda session: session.locator._known._cond,
         lambda session: session.cache._prefetcher._lock,
         lambda session: session.cache._prefetcher._known._cond,
         lambda session: session._tracker._lock,
