@@ -24,7 +24,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
-from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
 from nbcache.explain.timeline import with_estimates
@@ -104,7 +104,7 @@ class Session:
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
         """What recording and following compiles has cost the threads that compile."""
-        self._overhead_lock = threading.Lock()
+        self._overhead_lock = ForkSafeLock()
         self.explaining_seconds = 0.0
         """Of these, what keeping the parts of keys cost, and saying why graphs missed."""
         self.locator = NotebookLocator(locate_notebook, self.notice)

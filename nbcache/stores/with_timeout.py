@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
 from nbcache.core.errors import StoreUnavailable
-from nbcache.core.threads import start_thread
+from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.stores.base import Store
 
 __all__ = ["BoundedStore"]
@@ -21,14 +22,20 @@ _WRITE_FACTOR = 15
 class BoundedStore:
     """Asks `store` from threads of its own, and gives up after `timeout` seconds; writes have 15 times that.
 
-    What is given up goes on in its thread. The shared level leaves a store that hangs alone for a while, so
-    few threads wait.
+    What is given up goes on in its thread. While `most_hanging` threads wait, all operations fail at once.
     """
 
-    def __init__(self, store: Store, timeout: float) -> None:
+    def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
         self.name, self.read_only = store.name, store.read_only
         self._store = store
         self._timeout = timeout
+        self._most_hanging = most_hanging
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where none of the threads is."""
+        self._hanging = threading.Semaphore(self._most_hanging)
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes under `key`, or None."""
@@ -62,16 +69,21 @@ class BoundedStore:
 
     def _within(self, seconds: float, action: Callable[[], T]) -> T:
         done: Future[T] = Future()
+        hanging = self._hanging
 
         def act() -> None:
             try:
                 done.set_result(action())
             except BaseException as error:
                 done.set_exception(error)
+            finally:
+                hanging.release()
 
-        if start_thread(act, "ask") is None:
-            act()
         try:
+            if not hanging.acquire(blocking=False):
+                raise TimeoutError
+            if start_thread(act, "ask") is None:
+                act()
             return done.result(seconds)
         except TimeoutError as error:
             raise StoreUnavailable(

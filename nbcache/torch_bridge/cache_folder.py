@@ -48,6 +48,7 @@ class CacheFolder:
         self.default = DefaultFolder(self._default)
         self.session: Session | None = None
         """Whose settings and trust decide, while the bridge is installed."""
+        self._roots = folders.Roots()
         self._given: Path | None = None
         """The folder that we gave torch; None where the user has set one, or torch is not there.
 
@@ -95,10 +96,10 @@ class CacheFolder:
             return
         before = self._given
         try:
-            folder, said = folders.make(_name(session, current), self._own())
+            folder, said = self._roots.folder(_name(session, current), self._own())
         except (OSError, StoreUnavailable) as error:
             # Not torch's default folder: its name can be foreseen, and what somebody put there would run.
-            self._given, self._expected = folders.nowhere(), None
+            self._given, self._expected = self._roots.nowhere(), None
             if not set_by_user:
                 self._set(str(self._given))
             session.notice(f"no folder can be made for torch's cache: {error}. nbcache only watches")
@@ -159,7 +160,7 @@ class CacheFolder:
 
     def clear(self) -> None:
         """Empty the folders that we give torch, for all environments; the user's own is not ours to clean."""
-        for root in folders.roots(self._own()):
+        for root in self._roots.all(self._own()):
             with contextlib.suppress(OSError):
                 for folder in root.iterdir():
                     if folder.name != _DEFAULT and folder.is_dir() and not folder.is_symlink():
@@ -177,9 +178,9 @@ class CacheFolder:
     def _default(self) -> Path:
         """Return what stands for torch's default folder where that is not safe."""
         try:
-            return folders.make(_DEFAULT, self._own())[0]
+            return self._roots.folder(_DEFAULT, self._own())[0]
         except (OSError, StoreUnavailable):
-            return folders.nowhere()
+            return self._roots.nowhere()
 
     # --- whose code lies there ------------------------------------------------------------------
 

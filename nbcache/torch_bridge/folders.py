@@ -1,13 +1,13 @@
 """Folders for torch's caches that nobody else can have written to: what torch finds there, it runs.
 
 All are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
-cannot be used, it is a folder of the same name in nbcache's own.
+cannot be used, it is a folder of the same name in nbcache's own, or a new one with a random name.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import functools
 import grp
 import os
 import pwd
@@ -29,18 +29,16 @@ if TYPE_CHECKING:
 __all__ = [
     "OWN",
     "DefaultFolder",
+    "Roots",
     "has_others",
     "is_below_root",
     "is_private",
     "is_root",
     "is_safe",
     "is_safe_below",
-    "make",
     "note_others",
-    "nowhere",
     "others_since",
     "refusal",
-    "roots",
     "secure",
     "usual_root",
 ]
@@ -170,43 +168,63 @@ def refusal(root: Path) -> StoreUnavailable | None:
     return None if (fault := _fault(root)) is None else _refused(root, fault)
 
 
-def make(name: str, own: Path) -> tuple[Path, list[str]]:
-    """Make the folder `name` in the first root that can be used; return it, and notices on that.
+class Roots:
+    """The roots that one process has used."""
 
-    `own` is nbcache's own folder. StoreUnavailable where no root can be used.
-    """
-    why = exposed = ""
-    for root in (usual_root(), *([own / _name()] if _is_for_torch(own) else [])):
-        try:
-            root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if (fault := _foreign_parent(root)) is not None:
-                exposed = exposed or fault  # so it is in many containers: only the doctor says so
+    def __init__(self) -> None:
+        self._new: Path | None = None
+        self._nowhere = Path(tempfile.gettempdir()) / f"{_name()}_{secrets.token_hex(8)}" / "none"
+        self._used: dict[Path, None] = {}
+
+    def folder(self, name: str, own: Path) -> tuple[Path, list[str]]:
+        """Return the folder `name` in the first root that can be used, and what is to be said of that.
+
+        `own` is nbcache's own folder. OSError where no folder can be made anywhere.
+        """
+        said: list[str] = []
+        instead = ""
+        for root in (usual_root(), *([own / _name()] if _is_for_torch(own) else [])):
+            try:
+                root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
+                    continue
+                emptied = [each for each in (root, root / name) if secure(each)]
+            except StoreUnavailable as error:
+                why = f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
+                instead = instead or why
                 continue
-            emptied = [folder for folder in (root, root / name) if secure(folder)]
-        except StoreUnavailable as error:
-            why = why or f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
-        except OSError as error:
-            why = why or f"{root} cannot be used: {error.strerror or error}"
+            except OSError as error:
+                instead = instead or f"{root} cannot be used: {error.strerror or error}"
+                continue
+            said += [
+                f"{each} was open to others: what was in it is not used, and removed" for each in emptied
+            ]
+            break
         else:
-            notices = [f"torch's cache is in {root}. {why}"] if why else []
-            removed = "was open to others: what was in it is not used, and removed"
-            return root / name, [*notices, *(f"{folder} {removed}" for folder in emptied)]
-    raise StoreUnavailable(why or exposed, next_step=_REMEDY)
+            root = self._random()
+            secure(root / name)
+        if instead:
+            said.insert(0, f"torch's cache is in {root}. {instead}")
+        self._used[root] = None
+        return root / name, said
 
+    def all(self, own: Path) -> list[Path]:
+        """Return those roots that are there and this user's alone."""
+        roots = dict.fromkeys((usual_root(), own / _name(), *self._used))
+        return [
+            root for root in roots if refusal(root) is None and root.is_dir() and not _mode(root) & _OTHERS
+        ]
 
-def roots(own: Path) -> list[Path]:
-    """Return those roots that are there and this user's alone."""
-    return [
-        root
-        for root in (usual_root(), own / _name())
-        if refusal(root) is None and root.is_dir() and not _mode(root) & _OTHERS
-    ]
+    def nowhere(self) -> Path:
+        """Return a folder that is not there, by a name that nobody can foresee."""
+        return self._nowhere
 
-
-@functools.cache
-def nowhere() -> Path:
-    """Return a folder that is not there, by a name that nobody can foresee."""
-    return Path(tempfile.gettempdir()) / f"{_name()}_{secrets.token_hex(8)}" / "none"
+    def _random(self) -> Path:
+        """Return a root that ends with this process."""
+        if self._new is None or _fault(self._new) is not None:
+            self._new = Path(tempfile.mkdtemp(prefix=f"{_name()}_"))
+            atexit.register(_end, self._new, os.getpid())
+        return self._new
 
 
 def _is_for_torch(folder: Path) -> bool:
@@ -290,6 +308,11 @@ def _remove(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             folder.unlink()
+
+
+def _end(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # and no forked child
+        _remove(folder)
 
 
 def _name() -> str:

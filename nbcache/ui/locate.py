@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
+
+from nbcache.core.threads import start_thread
 
 __all__ = ["Location", "locate", "opened_by"]
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks servers of this machine without the user's proxy, which must not see their tokens."""
 _TIMEOUT = 1.0
-"""Seconds that a server may take to answer."""
+"""Seconds that servers may take to answer, all of them together if they are asked at once."""
 _MOST_SERVERS = 8
 """A server that was killed leaves its file behind: of many, the newest are asked."""
 
@@ -40,9 +45,9 @@ def locate(
 ) -> Location:
     """Return the notebook, by the first of these that knows: setting, VS Code, Jupyter server, environment.
 
-    `namespace` is the user's; `connection_file` is the kernel's, None if there is no kernel; each server may
-    take `timeout` seconds. The server is right even after a rename; `JPY_SESSION_NAME` goes stale, and a
-    kernel that was started inside another kernel inherits it.
+    `namespace` is the user's; `connection_file` is the kernel's, None if there is no kernel; all servers
+    together may take `timeout` seconds. The server is right even after a rename; `JPY_SESSION_NAME` goes
+    stale, and a kernel that was started inside another kernel inherits it.
     """
     if setting:
         return Location(os.path.abspath(os.path.expanduser(setting)), "the setting `notebook`")
@@ -51,11 +56,8 @@ def locate(
         return Location(os.path.abspath(vscode), "VS Code")
     if connection_file:
         kernel_id = Path(connection_file).stem.removeprefix("kernel-")
-        for server in _servers():
-            with suppress(Exception):  # whatever listens at that port now
-                for session, path in _sessions(server, environ, timeout):
-                    if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
-                        return Location(path, f"the Jupyter server at {server['url']}")
+        if location := _ask_servers(kernel_id, environ, timeout):
+            return location
         name = environ.get("JPY_SESSION_NAME", "")
         if name.endswith(".ipynb") and os.path.isfile(name):
             with suppress(OSError, ValueError, AttributeError):  # the connection file is gone, or no object
@@ -104,6 +106,30 @@ def _servers() -> Iterator[dict[str, Any]]:
             server = json.loads(file.read_text())
             if isinstance(server, dict) and "url" in server:
                 yield server
+
+
+def _ask_servers(kernel_id: str, environ: Mapping[str, str], timeout: float) -> Location | None:
+    """Return the answer of the server that runs this kernel; None if none answers within `timeout` s.
+
+    All are asked at once: files of other machines, or of servers that were killed, may lie in the folder.
+    """
+    answers: SimpleQueue[Location | None] = SimpleQueue()
+    deadline = time.monotonic() + timeout
+
+    def ask(server: Mapping[str, Any]) -> None:
+        location = None
+        with suppress(Exception):  # whatever listens at that port now
+            for session, path in _sessions(server, environ, timeout):
+                if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
+                    location = Location(path, f"the Jupyter server at {server['url']}")
+        answers.put(location)
+
+    threads = [start_thread(partial(ask, server), "locate") for server in _servers()]
+    with suppress(Empty):
+        for _ in filter(None, threads):
+            if location := answers.get(timeout=max(0.0, deadline - time.monotonic())):
+                return location
+    return None
 
 
 def _sessions(

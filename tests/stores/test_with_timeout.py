@@ -72,11 +72,28 @@ def test_what_the_store_raises_is_raised(name: str) -> None:
     assert caught.value is error
 
 
+def test_while_too_many_hang_nothing_is_asked_and_then_all_is_again(
+    hanging: HangingStore,
+) -> None:
+    store = BoundedStore(hanging, 0.01, most_hanging=3)
+    before = threading.active_count()
+    for _ in range(10):
+        with pytest.raises(StoreUnavailable):
+            store.get("a")
+    assert threading.active_count() - before <= 3
+    hanging.released.set()
+    deadline = time.monotonic() + SECONDS
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.005)
+    store.put("a", b"one")
+    assert store.get("a") == b"one"
+
+
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_threads_of_its_own(
     hanging: HangingStore,
 ) -> None:
-    store = BoundedStore(hanging, 0.01)
+    store = BoundedStore(hanging, 0.01, most_hanging=1)
     with pytest.raises(StoreUnavailable):
         store.get("a")
 

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from nbcache.core.errors import StoreUnavailable
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.folders import (
     OWN,
     DefaultFolder,
+    Roots,
     is_private,
     is_safe,
-    make,
     note_others,
     refusal,
     secure,
@@ -64,7 +63,7 @@ def plant(folder: Path, *, owner: int = MALLORY, mode: int = 0o777) -> Path:
 
 
 def test_the_usual_folder_is_made_for_its_owner_alone(temp: Path, own: Path) -> None:
-    folder, said = make("0123", own)
+    folder, said = Roots().folder("0123", own)
 
     assert (folder, said) == (temp / NAME / "0123", [])
     assert [stat.S_IMODE(each.stat().st_mode) for each in (folder.parent, folder)] == [0o700, 0o700]
@@ -77,27 +76,25 @@ def test_where_somebody_else_made_it_first_it_is_in_nbcaches_own_folder_and_that
 ) -> None:
     plant(temp / NAME)
 
-    folder, said = make("0123", own)
+    folder, said = Roots().folder("0123", own)
 
     assert folder == own / NAME / "0123" and is_private(folder)
     assert len(said) == 1
-    for part in (
-        str(own / NAME),
-        str(temp / NAME),
-        f"belongs to user {MALLORY}",
-        "Next: have it removed",
-        "TMPDIR",
-    ):
+    for part in (str(own / NAME), str(temp / NAME), f"belongs to user {MALLORY}", "Next: remove", "TMPDIR"):
         assert part in said[0]
 
 
 @as_root
-def test_where_nbcaches_own_folder_is_not_ours_either_there_is_none(temp: Path, own: Path) -> None:
+def test_where_nbcaches_own_folder_is_not_ours_either_it_is_a_new_one(temp: Path, own: Path) -> None:
     plant(temp / NAME)
     plant(own / NAME)
 
-    with pytest.raises(StoreUnavailable, match=f"belongs to user {MALLORY}"):
-        make("0123", own)
+    roots = Roots()
+    folder, said = roots.folder("0123", own)
+
+    assert folder.parent.parent == temp and folder.parent.name.startswith(f"{NAME}_") and is_private(folder)
+    assert len(said) == 1 and str(folder.parent) in said[0]
+    assert roots.folder("4567", own)[0].parent == folder.parent
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o755, 0o711], ids=oct)
@@ -105,13 +102,13 @@ def test_a_folder_that_was_open_to_others_is_emptied(temp: Path, own: Path, mode
     planted = plant(temp / NAME / "0123", owner=os.geteuid(), mode=0o700)
     (temp / NAME).chmod(mode)
 
-    folder, said = make("0123", own)
+    folder, said = Roots().folder("0123", own)
 
     assert folder == temp / NAME / "0123" and is_private(folder)
     assert not planted.exists() and [each.name for each in folder.iterdir()] == [OWN]
     assert [each.name for each in temp.iterdir()] == [NAME]
     assert len(said) == 1 and "was open to others" in said[0]
-    assert make("0123", own) == (folder, [])
+    assert Roots().folder("0123", own) == (folder, [])
 
 
 @pytest.mark.parametrize("owner", [os.geteuid(), pytest.param(MALLORY, marks=as_root)])
@@ -119,7 +116,7 @@ def test_so_is_the_folder_of_an_environment_and_what_is_in_others(temp: Path, ow
     planted = plant(temp / NAME / "0123", owner=owner)
     (temp / NAME).chmod(0o700)
 
-    folder, said = make("0123", own)
+    folder, said = Roots().folder("0123", own)
 
     assert not planted.exists() and is_private(folder)
     assert len(said) == 1 and str(folder) in said[0]
@@ -130,19 +127,19 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(temp: Path, own: Path, 
     (temp / NAME).mkdir(mode=0o700)
     (temp / NAME / "0123").symlink_to(elsewhere.parent)
 
-    folder, _ = make("0123", own)
+    folder, _ = Roots().folder("0123", own)
 
     assert not folder.is_symlink() and elsewhere.exists()
     assert [each.name for each in folder.iterdir()] == [OWN]
     (temp / NAME).rename(temp / "aside")
     (temp / NAME).symlink_to(temp / "aside")
-    assert make("0123", own)[0].parent == own / NAME
+    assert Roots().folder("0123", own)[0].parent == own / NAME
 
 
 def test_a_temp_folder_in_which_others_can_replace_folders_is_not_used(temp: Path, own: Path) -> None:
     temp.chmod(0o777)
 
-    folder, said = make("0123", own)
+    folder, said = Roots().folder("0123", own)
 
     assert (folder.parent, said) == (own / NAME, [])  # nobody has done any harm yet
     error = refusal(usual_root())
@@ -153,16 +150,15 @@ def test_a_temp_folder_of_a_group_is_used_where_the_group_is_ones_own(
     temp: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temp.chmod(0o775)
-    assert make("0123", own)[0].parent == temp / NAME
+    assert Roots().folder("0123", own)[0].parent == temp / NAME
     monkeypatch.setattr("grp.getgrgid", lambda group: SimpleNamespace(gr_name="staff"))
-    assert make("0123", own)[0].parent == own / NAME
+    assert Roots().folder("0123", own)[0].parent == own / NAME
 
 
-def test_where_torch_could_not_compile_in_nbcaches_own_folder_there_is_none(temp: Path) -> None:
+def test_where_torch_could_not_compile_in_nbcaches_own_folder_it_is_a_new_one(temp: Path) -> None:
     temp.chmod(0o777)
 
-    with pytest.raises(StoreUnavailable, match="sticky bit"):
-        make("0123", temp / "a b")
+    assert Roots().folder("0123", temp / "a b")[0].parent.parent == temp
 
 
 def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_lie(

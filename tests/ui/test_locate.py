@@ -158,13 +158,41 @@ def test_a_console_on_the_kernel_is_not_its_notebook(runtime, connection_file):
         assert located(connection_file).path == NOWHERE
 
 
-def test_a_server_that_hangs_keeps_nobody_from_being_asked(runtime, connection_file, stop):
+def hanging(stop):
+    """Return handlers of servers that answer never, or byte by byte."""
+
+    def silent(request):
+        stop.wait(20)
+
+    def dripping(request):
+        request.send_response(200)
+        request.end_headers()
+        while not stop.wait(0.05):
+            request.wfile.write(b" ")
+
+    return [silent, dripping]
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["silent", "dripping"])
+def test_servers_that_hang_cost_no_more_than_the_timeout_in_all(runtime, connection_file, stop, kind):
+    hang = hanging(stop)[kind]
+    with server(runtime, hang), server(runtime, hang, name="jpserver-2.json"):
+        began = time.monotonic()
+        assert located(connection_file, timeout=0.5).path == NOWHERE
+        assert 0.3 < time.monotonic() - began < 60.0
+
+
+def test_servers_that_hang_keep_nobody_from_being_asked(runtime, connection_file, stop):
+    silent, dripping = hanging(stop)
     with (
         server(runtime, answering(sessions_of())),
-        server(runtime, lambda _: stop.wait(20), name="jpserver-2.json"),
+        server(runtime, silent, name="jpserver-2.json"),
+        server(runtime, dripping, name="jpserver-3.json"),
     ):
         os.utime(runtime / "jpserver-1.json", (0, 0))
-        assert located(connection_file, timeout=0.5).path.endswith("nb.ipynb")
+        began = time.monotonic()
+        assert located(connection_file).path.endswith("nb.ipynb")
+        assert time.monotonic() - began < AMPLE / 2
 
 
 GARBAGE = {

@@ -69,7 +69,7 @@ def run(
     cells = [(number, cell) for number, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code"]
     resources = {"metadata": {"path": str(path.resolve().parent)}}
     client = NotebookClient(notebook, timeout=None, resources=resources)
-    done, place = Run(), "its start"
+    done, place, count = Run(), "its start", len(notebook.cells)
 
     def added(source: str) -> str:
         """Run a cell that the file does not have, and return its output."""
@@ -98,7 +98,7 @@ def run(
                 for number, cell in cells:
                     if cell.source.strip():
                         place = f"cell {number}"
-                        say(f"{place} of {len(notebook.cells)}")
+                        say(f"{place} of {count}")
                         client.execute_cell(cell, number - 1)
                         if any(word in cell.source for word in _LOADS):
                             say_arrivals(_text(cell))
