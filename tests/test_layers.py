@@ -17,14 +17,14 @@ TOP = {"__main__", "parts"}
 BUDGETS = {
     "artifacts": 2380,
     "bench": 1060,
-    "core": 3860,
+    "core": 4160,
     "explain": 2010,
     "kernel": 3290,
     "launcher": 1500,
     "shared": 1430,
     "snapshots": 1800,
     "stores": 1960,
-    "torch_bridge": 13090,
+    "torch_bridge": 13420,
     "ui": 8280,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""

@@ -16,6 +16,7 @@ from nbcache.core.reports import Cell
 
 __all__ = ["Program"]
 
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
 """A line that at most has nbcache do something."""
 _RUNS_FILES = re.compile(r"%run\b|\brun_(?:line|cell)_magic\(\s*(?:['\"]run\b|[^'\"\s])|\bexecfile\b")
@@ -106,7 +107,7 @@ def _own_modules() -> Iterator[tuple[str, str]]:
         if not issubclass(type(module), types.ModuleType):
             continue
         path = object.__getattribute__(module, "__dict__").get("__file__")
-        if type(path) is str and not is_installed(path):
+        if type(path) is str and not (path.startswith(_OURS) or is_installed(path)):
             yield name, path
 
 

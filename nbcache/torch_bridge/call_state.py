@@ -16,7 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nbcache.core.installed import is_installed, is_users_module
+from nbcache.core.installed import is_installed
 
 __all__ = ["State", "process_state", "seed_all"]
 
@@ -204,7 +204,9 @@ def _has_state(value: Any) -> bool:
     """
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return True
-    return is_users_module(type(value).__module__)
+    name = type(value).__module__
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name == "__main__" or (file is not None and not is_installed(file))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.core.installed import owner_of
 from nbcache.core.model import Outcome
 from nbcache.core.reports import RESUMED
 from nbcache.explain.actions import break_action
@@ -341,7 +340,7 @@ def _tell_what_is_left(session: Session, function: str, file: str) -> None:
     error = sys.exc_info()[1]
     if type(error).__name__ != "Unsupported" or getattr(error, "skip_frame", None) is not True:
         return
-    if frames.read(frames.ONE_GRAPH) or owner_of(file) == "torch":
+    if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
         return
     words = words_of_break(getattr(error, "msg", error))
     if stack := getattr(error, "real_stack", None):
@@ -365,9 +364,13 @@ def with_cells(session: Session, text: str | None) -> str | None:
 def user_line(session: Session, trace: str) -> str:
     """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
     for file, line in reversed(_TRACED.findall(trace)):
-        if owner_of(file) != "torch":
+        if not _is_torchs(file):
             return f"{_short_place(session, file)}:{line}"
     return ""
+
+
+def _is_torchs(file: str) -> bool:
+    return file.startswith(os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), ""))
 
 
 def _short_place(session: Session, file: str) -> str:

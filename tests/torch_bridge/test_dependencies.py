@@ -368,7 +368,7 @@ def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
 
 HOLDS = """
 import functools
-from nbcache.core.installed import Known
+from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.dependencies.state import identity
 known = Known([])
 def mine(x): return x
@@ -480,9 +480,9 @@ def test_what_torch_does_meanwhile_and_what_no_graph_reaches_change_no_key(run_p
 EACH_PLACE = """
 import importlib, sys, types
 import torch
-from nbcache.torch_bridge.dependencies.in_force import SETTINGS
+from nbcache.torch_bridge.dependencies.given import SETTINGS
 from nbcache.torch_bridge.dependencies.keys import Dependencies
-from nbcache.torch_bridge.dependencies.originals import TABLES, all_tables
+from nbcache.torch_bridge.dependencies.tables import TABLES, all_tables
 for name in (*TABLES, *SETTINGS):
     importlib.import_module(name)
 found = Dependencies(torch, late=False)
@@ -642,10 +642,10 @@ def test_flags_have_the_defaults_that_torch_has_at_its_import(run_python: RunPyt
 
 NEEDED = """
 import types, torch
-from nbcache.core.installed import Known
+from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.dependencies import originals
 originals.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
-replacements = originals.Replacements(Known(["torch"]))
+replacements = originals.Replacements(Known([torch.__path__[0]]))
 for module in ("next_year.functions", "mpmath", "a_users"):
     scope = {"__name__": module}
     exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)

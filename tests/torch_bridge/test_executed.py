@@ -20,7 +20,7 @@ import pytest
 
 from nbcache.core.key import Component
 from nbcache.torch_bridge.traces.executed import Executed, check_executed
-from nbcache.torch_bridge.traces.facts import Untold
+from nbcache.torch_bridge.traces.values import Untold
 
 Two = collections.namedtuple("Two", "a b")
 

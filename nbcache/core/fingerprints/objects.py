@@ -19,45 +19,36 @@ import gc
 import hashlib
 import sys
 import types
-import typing
 import weakref
-from _abc import _get_dump  # type: ignore[import-not-found]
-from abc import ABC, ABCMeta
+from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
-from nbcache.core.fingerprints.code_digest import code_digest, exact, exact_int, hashed, value_digest
-from nbcache.core.installed import CACHED, DESCRIPTORS
+from nbcache.core.fingerprints.abstract import deciding, registered
+from nbcache.core.fingerprints.code_digest import code_digest, hashed, value_digest
+from nbcache.core.fingerprints.digests import Unknown, exact, exact_int
+from nbcache.core.fingerprints.instances import (
+    has_dictionary,
+    has_python,
+    held,
+    native_class,
+    protocol_attributes,
+)
+from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
-__all__ = [
-    "HEAP",
-    "TOO_MUCH",
-    "Objects",
-    "Rule",
-    "Unknown",
-    "deciding",
-    "full_name",
-    "is_plain",
-    "protocol_attributes",
-    "registered_directly",
-]
-
-HEAP = 1 << 9
-"""Of `__flags__`: a class that was made while the process ran, as all that are written in Python."""
-
-protocol_attributes: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs", vars)
-"""Returns the names that instances of a protocol have, of methods and of annotations."""
+__all__ = ["Objects", "Rule", "full_name", "is_plain"]
 
 Rule = Callable[["Objects", Any], str | None]
 """Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
 
 _MOST_OBJECTS = 300_000
-TOO_MUCH = "more objects than nbcache looks at"
 _LONGEST_TEXT = 200
 """Characters that a digest shows of a plain value; of a longer one it shows a hash."""
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
+_HEAP = 1 << 9
+"""Of `__flags__`: a class that was made while the process ran."""
 _IMMUTABLE = 1 << 8
 """Of `__flags__`: a class whose attributes cannot be set."""
 _VALUES = frozenset(
@@ -98,10 +89,6 @@ _EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {hashed(())}" for kind in (
 """The digests of empty dictionaries."""
 
 
-class Unknown(Exception):
-    """It cannot be told what a value does; the message names it, in words that begin a clause."""
-
-
 class _Kind:
     """What all values of a type have in common."""
 
@@ -134,17 +121,25 @@ class Objects:
         values: tuple[type, ...] = (),
         *,
         annotations: bool = False,
+        counters: Mapping[type, frozenset[str]] = {},
         most: int = _MOST_OBJECTS,
+        are_deep: Callable[[type], bool] = lambda kind: False,
+        scope_name: Callable[[dict[str, Any]], str] = lambda scope: "",
     ) -> None:
         """`rules` come before everything else; attributes that are `ignored` don't count.
 
         Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
-        Of more than `most` objects there is no digest.
+        `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
+        `are_deep` returns whether instances of a type count with all that they hold.
+        `scope_name` returns the name by which a function's globals are found; empty where they are not.
         """
+        self._scope_name = scope_name
+        self._are_deep = are_deep
         self._most = most
         self._deeply = False
         self._annotations = annotations
-        self._rules: tuple[Any, ...] = tuple(rules)
+        self._counters = counters
+        self._rules = tuple(rules)
         self._values = values
         self._ignored = ignored
         self._held_by_instance = False
@@ -165,18 +160,6 @@ class Objects:
         """By the digest of a type: that of a value of which the type counts alone."""
         self.unordered: set[int] = set()
         """Ids of sets whose order differs between processes."""
-
-    def is_deep(self, kind: type) -> bool:
-        """Return whether instances of a type count with all that they hold."""
-        return False
-
-    def scope_name(self, scope: dict[str, Any]) -> str:
-        """Return the name by which a function's globals are found; empty where they are not."""
-        return ""
-
-    def counters(self, cls: type) -> frozenset[str]:
-        """Return the names of a class's attributes that don't count."""
-        return frozenset()
 
     def covers(self, value: Any) -> bool:
         """Tell whether some digest so far tells all that `value` holds."""
@@ -221,7 +204,7 @@ class Objects:
         """Return the digest of a value, a text of one line; Unknown of a NaN, and where there is too much."""
         type_ = type(value)
         if type_ in _PLAIN:
-            return self._plain(type_, value)
+            return _plain(type_, value)
         kind = self._kinds.get(type_) or self._kind(type_)
         if kind.has_identity:
             self._meet(value)
@@ -242,15 +225,8 @@ class Objects:
         finally:
             self._held_by_instance, self._deeply = before, deeply
 
-    def _plain(self, kind: type, value: Any) -> str:
-        """Return the digest of a number, a text or a constant of Python's own; Unknown of a NaN."""
-        if value != value:
-            raise Unknown("it holds a NaN, which lists find by its identity")
-        text = f"{kind.__name__} {exact(value)}"
-        return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {hashed([text])}"
-
     def _kind(self, type_: type) -> _Kind:
-        made = _Kind(type_, self._values, self._maker(type_), is_deep=self.is_deep(type_))
+        made = _Kind(type_, self._values, self._maker(type_), is_deep=self._are_deep(type_))
         return self._kinds.setdefault(type_, made)
 
     def _counted(self, value: Any, kind: _Kind) -> str:
@@ -262,7 +238,7 @@ class Objects:
         if depth is not None:
             return f"within {len(self._begun) - depth}"
         if len(self._found) >= self._most:
-            raise Unknown(TOO_MUCH)
+            raise Unknown("more objects than nbcache looks at")
         self._alive.append(value)
         self._begun[key] = len(self._begun)
         try:
@@ -307,7 +283,7 @@ class Objects:
             (types.MethodType, lambda value: self._parts("method", value.__func__, value.__self__)),
             (DESCRIPTORS, self._descriptor),
             (weakref.ref, lambda value: self._parts("reference", kind, weakref.ref.__call__(value))),
-            ((staticmethod, classmethod), self._method_of_class),
+            ((staticmethod, classmethod), lambda value: self._parts(kind.__qualname__, value.__func__)),
             (
                 property,
                 lambda value: self._holding(value, "property", kind, value.fget, value.fset, value.fdel),
@@ -338,12 +314,6 @@ class Objects:
         """Return the digest of a value of these parts, which may have attributes."""
         return self._join(name, *map(self.digest, parts), *self._held(value))
 
-    def _method_of_class(self, value: Any) -> str:
-        kind = type(value)
-        if kind in (staticmethod, classmethod):
-            return self._parts(kind.__qualname__, value.__func__)
-        return self._holding(value, kind.__qualname__, kind, value.__func__)
-
     def _module(self, module: types.ModuleType) -> str:
         name = str(module.__dict__.get("__name__"))
         return f"module {name}" if sys.modules.get(name) is module else self.opaque(module)
@@ -355,7 +325,7 @@ class Objects:
         return self._join(
             f"function {function.__qualname__}",
             f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
-            f"{function.__globals__.get('__name__')} {self.scope_name(function.__globals__)}",
+            f"{function.__globals__.get('__name__')} {self._scope_name(function.__globals__)}",
             code_digest(function.__code__),
             self.digest(function.__defaults__),
             self.digest(function.__kwdefaults__),
@@ -373,9 +343,9 @@ class Objects:
 
     def _class(self, cls: type) -> str:
         name = f"class {full_name(cls)}"
-        if not cls.__flags__ & HEAP or cls.__flags__ & _IMMUTABLE:
+        if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
             return name
-        ignored = _OF_CLASSES | self.counters(cls)
+        ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
         if type(cls).mro is not type.mro:  # the order of its bases is made by code
             parts += map(self.digest, cls.__mro__[1:])
@@ -406,12 +376,12 @@ class Objects:
             elements = self._elements(value, base)
             if elements is None:
                 return self.opaque(value)
-            return self._join(f"{base.__name__} {len(elements)}", *parts, *elements)
+            return self._join(f"{base.__name__} {len(elements)}", *parts, *map(self.digest, elements))
 
         return make
 
-    def _elements(self, value: Any, base: Any) -> list[str] | None:
-        """Return the digests of a list's or set's elements, in the same order in all processes; else None."""
+    def _elements(self, value: Any, base: Any) -> list[Any] | None:
+        """Return what a list or set holds, in an order that all processes find; None where there is none."""
         elements = [*base.__iter__(value)]
         if base in (set, frozenset):
             names = {id(each): _name(each) for each in elements}
@@ -421,7 +391,7 @@ class Objects:
                 elements.sort(key=lambda each: str(names[id(each)]))
                 if len(elements) > 1:
                     self.unordered.add(id(value))
-        return [*map(self.digest, elements)]
+        return elements
 
     def _items(self, value: dict[Any, Any]) -> list[str]:
         items = OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
@@ -454,6 +424,14 @@ class Objects:
         return make
 
 
+def _plain(kind: type, value: Any) -> str:
+    """Return the digest of a number, a text or a constant of Python's own; Unknown of a NaN."""
+    if value != value:
+        raise Unknown("it holds a NaN, which lists find by its identity")
+    text = f"{kind.__name__} {exact_int(value) if kind is int else repr(value)}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {hashed([text])}"
+
+
 def full_name(cls: type) -> str:
     """Return what a class is called, with its module."""
     return f"{cls.__module__}.{cls.__qualname__}"
@@ -469,84 +447,3 @@ def _name(value: Any) -> str | None:
         names = [_name(each) for each in value]
         return None if None in names else str(names if type(value) is tuple else sorted(map(str, names)))
     return None
-
-
-# --- what instances and abstract classes hold, found without running code of a class --------------
-
-
-def held(kind: type, value: Any) -> dict[str, Any]:
-    """Return the attributes that an instance itself holds, in its dictionary and in slots."""
-    state: dict[str, Any] = {}
-    for base in kind.__mro__:
-        for name, slot in vars(base).items() if "__slots__" in vars(base) else ():
-            if isinstance(slot, types.MemberDescriptorType):
-                try:
-                    state[name] = slot.__get__(value)
-                except AttributeError:
-                    pass
-    return {**state, **attributes_of(value)}
-
-
-def has_dictionary(value: Any) -> bool:
-    """Tell whether an instance holds attributes in a dictionary."""
-    read: Any = native_class(type(value)).__getattribute__
-    try:
-        return isinstance(read(value, "__dict__"), dict)
-    except AttributeError:
-        return False
-
-
-def attributes_of(value: Any) -> Mapping[str, Any]:
-    """Return the attributes that an instance has in its dictionary, itself; none where it has none."""
-    read: Any = native_class(type(value)).__getattribute__
-    found: dict[str, Any] = read(value, "__dict__") if has_dictionary(value) else {}
-    return found
-
-
-def native_class(kind: type) -> type:
-    """Return the class written in C that an instance of `kind` has its content from; `object` has none."""
-    for base in kind.__mro__:
-        new = vars(base).get("__new__")
-        if isinstance(new, types.BuiltinFunctionType) and new.__self__ is base:
-            return base
-        if not base.__flags__ & HEAP:
-            return base
-    return object
-
-
-def has_python(cls: type) -> bool:
-    """Tell whether a class is written in Python, and not in C."""
-    members = vars(cls)
-    return "__slots__" in members or any(isinstance(each, types.FunctionType) for each in members.values())
-
-
-def deciding(abstract: type) -> Iterator[type]:
-    """Return the classes below an abstract one that have code of their own for what counts as an instance.
-
-    Of `ABC` and `Protocol` there are none: classes inherit from them, and nobody asks for their instances.
-    """
-    if abstract is ABC or abstract is Protocol:
-        return
-    below: type
-    for below in type.__subclasses__(abstract):
-        if "__subclasshook__" in vars(below) or type(below) is not type(abstract):
-            yield below
-        yield from deciding(below)
-
-
-def registered(cls: type) -> Iterator[type]:
-    """Return the classes that were registered for an abstract class, or for any that counts as one of it."""
-    for subclass in registered_directly(cls):
-        yield subclass
-        if issubclass(type(subclass), ABCMeta):
-            yield from registered(subclass)
-    below: type
-    for below in type.__subclasses__(cls):
-        if issubclass(type(below), ABCMeta):
-            yield from registered(below)
-
-
-def registered_directly(cls: type) -> list[type]:
-    """Return the classes that were registered for an abstract class itself."""
-    references = (reference() for reference in _get_dump(cls)[0])
-    return [subclass for subclass in references if subclass is not None]

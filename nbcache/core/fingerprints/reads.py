@@ -1,8 +1,4 @@
-"""Reads of code: names of attributes, known modules and classes, and what no value tells.
-
-Parts of the standard library that read files, clocks or settings of the process make a value unknown. Those
-that are not named here are taken for such parts.
-"""
+"""What code reads: names of attributes, known modules and classes, and what no value tells."""
 
 from __future__ import annotations
 
@@ -17,17 +13,12 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from nbcache.core.fingerprints.objects import Unknown
+from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 
-__all__ = ["TOGETHER", "Reads", "Unknown", "computes"]
-
-
-def _split(*texts: str) -> frozenset[str]:
-    return frozenset(word for text in texts for word in text.split())
-
+__all__ = ["Reads", "Unknown"]
 
 _READS: tuple[Any, ...] = (
     builtins.open,
@@ -54,15 +45,18 @@ _READS: tuple[Any, ...] = (
 """What reads something that no value tells: a file, a name that is made while it runs."""
 _READING_ATTRIBUTES = frozenset(
     {
-        *("__annotate__", "__annotations__", "__doc__", "__globals__", "__orig_bases__", "__signature__"),
+        *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
         *("__subclasses__", "__text_signature__", "__type_params__", "f_back", "f_globals", "f_locals"),
         *("from_file", "fromfile", "genfromtxt", "get_annotations", "get_original_bases"),
         *("get_protocol_members", "load_file", "loadtxt", "memmap", "read_bytes", "read_text"),
     }
 )
 """Attributes that read such things, whatever they are attributes of."""
+_NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
+"""Attributes that tell names, texts and orders, which count in no other way."""
+_NAMING = (builtins.dir, builtins.vars)
 _TELLING = (builtins.ascii, builtins.format, builtins.print, builtins.repr, builtins.str)
-"""Functions that make texts of values."""
+"""What tells the names of functions and classes, of some values."""
 _FORMATTING = frozenset(
     {
         *("__format__", "__repr__", "__str__", "aRepr", "format", "format_map", "pformat", "repr"),
@@ -72,62 +66,13 @@ _FORMATTING = frozenset(
 """Attributes that do so."""
 _FORMATS = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
 """Where a text has a place for another one."""
-_READ_ANY = (
-    *(builtins.dir, builtins.vars, builtins.getattr, builtins.hasattr),
-    *(operator.attrgetter, operator.methodcaller),
-)
+_READ_ANY = (*_NAMING, builtins.getattr, builtins.hasattr, operator.attrgetter, operator.methodcaller)
 _LONGEST_NAME = 1000
 """Characters of a text that may be the name of an attribute, or of one within another."""
 
 
-_MODULES = _split(
-    "abc array base64 binascii bisect builtins cmath codecs collections contextlib copy copyreg dataclasses",
-    "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers",
-    "opcode operator pprint random re reprlib sre statistics string struct textwrap types typing warnings",
-    "weakref zlib",
-)
-"""Modules that compute, without the underscore of those that are written in C."""
-_NAMES: Mapping[str, frozenset[str]] = {
-    "argparse": _split("Namespace"),
-    "inspect": _split("isbuiltin isclass iscoroutinefunction isfunction isgeneratorfunction ismethod"),
-    "io": _split("BytesIO StringIO TextIOBase"),
-    "ntpath": _split("basename commonprefix dirname isabs join normpath split splitext"),
-    "os": _split("PathLike fspath"),
-    "pathlib": _split("PurePath PurePosixPath PureWindowsPath"),
-    "posix": _split("fspath"),
-    "sys": _split("float_info hash_info int_info intern version_info"),
-    "thread": _split("LockType RLock _local allocate_lock get_ident lock"),
-    "threading": _split("Lock RLock _RLock get_ident local"),
-}
-"""Of other modules, what computes, or holds others off."""
-TOGETHER: Mapping[str, frozenset[str]] = {
-    "dataclasses.fields": _split("type"),
-    "datetime.date": _split("today"),
-    "datetime.datetime": _split("now today utcnow"),
-    "logging.Logger": _split(
-        "disabled filters getChild getEffectiveLevel handlers hasHandlers isEnabledFor level"
-    ),
-    "pathlib.Path": _split(
-        "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo",
-        "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink",
-        "resolve rglob samefile stat walk",
-    ),
-}
-"""What computes unless code reads one of these attributes of it."""
-
-
-def computes(module: str, name: str) -> bool:
-    """Tell whether what a module of the standard library calls `name` does nothing but compute.
-
-    What is not of the standard library does, as far as it is known here.
-    """
-    package = module.partition(".")[0]
-    if package not in sys.stdlib_module_names:
-        return True
-    package = package.lstrip("_")
-    if package == "posixpath":
-        package = "ntpath"
-    return package in _MODULES or name.partition(".")[0] in _NAMES.get(package, frozenset())
+class Unknown(Exception):
+    """It cannot be told what a value does; the message names it, in words that begin a clause."""
 
 
 class Reads:
@@ -142,10 +87,16 @@ class Reads:
         """Names of known functions and classes that are read as values, as where they were imported."""
         self.owners: list[types.ModuleType | type] = []
         """Known modules and classes that are read as values: code may read any attribute of theirs."""
+        self.globals: list[str] = []
+        """Names of globals that code reads, in order."""
+        self.rebinds = False
+        """Whether code rebinds globals: then it counts under which names they are read."""
         self.any = False
         """Whether code reads attributes by names that are made while it runs."""
+        self.names = False
+        """Whether code reads names, texts and orders."""
         self.texts = False
-        """Whether code makes texts of values."""
+        """Whether code makes texts of values, which hold the names of functions and classes."""
         self._together: dict[str, frozenset[str]] = {}
         """What was added that code may not read these attributes of, by name."""
 
@@ -153,11 +104,16 @@ class Reads:
         """Note what a value reads when it is called; Unknown where no key tells that."""
         if any(value is reads for reads in _READS):
             raise self._unknown("it reads what no key tells")
+        self.names |= any(value is naming for naming in _NAMING)
         self.texts |= any(value is telling for telling in _TELLING)
         self.any |= any(value is reads for reads in _READ_ANY)
 
-    def name(self, name: Any) -> None:
-        """Note what an attribute of this name reads; Unknown where no key tells that."""
+    def name(self, name: Any, *, generated: bool = False) -> None:
+        """Note what an attribute of this name reads; Unknown where no key tells that.
+
+        `generated` says that the code is the `__repr__` that `dataclass` writes: names count where other code
+        makes texts.
+        """
         if type(name) is not str:
             return
         self.attributes.add(name)
@@ -166,15 +122,21 @@ class Reads:
         for kind, names in self._together.items():
             if name in names:
                 raise self._unknown(f"`{name}` of `{kind}`, which reads what no key tells")
-        if name in _READING_ATTRIBUTES:
+        if name in _NAMING_ATTRIBUTES:
+            self.names |= not generated
+        elif name in _READING_ATTRIBUTES:
             raise self._unknown(f"`{name}`, which reads what no key tells")
 
     def text(self, text: str) -> None:
         """Note what is read by a text, which may be the name of an attribute, or has places for others."""
-        self.texts |= _FORMATS.search(text) is not None
+        self.places_in(text)
         if len(text) < _LONGEST_NAME:
             for name in text.split("."):
                 self.name(name)
+
+    def places_in(self, text: str) -> None:
+        """Note whether a text has places for others."""
+        self.texts |= _FORMATS.search(text) is not None
 
     def of_module(self, module: str, name: str) -> None:
         """Note what is read by what a module calls `name`; Unknown where no key tells that."""

@@ -1,33 +1,19 @@
-"""Settings, registries and code of the user that are in force while torch compiles a graph."""
+"""What is in force in the process while torch traces a graph, and what code runs into without naming it."""
 
 from __future__ import annotations
 
 import copyreg
-import inspect
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from functools import partial
-from types import FunctionType, ModuleType
+from collections.abc import Collection, Iterator, Mapping, Set
+from types import ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.installed import Known, contents, is_users_module
-from nbcache.torch_bridge import frames
+from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.environment import release
 
-__all__ = [
-    "MODULE_HOOKS",
-    "SETTINGS",
-    "add_autocast",
-    "add_graphs_autocast",
-    "add_run_into",
-    "code_in_settings",
-    "compilers",
-    "flags",
-    "read_defaults",
-    "settings_in",
-]
+__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "read_defaults", "settings_in"]
 
 _FLAGS: Mapping[str, Any] = {
     "_get_cublas_allow_fp16_accumulation": False,
@@ -93,54 +79,20 @@ _ASK: Mapping[str, frozenset[str]] = {
     "torch.distributions.kl": frozenset({"kl_divergence"}),
 }
 """By module, the functions that look things up in its registries; hooks are called by any module."""
-MODULE_HOOKS = (
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-    "_global_buffer_registration_hooks",
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_module_registration_hooks",
-    "_global_parameter_registration_hooks",
-)
-"""Names of the hooks of all modules in `torch.nn.modules.module`."""
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
     "torch.distributions.kl": ("_KL_REGISTRY",),
-    "torch.nn.modules.module": MODULE_HOOKS,
+    "torch.nn.modules.module": (
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+        "_global_buffer_registration_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+        "_global_module_registration_hooks",
+        "_global_parameter_registration_hooks",
+    ),
 }
 """Where torch's modules and distributions look up code of others, by module."""
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "torch._functorch.config": (
-        "activation_memory_budget_runtime_estimator",
-        "activation_memory_budget_solver",
-        "joint_custom_pass",
-    ),
-    "torch._inductor.config": (
-        "_fuse_ddp_communication_passes",
-        "_post_fusion_custom_pass",
-        "_pre_fusion_custom_pass",
-        "aten_distributed_optimizations.custom_runtime_estimation",
-        "bucket_all_gathers_fx_bucket_size_determinator",
-        "bucket_all_reduces_fx_bucket_size_determinator",
-        "bucket_reduce_scatters_fx_bucket_size_determinator",
-        "custom_partitioner_fn",
-        "external_matmul",
-        "inductor_choices_class",
-        "joint_custom_post_pass",
-        "joint_custom_pre_pass",
-        "post_grad_custom_post_pass",
-        "post_grad_custom_pre_pass",
-        "pre_grad_custom_pass",
-        "reorder_for_compute_comm_overlap_passes",
-    ),
-}
-"""Settings that hold code of the user's, by module.
-
-torch's keys hold the names of some, of others what their `uuid()` says, and nothing of `joint_custom_pass`.
-"""
-_INDUCTORS = "torch._inductor.compile_fx"
-_ADDED = frozenset({"compile_region_name", "get_decomp_fn"})
-"""What compile_fx itself hands to `inner_compile`: a name, and the decompositions given to AOTAutograd."""
 
 
 def read_defaults(torch: ModuleType) -> None:
@@ -225,7 +177,7 @@ def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes:
                 state.add((key, registry[key]), f"an entry of {place}")
     if names & {"copy", "deepcopy", "dumps"}:
         for kind, reduce in sorted(copyreg.dispatch_table.items(), key=lambda each: each[0].__qualname__):
-            if is_users_module(reduce.__module__):
+            if known.is_users(reduce.__module__):
                 state.add((kind, reduce), "how it is copied")
     if names & {"warn", "warn_explicit"}:
         for action, message, category, module, line in warnings.filters:
@@ -253,77 +205,3 @@ def _registries(read: Set[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
                 found = getattr(found, part, None)
             if found:
                 yield f"{module}.{name}", found
-
-
-def code_in_settings() -> Iterator[tuple[str, Any]]:
-    """Return the code that settings hold and torch has not put there, by the names of the settings."""
-    for module, names in SETTINGS.items():
-        config = sys.modules.get(module)
-        for name in names:
-            value = getattr(config, name, None)
-            if value is None or value is (default := _default(config, name)):
-                continue
-            torchs = [*map(id, default)] if isinstance(default, (list, tuple)) else []
-            for each in value if isinstance(value, (list, tuple)) else [value]:
-                if each is not None and not isinstance(each, str) and id(each) not in torchs:
-                    yield name, each
-    common = sys.modules.get("torch._inductor.codegen.common")
-    for device, value in getattr(common, "custom_backend_passes", {}).items():
-        if value is not None:
-            yield f"custom pass for {device}", value
-    choices = _choices()
-    if choices is not None:
-        yield "the handler of choices", choices
-
-
-def _choices() -> Any:
-    """Return what others have given to `V.set_choices_handler`; None where nobody has."""
-    virtualized = sys.modules.get("torch._inductor.virtualized")
-    here = getattr(getattr(virtualized, "threadlocal", None), "__dict__", {})
-    found = here.get(getattr(getattr(virtualized, "_choices", None), "_key", ""))
-    by_setting = getattr(sys.modules.get("torch._inductor.config"), "inductor_choices_class", None)
-    kind = type(found)
-    is_torchs = kind.__module__.startswith("torch.") or kind is by_setting  # a setting counts by itself
-    return None if is_torchs else found
-
-
-def _default(config: Any, name: str) -> Any:
-    return getattr(config._config.get(name), "default", None)
-
-
-def compilers() -> list[tuple[str, Any]]:
-    """Return what compile_fx and AOTAutograd, up the stack, were given to compile with and is not inductor's.
-
-    Within itself, compile_fx wraps what it was given in settings that are in force around all of it.
-    """
-    inner: list[Any] = []
-    for code in frames.read_all(frames.INNER_COMPILE):
-        if isinstance(code, partial) and not code.args and {*code.keywords} <= _ADDED:
-            code = code.func  # compile_fx has made it
-        inner.append(code)
-    aot = next(frames.read_frames(frames.COMPILERS[1]), None)
-    given = [] if aot is None else [(each.name, aot.f_locals.get(each.name)) for each in frames.COMPILERS]
-    compile_fx = sys.modules.get(_INDUCTORS)
-    own: list[Any] = []
-    if compile_fx is not None:
-        own = [None, compile_fx.compile_fx_inner, *(inspect.unwrap(compile_fx.compile_fx).__defaults__ or ())]
-    file = getattr(compile_fx, "__file__", None)
-    return [
-        *(("inner_compile", code) for code in inner if not _is_inductors(code, own, inner)),
-        *((name, code) for name, code in given if code is not None and _file_of(code) != file),
-    ]
-
-
-def _is_inductors(code: Any, own: Sequence[Any], given: Sequence[Any]) -> bool:
-    """Tell whether it is one of inductor's `own`, or what inductor has wrapped around one of `given`."""
-    around = getattr(code, "__wrapped__", None) if isinstance(code, FunctionType) else None
-    return any(code is each for each in own) or (around is not None and any(around is each for each in given))
-
-
-def _file_of(code: Any) -> str | None:
-    """Return the file of the function that a compiler is, or is made of."""
-    for name in ("compiler_fn", "func", "__func__"):
-        code = inspect.unwrap(getattr(code, name, code))
-        if isinstance(code, FunctionType) and code.__name__ == "_wrapped_bw_compiler":  # Dynamo's
-            code = inspect.unwrap(contents(code)[0])
-    return code.__code__.co_filename if isinstance(code, FunctionType) else None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.installed import Known, contents
+from nbcache.core.fingerprints.known_code import Known, contents
 from nbcache.torch_bridge.dependencies.graphs import parts_of
 from nbcache.torch_bridge.dependencies.state import State
 

@@ -1,108 +1,27 @@
-"""Code of others in torch's tables, modules, classes and passes of patterns.
+"""What torch itself has put in its tables, modules and classes: whatever differs from it is somebody else's.
 
-The owner of an entry's code is not always who put it there: a lowering of torch's own in the place of another
-one changes what torch compiles. So nbcache notes what is there when torch has made it. What was replaced,
-added or removed since is found by key and identity. Where torch was imported before nbcache was loaded, code
-that is not torch's is found as well.
+Whose code an entry is does not tell who has put it there: a lowering of torch's own in the place of another
+one changes what torch compiles. So what is there is noted when torch has made it, and what was replaced,
+added or taken out since is told, by key and identity. Where torch was imported before nbcache was loaded, as
+well as what is not torch's code among it.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, requires
-from operator import attrgetter, is_
+from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.installed import Known, is_users_module
+from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies.tables import SCRATCH
 
-if TYPE_CHECKING:
-    from nbcache.torch_bridge.patches import Patches
+__all__ = ["ABSENT", "Change", "Originals", "Replacements", "may_be_set"]
 
-__all__ = [
-    "ABSENT",
-    "DEREGISTERED",
-    "GENERATORS",
-    "OF_SHARDING",
-    "SCRATCH",
-    "TABLES",
-    "UNREACHED",
-    "Change",
-    "Originals",
-    "Patterns",
-    "Replacements",
-    "all_tables",
-    "handed_over",
-    "is_generator",
-    "is_special",
-    "may_be_set",
-    "namespaces",
-    "subclasses",
-    "tables_of",
-]
-
-_PROPAGATOR = "DTensor._op_dispatcher.sharding_propagator."
-TABLES: Mapping[str, tuple[str, ...]] = {
-    "torch._decomp": ("global_decomposition_table",),
-    "torch._functorch.aot_autograd": ("aot_autograd_decompositions",),
-    "torch._higher_order_ops.utils": ("registered_hop_fake_fns",),
-    "torch._inductor.codegen.common": ("device_codegens", "device_op_overrides_dict"),
-    "torch._inductor.decomposition": ("decompositions", "extra_random_decomps"),
-    "torch._inductor.fx_passes.group_batch_fusion": ("POST_GRAD_FUSIONS", "PRE_GRAD_FUSIONS"),
-    "torch._inductor.fx_passes.post_grad": ("noop_registry",),
-    "torch._inductor.fx_passes.reinplace": ("inplaceable_ops",),
-    "torch._inductor.lowering": ("_maybe_layout_constraints", "lowerings", "user_lowerings"),
-    "torch._subclasses.complex_tensor._ops": ("common.COMPLEX_OPS_TABLE",),
-    "torch._subclasses.fake_impls": ("op_implementations_checks", "op_implementations_dict"),
-    "torch.distributed.tensor": (
-        "DTensor._op_dispatcher._custom_op_handlers",
-        f"{_PROPAGATOR}op_single_dim_strategy_funcs",
-        f"{_PROPAGATOR}op_strategy_funcs",
-        f"{_PROPAGATOR}op_to_rules",
-        f"{_PROPAGATOR}op_to_schema_info",
-        f"{_PROPAGATOR}op_to_schema_info_for_single_dim_strategy",
-    ),
-    "torch.fx.node": ("_side_effectful_functions",),
-    "torch.masked.maskedtensor._ops_refs": ("_MASKEDTENSOR_DISPATCH_TABLE", "_MASKEDTENSOR_FUNCTION_TABLE"),
-    "torch.nested._internal.ops": ("JAGGED_OPS_TABLE",),
-}
-"""Where torch looks up code for operators and devices, and others may add to, by module.
-
-The table is noted when the module is imported: what torch itself puts there is there by then.
-"""
-OF_SHARDING = TABLES["torch.distributed.tensor"]
-"""Tables that say how operators shard; torch itself adds some when it compiles."""
-DEREGISTERED = TABLES["torch._subclasses.fake_impls"]
-"""Tables that `torch.export` takes entries out of."""
-UNREACHED = frozenset(
-    {
-        *("compile", "export", "hub", "load", "manual_seed", "save", "seed", "set_default_device"),
-        *("set_default_dtype", "set_default_tensor_type", "set_deterministic_debug_mode", "set_num_threads"),
-        *("set_float32_matmul_precision", "set_num_interop_threads", "set_printoptions", "set_rng_state"),
-        *("set_warn_always", "use_deterministic_algorithms"),
-    }
-)
-"""Names in `torch` that no graph runs into; people replace some of them."""
-_HANDED_OVER = (
-    "torch._inductor.ir",
-    "torch._inductor.pattern_matcher",
-    "torch.autograd.function",
-    "torch.fx.graph",
-    "torch.fx.graph_module",
-    "torch.fx.node",
-)
-"""Modules whose classes formulas, lowerings, patterns and passes are given instances of."""
-SCRATCH = "torch.fx.graph_module._CodeOnlyModule"
-"""The class that torch puts the code of each graph into that it unpickles, to read it at once."""
-_GENERATORS = ("Overrides", "OpsMixin")
-"""What the names of classes end with that write code for operators."""
-GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
-"""The modules of those classes."""
 ABSENT = "taken out"
 """Stands for what torch had put there, and is gone."""
 _OF_NO_EFFECT = frozenset(
@@ -137,66 +56,6 @@ _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)}
 """Types whose values cannot be called."""
 _USED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
 """Packages that torch imports functions from; its metadata name more."""
-_MATCHER = "torch._inductor.pattern_matcher"
-
-
-def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
-    """Return the tables of one of the modules `TABLES` that this torch has, with their names."""
-    found = []
-    for name in TABLES.get(getattr(module, "__name__", ""), ()):
-        table: Any = _at(module, name)
-        if name == "global_decomposition_table":
-            found += [(f"{kind} decompositions", each) for kind, each in (table or {}).items()]
-        elif table is not None:
-            found.append((name, table))
-    return found
-
-
-def _at(module: Any, path: str) -> Any:
-    """Return what stands at a path of attributes; None where a part of it is not there."""
-    try:
-        return attrgetter(path)(module)
-    except AttributeError:
-        return None
-
-
-def all_tables() -> Iterator[tuple[str, Any]]:
-    """Return the tables of all the modules that are imported, with their names."""
-    for module in TABLES:
-        yield from tables_of(sys.modules.get(module))
-
-
-def namespaces(torch: ModuleType) -> list[ModuleType]:
-    """Return the modules whose functions graphs call, and those call in turn."""
-    functional = torch.nn.functional
-    return [torch, functional, torch.functional, torch._C._nn, torch.fft, torch.linalg, torch.special]
-
-
-def subclasses(kind: type) -> Iterator[type]:
-    """Return all that inherit from a class, some more than once."""
-    below: list[type] = kind.__subclasses__()
-    for each in below:
-        yield each
-        yield from subclasses(each)
-
-
-def handed_over() -> Iterator[type]:
-    """Return the classes of what torch hands to code that others have written, beside tensors."""
-    for name in _HANDED_OVER:
-        module = sys.modules.get(name)
-        for value in list(vars(module).values()) if module is not None else ():
-            if isinstance(value, type) and value.__module__ == name and f"{name}.{value.__name__}" != SCRATCH:
-                yield value
-
-
-def is_generator(value: Any) -> bool:
-    """Tell whether a module's attribute is a class that writes code for operators."""
-    return isinstance(value, type) and value.__name__.endswith(_GENERATORS)
-
-
-def is_special(name: str) -> bool:
-    """Tell whether Python itself looks an attribute of this name up."""
-    return name.startswith("__") and name.endswith("__")
 
 
 class Change(NamedTuple):
@@ -366,7 +225,7 @@ class Replacements:
             held = (value.func, *value.args, *value.keywords.values())
             return any(self._is_others(owner, each) for each in held)
         if issubclass(kind, type):
-            return is_users_module(value.__module__)  # torch imports some of others'
+            return self._known.is_users(value.__module__)  # torch imports some of others'
         return callable(value) and self._is_strange(kind)
 
     def _is_others_function(self, owner: Any, function: FunctionType) -> bool:
@@ -484,87 +343,3 @@ def _names(module: ModuleType) -> Collection[str]:
         return ()
     parts = [code, *(part for part in code.co_consts if isinstance(part, CodeType))]
     return {name for part in parts for name in part.co_names}
-
-
-class Patterns:
-    """Remembers which patterns others have registered, and adds them to fingerprints."""
-
-    def __init__(self, known: Known) -> None:
-        """`known` tells what is torch's."""
-        self._known = known
-        self._entries: list[tuple[Any, Any, bool]] = []
-        """Those patterns, each with its pass, and whether it is tried first there."""
-        self._places: dict[int, str] = {}
-        """Where torch keeps those passes, of several places the first; empty for the passes of others."""
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
-
-    def follow(self, pattern_matcher: ModuleType, patches: Patches, through: str, *, late: bool) -> None:
-        """Note each pattern from now on: `PatternEntry.register`.
-
-        `through` is the folder of nbcache; `late` says that some may have been registered before.
-        """
-        files = (through, os.path.abspath(pattern_matcher.__file__ or ""))
-
-        def register(original: Any, entry: Any, pass_dicts: Any, *args: Any, **kwargs: Any) -> Any:
-            given = dict(zip(("target", "prepend"), args, strict=False)) | kwargs
-            if given.get("target") is None or isinstance(pass_dicts, (list, tuple)):
-                pass  # it calls itself, for each of them
-            elif not (self._is_torchs(entry) and self._known.has_called(sys._getframe(), files)):
-                self._entries.append((entry, pass_dicts, bool(given.get("prepend"))))
-            return original(entry, pass_dicts, *args, **kwargs)
-
-        patches.hook(pattern_matcher.PatternEntry, "register", register)
-        if late:
-            for _, found in _passes(pattern_matcher):
-                entries = [entry for listed in list(found.patterns.values()) for entry in list(listed)]
-                self._entries += [(entry, found, False) for entry in entries if not self._is_torchs(entry)]
-
-    def add(self, state: Fingerprint) -> None:
-        """Add all of them, each with the place of its pass."""
-        for entry, owner, first in self._entries:
-            state.note("pattern", self._place(owner), first)
-            state.add(entry, "a pattern")
-
-    def add_pass(self, state: Fingerprint, value: Any) -> bool:
-        """Add a pass that code holds, by its place and by what others have registered for it.
-
-        Returns False, and adds nothing, where the value is no pass of torch's class.
-        """
-        matcher = sys.modules.get(_MATCHER)
-        if matcher is None or type(value) is not matcher.PatternMatcherPass:
-            return False
-        state.note("pass of patterns", self._place(value))
-        for entry, owner, first in self._entries:
-            if owner is value or owner is value.patterns:
-                state.note(first)
-                state.add(entry, "a pattern")
-        return True
-
-    def _place(self, owner: Any) -> str:
-        if id(owner) not in self._places:
-            for place, found in _passes(sys.modules[_MATCHER]):
-                self._places[id(found)] = min(place, self._places.get(id(found), place))
-        return self._places.setdefault(id(owner), "")
-
-    def _is_torchs(self, entry: Any) -> bool:
-        return all(self._known.made(value) for value in vars(entry).values() if callable(value))
-
-
-def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Return all the passes that torch's own modules hold, and where."""
-    kind = pattern_matcher.PatternMatcherPass
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("torch._inductor"):
-            continue
-        held = [each for each in list(vars(module).items()) if isinstance(each[1], (kind, dict, list, tuple))]
-        stack = [(f"{name}.{key}", value) for key, value in held]
-        while stack:
-            place, value = stack.pop()
-            if isinstance(value, kind):
-                yield place, value
-            elif type(value) in (list, tuple) and len(value) < 100:
-                stack += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
-            elif type(value) is dict and len(value) < 100:
-                stack += [(f"{place}[{key}]", each) for key, each in value.items()]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from logging import Logger, RootLogger
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Rule, Unknown
-from nbcache.core.installed import Known, is_installed, is_users_module, owner_of, version_of
+from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.installed import is_installed, package_of, version_of
 
 __all__ = ["State", "identity"]
 
@@ -41,7 +43,7 @@ class State(Fingerprint):
     @property
     def has_code(self) -> bool:
         """True where more was added than notes."""
-        return self.of_packages or self.has_values
+        return self.of_packages or self._count > 0
 
     def add_code(self, value: Any, words: str = "") -> None:
         """Add code of others; of an installed package that cannot be followed, its identity."""
@@ -83,13 +85,13 @@ def identity(known: Known, value: Any) -> str:
             file = getattr(sys.modules.get(code.__module__), "__file__", None) or ""
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
         version = version_of(file)
-        if not version or (is_local and not _is_global(code)) or not _is_whole(code, file):
+        if not version or (is_local and not _is_global(code)) or not _is_whole(known, code, file):
             return ""
         names.append(f"{code.__module__}.{code.__qualname__} {version}")
     return " ".join(names)
 
 
-def _is_whole(code: Any, file: str) -> bool:
+def _is_whole(packages: Known, code: Any, file: str) -> bool:
     """Return whether a function or class of the package that `file` belongs to reaches no code of the user.
 
     A decorator of a package returns a function of the package that holds one of the user's. A package's
@@ -97,12 +99,12 @@ def _is_whole(code: Any, file: str) -> bool:
     """
     if isinstance(code, FunctionType):
         home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
-        if owner_of(home) not in (owner_of(file), "torch"):
+        if package_of(home) not in (package_of(file), "torch"):
             return False
-    return not _reaches_users(code, owner_of(file))
+    return not _reaches_users(packages, code, package_of(file))
 
 
-def _reaches_users(value: Any, package: str) -> bool:
+def _reaches_users(packages: Known, value: Any, package: str) -> bool:
     """Return whether a package's function or class reaches code of the user.
 
     Functions, classes and objects of the package are followed, and collections; the first ones alone, where
@@ -116,7 +118,7 @@ def _reaches_users(value: Any, package: str) -> bool:
             if id(value) in visited or type(value) in _PLAIN:
                 continue
             visited[id(value)] = value
-            if _is_users(value) or _is_users(type(value)):
+            if _is_users(packages, value) or _is_users(packages, type(value)):
                 return True
             queue += _parts(value, package)
     except Exception:  # a proxy raised, or another thread changed a collection
@@ -127,15 +129,42 @@ def _reaches_users(value: Any, package: str) -> bool:
 def _parts(value: Any, package: str) -> Iterator[Any]:
     """Return the objects that a value refers to, and through which it may call code."""
     if isinstance(value, FunctionType):
-        scope = (value.__globals__, getattr(value, "__builtins__", None))
-        yield from (part for part in gc.get_referents(value) if not any(part is each for each in scope))
-        if owner_of(value.__code__.co_filename) == package:
+        yield from (value.__defaults__, value.__kwdefaults__, vars(value))
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # an empty cell
+                yield cell.cell_contents
+        if package_of(value.__code__.co_filename) == package:
             yield from _globals_of(value, package)
+    elif isinstance(value, dict):
+        yield from (*dict.keys(value), *dict.values(value))  # a subclass may run code of its own
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        kind: Any = next(base for base in (list, tuple, set, frozenset, deque) if isinstance(value, base))
+        yield from tuple(kind.__iter__(value))
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield value.__func__
+    elif isinstance(value, property):
+        yield from (value.fget, value.fset)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
     elif isinstance(value, type):
-        if _owner_of_module(value.__module__) == package:
+        if _package_of_module(value.__module__) == package:
             yield from (dict(vars(value)), value.__bases__)
     elif not isinstance(value, ModuleType):
-        yield from gc.get_referents(value)  # no code of its class runs
+        yield from _attributes(value)
+        yield type(value)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Return what an object's attributes hold, without running code of its class."""
+    with suppress(AttributeError):
+        yield object.__getattribute__(value, "__dict__")
+    for base in type(value).__mro__:
+        for slot in vars(base).values():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it is not set
+                    yield slot.__get__(value)
 
 
 def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
@@ -145,12 +174,12 @@ def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
         value = function.__globals__[name]
         if not isinstance(value, ModuleType):
             yield value
-        elif _owner_of_module(value.__name__) == package:
+        elif _package_of_module(value.__name__) == package:
             yield from (vars(value)[attribute] for attribute in names & vars(value).keys())
 
 
-def _owner_of_module(name: str) -> str:
-    return owner_of(getattr(sys.modules.get(name), "__file__", None) or "")
+def _package_of_module(name: str) -> str:
+    return package_of(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -160,12 +189,18 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_users(value: Any) -> bool:
-    """Return whether this is a function, method or class of the user's."""
+def _is_users(packages: Known, value: Any) -> bool:
+    """Return whether this is a function, method or class that is not installed."""
     value = value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
     if isinstance(value, FunctionType):
-        return not (is_installed(value.__code__.co_filename) or _is_from_string(value))
-    return isinstance(value, type) and is_users_module(value.__module__)
+        file = value.__code__.co_filename
+        return not (is_installed(file) or packages.has_file(file) or _is_from_string(value))
+    if not isinstance(value, type):
+        return False
+    home = getattr(sys.modules.get(value.__module__), "__file__", None)
+    if value.__module__ == "__main__":
+        return True
+    return not (home is None or is_installed(home) or packages.has_file(home))
 
 
 def _is_from_string(function: FunctionType) -> bool:

@@ -8,11 +8,12 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.installed import Known
+from nbcache.core.fingerprints.known_code import Known
 from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
 from nbcache.torch_bridge.dependencies.in_force import add_autocast
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
-from nbcache.torch_bridge.dependencies.originals import Patterns, all_tables
+from nbcache.torch_bridge.dependencies.patterns import Patterns
+from nbcache.torch_bridge.dependencies.tables import all_tables
 
 __all__ = ["TorchValues"]
 

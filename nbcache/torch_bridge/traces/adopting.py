@@ -11,20 +11,13 @@ from typing import Any
 
 from nbcache.artifacts.traces import REST, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code_digest import within
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.checking import Checked, note_sizes
-from nbcache.torch_bridge.traces.facts import (
-    ABSENT,
-    RUNS,
-    Frame,
-    Own,
-    Untold,
-    builtins_of,
-    constant_from,
-    found_at,
-)
+from nbcache.torch_bridge.traces.checking import Checked
+from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
+from nbcache.torch_bridge.traces.generated import placed
 from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
+from nbcache.torch_bridge.traces.sizes import note_sizes
+from nbcache.torch_bridge.traces.values import Frame, Untold, constant_from
 
 __all__ = ["Adopted", "adopted", "loaded"]
 
@@ -98,7 +91,7 @@ def adopted(
             raise Untold("torch's guards do not hold")
         output = convert_frame.DynamoOutput(
             tracer_output=_Tracer(graph, frame.scope),
-            bytecode=_placed(code, frame.code),
+            bytecode=placed(code, frame.code),
             pycode=[],
             last_attempt_start_time=None,
         )
@@ -137,7 +130,7 @@ def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: Mapping[
     except ValueError as error:
         raise corrupt("the rest of a function is no code") from error
     line = frame.code.co_firstlineno + stored.co_firstlineno - before.co_firstlineno
-    code = _placed(renamed(stored, names), frame.code).replace(co_firstlineno=max(0, line))
+    code = placed(renamed(stored, names), frame.code).replace(co_firstlineno=max(0, line))
     if kind == REST[0]:
         return FunctionType(code, frame.scope, code.co_name)
 
@@ -145,25 +138,6 @@ def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: Mapping[
         return FunctionType(code, frame.scope, code.co_name, None, closure)
 
     return made
-
-
-def _placed(code: CodeType, original: CodeType) -> CodeType:
-    """Return stored code with the original's nested code, in the file and at the line of the original.
-
-    CorruptEntry where it has other code.
-    """
-    own = [*within(original)][1:]
-
-    def found(value: Any) -> Any:
-        if isinstance(value, CodeType) or (isinstance(value, Own) and value.index >= len(own)):
-            raise corrupt("a trace makes a function whose code is not the traced one's own")
-        return own[value.index] if isinstance(value, Own) else value
-
-    return code.replace(
-        co_consts=tuple(map(found, code.co_consts)),
-        co_filename=original.co_filename,
-        co_firstlineno=original.co_firstlineno,
-    )
 
 
 def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:

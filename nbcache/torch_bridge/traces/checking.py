@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import copy
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import BuiltinMethodType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinMethodType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
 from nbcache.core.fingerprints.code_digest import lines_digest
 from nbcache.torch_bridge.traces.facts import (
-    ANNOTATIONS,
-    IDENTITY,
-    LINES,
-    REGISTRATIONS,
-    Frame,
-    TorchObjects,
-    Untold,
     Values,
     builtins_of,
     fact_of,
     found_at,
     is_whole,
-    module_named,
     names_held,
     names_of,
-    registrations,
     same_objects,
     scope_of,
 )
 from nbcache.torch_bridge.traces.reading import ReadTrace
+from nbcache.torch_bridge.traces.sizes import vary
+from nbcache.torch_bridge.traces.values import (
+    ANNOTATIONS,
+    IDENTITY,
+    LINES,
+    REGISTRATIONS,
+    Frame,
+    Untold,
+    module_named,
+    objects_for,
+    registrations,
+)
 
-__all__ = ["Checked", "checked", "note_sizes"]
+__all__ = ["Checked", "checked"]
 
 _SHOWN = ("bool ", "int ", "float ", "str ", "NoneType ")
 """How digests begin that show a value."""
 _OTHER_TENSOR = "another kind of tensor than before (its shape, type, layout, device or gradient)"
-_NUMBERS = (int, float)
-_OF_VALUES = ("CONSTANT_MATCH", "EQUALS_MATCH")
-"""Guards of numbers that Dynamo has looked at."""
 
 
 class Checked:
@@ -74,7 +74,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
     identity, registered = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     if (lines := facts.pop(LINES, None)) is not None and lines != lines_digest(frame.code):
         raise Untold("its lines stand elsewhere in the function than before")
-    objects = TorchObjects(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
+    objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values: list[Any] = []
     changed: list[_Changed] = []
     here = Values(frame.values, _scope(read, frame), guards._get_closure_vars())
@@ -91,10 +91,14 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
     if changed:
         raise max(changed, key=_Changed.tells).untold()
     for place, digest in facts.items():
-        module, _, name = place.partition(" ")
-        value = found_at(module, name)
-        if (now := objects.digest(value)) != digest:
-            raise _Changed(f"{name} of {module}", value, digest, now).untold()
+        if place.startswith("$"):
+            if (now := objects.digest(os.environ.get(place[1:]))) != digest:
+                raise _Changed(f"the environment variable {place[1:]}", None, digest, now).untold()
+        else:
+            module, _, name = place.partition(" ")
+            value = found_at(module, name)
+            if (now := objects.digest(value)) != digest:
+                raise _Changed(f"{name} of {module}", value, digest, now).untold()
     if objects.identity != identity:
         raise Untold("some objects are the very same that were not, or the other way round")
     if registrations(torch, objects) != registered:
@@ -105,7 +109,7 @@ def checked(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool 
                 f"{_words(sources[number])} is another object than before, or the same as another one"
             )
     _check_names(objects, trace, frame)
-    if _vary(torch, {source.name: value for source, value in zip(sources, values, strict=True)}, frame):
+    if vary(torch, {source.name: value for source, value in zip(sources, values, strict=True)}, frame):
         raise Untold("its sizes or numbers have varied, and torch makes them dynamic")
     return Checked(read, values)
 
@@ -193,53 +197,3 @@ def _scope(read: ReadTrace, frame: Frame) -> dict[str, Any]:
         elif kind == "object":
             scope[names[name]] = found_at(*place.split(" ", 1))
     return scope
-
-
-# --- torch's profile of sizes: numbers and sizes that have varied become dynamic ----------------
-
-
-def _vary(torch: ModuleType, met: Mapping[str, Any], frame: Frame) -> bool:
-    """Return whether torch would now trace the function for sizes or numbers that are dynamic.
-
-    `met` are tensors and numbers by torch's names of them.
-    """
-    import torch._dynamo.pgo as pgo
-
-    known = pgo.get_code_state().get(pgo.CodeId.make(frame.code, frame.closure))
-    if known is None or not torch._dynamo.config.automatic_dynamic_shapes:
-        return False
-    for name, before in known.automatic_dynamic.items():
-        if (entry := _entry(torch, name, met.get(name))) is None:
-            continue
-        both = copy.copy(before)
-        both |= entry
-        told = (both.size, both.stride) if isinstance(entry.size, tuple) else ((both.scalar,),)
-        if any(each is pgo.auto_dynamic or pgo.auto_dynamic in each for each in told):
-            return True
-    return False
-
-
-def note_sizes(torch: ModuleType, read: ReadTrace, values: Sequence[Any], frame: Frame) -> None:
-    """Have torch know with which sizes and numbers the function was met, so that others become dynamic."""
-    import torch._dynamo.pgo as pgo
-
-    tracer: Any = SimpleNamespace(f_code=frame.code, closure=frame.closure)
-    met = {*read.trace.inputs, *(index for index, kind, *_ in read.trace.guards if kind in _OF_VALUES)}
-    for index in sorted(met):
-        name = read.sources[index].name
-        if (entry := _entry(torch, name, values[index])) is not None:
-            pgo.update_automatic_dynamic(tracer, name, entry)
-
-
-def _entry(torch: ModuleType, name: str, value: Any) -> Any:
-    """Return what torch's profile holds of a tensor or a number, as Dynamo makes it; None of all else."""
-    import torch._dynamo.pgo as pgo
-    import torch._dynamo.variables.builder as builder
-
-    if type(value) in _NUMBERS:
-        return pgo.FrameStateSizeEntry.make_scalar(value)
-    if type(value) is not torch.Tensor:
-        return None
-    # before the processes of a distributed program have met, torch returns it and puts it nowhere else
-    nowhere = SimpleNamespace(all_states=None, local_state=SimpleNamespace(automatic_dynamic={}))
-    return builder.record_automatic_dynamic(SimpleNamespace(distributed_state=nowhere), name, value)

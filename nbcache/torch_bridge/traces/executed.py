@@ -1,44 +1,21 @@
-"""Code that Python runs, or may run, while Dynamo traces: no fact covers the state that it reads.
-
-`Executed` notes the code that runs. `check` and its like refuse what may run unnoticed: functions of C, and
-code that Python calls only where it has no answer yet.
-"""
+"""Notes the code that Python, rather than Dynamo, runs during tracing: nothing guards the state it reads."""
 
 from __future__ import annotations
 
-import builtins
 import cProfile
-import functools
 import os
 import sys
 import threading
 import types
-from abc import ABCMeta
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nbcache.core import log
-from nbcache.core.fingerprints.objects import deciding
-from nbcache.core.fingerprints.reads import TOGETHER, computes
-from nbcache.core.installed import (
-    CACHED,
-    DESCRIPTORS,
-    PYTHON,
-    is_installed,
-    is_users_module,
-    module_of_stdlib,
-    owner_of,
-)
-from nbcache.torch_bridge.traces.facts import CONFIGS, Untold, found_at
+from nbcache.core.installed import is_installed, module_of_stdlib, package_of
+from nbcache.torch_bridge.traces.facts import found_at
+from nbcache.torch_bridge.traces.values import CONFIGS, Untold
 
-__all__ = [
-    "TORCHS",
-    "Executed",
-    "check",
-    "check_classes",
-    "check_executed",
-    "check_module",
-]
+__all__ = ["TORCHS", "Executed", "check_executed"]
 
 _MONITORING: Any = getattr(sys, "monitoring", None)
 """Reports each function once, at no cost; Python 3.11 has only a profiler."""
@@ -49,8 +26,8 @@ _GENERATED = ("<eval_with_key", "<lambdify")
 TORCHS = frozenset(
     {
         *("IPython", "comm", "filelock", "fsspec", "functorch", "ipykernel", "jinja2", "jupyter_client"),
-        *("markupsafe", "mpmath", "nbcache", "networkx", "numpy", "optree", "psutil", "sympy", "tornado"),
-        *("torch", "torchgen", "traitlets", "triton", "typing_extensions", "zmq"),
+        *("markupsafe", "mpmath", "networkx", "numpy", "optree", "psutil", "sympy", "tornado", "torch"),
+        *("torchgen", "traitlets", "triton", "typing_extensions", "zmq"),
     }
 )
 """Packages that torch and a kernel run of their own accord."""
@@ -71,34 +48,6 @@ _MAKE = frozenset(
     )
 )
 """Methods whose results don't depend on the objects below theirs."""
-_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_CALLABLES = (*(each for each in DESCRIPTORS if each not in _SLOTS), types.FunctionType, types.MethodType)
-_RUN_OF_METACLASSES = frozenset({"__instancecheck__", "__subclasscheck__"})
-_RUN_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
-"""Methods that `isinstance`, `issubclass` and enumerations call, which Dynamo has Python do."""
-_UNSEEN = (CACHED, functools.partial, functools.partialmethod)
-"""Types of what may stand in place of a method, and which Python calls without running its code anew."""
-_PROPERTIES = (functools.cached_property, property, types.DynamicClassAttribute)
-_READ_MORE = frozenset(
-    {
-        *("__build_class__", "__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash"),
-        *("help", "id", "input", "locals", "open", "vars"),
-    }
-)
-"""Of Python's own functions, those that read what no fact tells."""
-_ASK_THE_PROCESS = frozenset(
-    {
-        *(
-            "current_device",
-            "device_count",
-            "get_device_capability",
-            "get_device_properties",
-            "get_rng_state",
-        ),
-        *("initial_seed", "mem_get_info", "seed"),
-    }
-)
-"""Functions of torch's that ask a device, or a generator, while they are traced."""
 
 
 class Executed:
@@ -170,6 +119,7 @@ def check_executed(
     torch's own code, and that of packages that torch runs, may run. `inspect` and imports ask modules, so
     methods of finders may run, and those of a module's class unless `values` hold such a module.
     """
+    ours = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
     modules = {
         str(object.__getattribute__(module, "__dict__").get("__file__")): name
         for name, module in [*sys.modules.items()]
@@ -177,15 +127,14 @@ def check_executed(
     }
     finders = {type(finder) for finder in sys.meta_path}
     module_kinds = {type(value) for value in values if isinstance(value, types.ModuleType)}
-    comparing = {*map(id, _of_dataclasses())}
+    comparing, tuples = {*map(id, _of_dataclasses())}, {*_of_namedtuples()}
     for code in codes:
-        file = code.co_filename
-        owner_name = owner_of(file)
+        package, file = package_of(code.co_filename), code.co_filename
         is_wrapper = code.co_name == "__getattr__" and os.path.join("torch", "distributed", "") in file
-        if not is_wrapper and (owner_name in TORCHS or file.startswith(_GENERATED)):
+        if not is_wrapper and (package in TORCHS or file.startswith((ours, *_GENERATED))):
             continue
-        if is_wrapper or owner_name in ("", PYTHON):
-            if is_wrapper or id(code) in comparing or _is_users(code) or _reads_objects(code):
+        if is_wrapper or not package:
+            if is_wrapper or id(code) in comparing or _is_users(code, tuples) or _reads_objects(code):
                 raise Untold(f"Python runs {code.co_qualname}() while it is traced")
             continue
         module = modules.get(file, "")
@@ -217,7 +166,7 @@ def _is_of_config(code: types.CodeType, module: str) -> bool:
     return is_known and found_at(module, code.co_qualname).__code__ is code
 
 
-def _is_users(code: types.CodeType) -> bool:
+def _is_users(code: types.CodeType, tuples: set[types.CodeType]) -> bool:
     """Return whether the user has written some code, or made it of a text.
 
     The code that runs a text counts instead of the text. `dataclass` and `namedtuple` make methods of texts.
@@ -225,7 +174,7 @@ def _is_users(code: types.CodeType) -> bool:
     if code.co_filename != "<string>":
         return not is_installed(code.co_filename)
     is_made = code.co_name == "<module>" or code.co_qualname.startswith("__create_fn__")
-    return not (is_made or code.co_names == ("_tuple_new",))
+    return not (is_made or code in tuples)
 
 
 def _reads_objects(code: types.CodeType) -> bool:
@@ -245,7 +194,7 @@ def _of_dataclasses() -> Iterator[types.CodeType]:
     """Return the code that `dataclass` has made for the user's classes, to compare and print objects."""
     classes: list[type] = [object]
     met: set[type] = set()
-    known = {*TORCHS, *sys.stdlib_module_names}
+    known = {*TORCHS, *sys.stdlib_module_names, "nbcache"}
     while classes:
         new: set[type] = {*type.__subclasses__(classes.pop())} - met
         met |= new
@@ -263,88 +212,10 @@ def _of_dataclasses() -> Iterator[types.CodeType]:
                 yield method.__code__
 
 
-def check(value: Any, inlined: Set[int]) -> None:
-    """Raise Untold of a function that may return another thing in another process.
-
-    `inlined` are the ids of code that was walked through, as what that reads are values of its own, and of
-    functions that do no harm.
-    """
-    if type(value).__name__ in ("_local", "Random", "Generator"):
-        raise Untold(f"it reads a {type(value).__name__}")
-    if value is os.environ or value is os.environ._data:  # type: ignore[attr-defined]
-        raise Untold("it reads variables of the environment")
-    if isinstance(value, types.MethodType):
-        value = value.__func__
-    if not isinstance(value, _CALLABLES) or {id(value), id(getattr(value, "__code__", None))} & inlined:
-        return
-    module = getattr(value, "__module__", None) or getattr(
-        getattr(value, "__objclass__", None), "__module__", None
-    )
-    name = value.__qualname__
-    if getattr(value, "_dynamo_marked_constant", False):
-        raise Untold(f"{name}() is called while it is traced, and counts as constant")
-    bound = getattr(value, "__self__", None)
-    if isinstance(bound, type):
-        module, name = bound.__module__, f"{bound.__qualname__}.{value.__name__}"
-    if not isinstance(module, str):
-        return
-    package = module.partition(".")[0]
-    if package == "builtins":
-        refused = name in _READ_MORE and getattr(builtins, name, None) is value
-    elif package in sys.stdlib_module_names:
-        of, _, attribute = name.rpartition(".")
-        refused = not computes(module, name) or attribute in TOGETHER.get(f"{module}.{of}", ())
-    else:
-        refused = package == "torch" and name in _ASK_THE_PROCESS
-    if refused:
-        raise Untold(f"it calls {name}()" if package == "builtins" else f"it calls {module}.{name}()")
-
-
-def check_classes(classes: Iterable[type]) -> None:
-    """Raise Untold of a class with code that Dynamo runs as it is: what that reads is not known."""
-    for cls in classes:
-        for owner, names in ((type(cls), _RUN_OF_METACLASSES), (cls, _RUN_OF_CLASSES)):
-            for base in owner.__mro__:
-                for name in names & vars(base).keys():
-                    found = vars(base)[name]
-                    code = getattr(getattr(found, "__func__", found), "__code__", None)
-                    if _is_own(code):
-                        raise Untold(f"it may call {base.__qualname__}.{name}(), which is not traced")
-        for each in deciding(cls) if isinstance(cls, ABCMeta) else ():
-            hook = vars(each).get("__subclasshook__")
-            asked = [getattr(hook, "__func__", hook)]
-            asked += (getattr(type(each), name, None) for name in _RUN_OF_METACLASSES)
-            codes = (getattr(found, "__code__", None) for found in asked)
-            if any(_is_own(code) for code in codes):
-                raise Untold(f"{each.__qualname__} may decide what is an instance, which is not traced")
-        for name, found in vars(cls).items():
-            held = getattr(found, "__func__", found)
-            if isinstance(held, _UNSEEN) and (name.startswith("__") or name in _RUN_OF_CLASSES):
-                raise Untold(f"it may call {cls.__qualname__}.{name}(), which is a {type(held).__qualname__}")
-            is_property = issubclass(type(found), _PROPERTIES) and _runs_unseen(found)
-            if is_property and is_users_module(cls.__module__):
-                raise Untold(f"it may read {cls.__qualname__}.{name}, which no code of yours returns")
-
-
-def _runs_unseen(made: Any) -> bool:
-    """Tell whether what a property returns comes from C, or from the standard library."""
-    function = made.func if isinstance(made, functools.cached_property) else made.fget
-    if not isinstance(function, types.FunctionType):
-        return function is not None
-    return bool(module_of_stdlib(function.__code__.co_filename))
-
-
-def check_module(module: types.ModuleType) -> None:
-    """Raise Untold of a module of the user's that makes attributes when it is asked for them."""
-    ask = module.__dict__.get("__getattr__")
-    if isinstance(ask, types.FunctionType) and not is_installed(ask.__code__.co_filename):
-        raise Untold(f"the module {module.__name__} makes attributes when it is asked for them")
-    for base in type(module).__mro__:
-        for found in vars(base).values():
-            if isinstance(found, types.FunctionType) and not is_installed(found.__code__.co_filename):
-                raise Untold(f"the module {module.__name__} is of a class of yours")
-
-
-def _is_own(code: Any) -> bool:
-    """Return whether this is code, and the user's."""
-    return code is not None and not is_installed(code.co_filename)
+def _of_namedtuples() -> Iterator[types.CodeType]:
+    """Return the code that `namedtuple` has made."""
+    for cls in tuple.__subclasses__():
+        new = getattr(vars(cls).get("__new__"), "__func__", None)
+        is_made = isinstance(new, types.FunctionType) and str(new.__globals__.get("__name__"))
+        if new is not None and is_made and is_made.startswith("namedtuple_"):
+            yield new.__code__

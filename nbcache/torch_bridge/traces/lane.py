@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
-from nbcache.artifacts.types import DIFFERS, NO_TRACE, RERUN
+from nbcache.artifacts.types import DIFFERS, NO_TRACE
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
-from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
-from nbcache.kernel.prewarming import Slice, Steps
+from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge.events import (
     break_text,
     is_restoring_only,
@@ -40,10 +36,12 @@ from nbcache.torch_bridge.traces.adopting import Adopted, adopted, loaded
 from nbcache.torch_bridge.traces.audit import difference, is_alike
 from nbcache.torch_bridge.traces.checking import checked
 from nbcache.torch_bridge.traces.executed import Executed
-from nbcache.torch_bridge.traces.facts import Frame, Untold
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
+from nbcache.torch_bridge.traces.reruns import Reruns
 from nbcache.torch_bridge.traces.state import key_of, options_of
+from nbcache.torch_bridge.traces.trial import Trials
+from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.traces.watch import Seen, watching
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.dependencies.keys import Dependencies
 
-__all__ = ["Reruns", "Traces"]
+__all__ = ["Traces"]
 
 _TYPE = "trace"
 _SPAN = "nbcache.trace"
@@ -59,10 +57,6 @@ _MOST_CANDIDATES = 16
 """How many traces under a key are tried, the newest first."""
 _UNKNOWN_PROGRAM = "a cell runs files, or files of your modules have changed since nbcache was loaded"
 _OTHER_PROGRAM = "this kernel has run other cells"
-_MOST = 64
-"""Number of places per function, the newest first."""
-_LINE = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
-"""A place, and the digest of a trace that torch made there."""
 
 
 class _Call:
@@ -464,105 +458,3 @@ def _fields_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
     if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own:
         told["break_line"] = max(0, stack[-1].lineno - code.co_firstlineno + 1)
     return told
-
-
-class Reruns:
-    """The places of this kernel's frames, and the traces that this and earlier kernels made there."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._lock = threading.Lock()
-        self._met: Counter[str] = Counter()
-        """Key of a frame → how often the kernel has met it."""
-        self._noted: dict[str, dict[str, None]] = {}
-        """Key of a frame → its lines, the newest first."""
-
-    def place(self, key: str) -> str:
-        """Return the digest of a frame and of all that has run before it; empty if that is unknown.
-
-        It includes how often the kernel has met the frame, and ignores modules that torch has generated.
-        """
-        from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-        with self._lock:
-            ran = self._session.program.digest(generated=cache_dir())
-            self._met[key] += 1
-            return ran and sha256(f"{key} {ran} {self._met[key]}".encode())
-
-    def traces(self, key: str, place: str) -> Set[str]:
-        """Return the digests of the traces that torch made of the frame with this key at this place."""
-        stored = self._session.find(RERUN, key)
-        with self._lock:
-            noted = self._noted.setdefault(key, {})
-            for artifact in stored:
-                noted.update(dict.fromkeys(_LINE.findall(artifact.content.decode("ascii", "replace"))))
-            return {line.split()[1] for line in noted if line.startswith(place)}
-
-    def note(self, key: str, place: str, trace: str) -> None:
-        """Note the digest of a trace that torch made of the frame at this place, or that it adopted there."""
-        line = f"{place} {trace}"
-        with self._lock:
-            noted = self._noted.setdefault(key, {})
-            if is_new := line not in noted:
-                self._noted[key] = noted = dict.fromkeys(islice((line, *noted), _MOST))
-            content = "\n".join(noted).encode("ascii")
-        self._session.cache.record(RERUN, key, content, made=is_new)
-
-
-class Trial:
-    """A trace of the sample: recorded once, then adopted once."""
-
-    def __init__(self) -> None:
-        self.artifact: Artifact | None = None
-        self.result: float | None = None
-        """The result of the sample when torch traced it."""
-
-    def check(self, torch: ModuleType, adopted: Adopted, frame: Frame) -> None:
-        """Raise RuntimeError if the guards of an adopted trace also hold for inputs of another type."""
-        other = {
-            name: value.to(torch.int32) if isinstance(value, torch.Tensor) else value
-            for name, value in frame.values.items()
-        }
-        if adopted.output.build_guards().guard_manager.check(other):
-            raise RuntimeError("the guards of an adopted trace hold for another type of numbers")
-
-
-class Trials:
-    """The trial of a kernel. `fail(action, error)` turns traces off."""
-
-    def __init__(self, is_on: Callable[[], bool], fail: Callable[[str, Exception], None]) -> None:
-        self._is_on = is_on
-        self._fail = fail
-        self._here = threading.local()
-        self._is_done = False
-
-    @property
-    def now(self) -> Trial | None:
-        """The trial that this thread runs; None while it runs the user's code."""
-        trial: Trial | None = getattr(self._here, "trial", None)
-        return trial
-
-    def steps(self, run_sample: Callable[[], float | None]) -> Steps:
-        """Yield the trial, once for each kernel.
-
-        `run_sample` compiles the sample from stored artifacts and returns its result; None if it cannot.
-        """
-        if self._is_on() and not self._is_done:
-            self._is_done = True
-            trial = Trial()
-            for step in ("record a trace", "adopt a trace"):
-                yield Slice(step, partial(self._run, trial, run_sample))
-
-    def _run(self, trial: Trial, run_sample: Callable[[], float | None]) -> None:
-        """Record or adopt the sample's trace."""
-        self._here.trial = trial
-        try:
-            if (result := run_sample()) is None:  # it is not stored, or another thread compiles
-                return
-            if trial.result not in (None, result):
-                raise RuntimeError(f"an adopted trace returns {result} instead of {trial.result}")
-            trial.result = result
-        except Exception as error:
-            self._fail("trying a trace on a sample", error)
-        finally:
-            self._here.trial = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import json
 import operator
 import os
 import re
@@ -17,40 +16,44 @@ from itertools import chain, pairwise
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
-from nbcache.artifacts.traces import REST, Trace, code_to, names_to, value_to
-from nbcache.core.fingerprints.code_digest import LOADS_GLOBAL, lines_digest, steps_of, within
-from nbcache.core.fingerprints.objects import HEAP, Objects, is_plain, protocol_attributes
-from nbcache.core.installed import DESCRIPTORS, is_installed, owner_of
-from nbcache.torch_bridge.traces import executed
+from nbcache.artifacts.traces import REST, Trace, names_to, value_to
+from nbcache.core.fingerprints.code_digest import lines_digest
+from nbcache.core.fingerprints.instances import protocol_attributes
+from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
+from nbcache.core.fingerprints.known_code import DESCRIPTORS
+from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.torch_bridge.traces import gate
+from nbcache.torch_bridge.traces.executed import check_executed
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
+    RUNS,
+    Values,
+    builtins_of,
+    fact_of,
+    found_at,
+    names_held,
+    names_of,
+    place_of,
+    same_objects,
+)
+from nbcache.torch_bridge.traces.generated import code_row, installed_by, set_by_attempts, within
+from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
+from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     COUNTERS,
     IDENTITY,
     LINES,
     REGISTRATIONS,
-    RUNS,
     TENSOR_MARKS,
     Frame,
-    Own,
-    TorchObjects,
     Untold,
-    Values,
-    builtins_of,
-    constant_to,
-    fact_of,
-    found_at,
     is_config,
     name_of,
-    names_held,
-    names_of,
-    place_of,
+    objects_for,
     registrations,
-    same_objects,
     scope_name,
     value_types,
 )
-from nbcache.torch_bridge.traces.reading import GLOBAL_STATE, Sources, guard_row, guarded, readable
 from nbcache.torch_bridge.traces.watch import Seen
 
 __all__ = ["recorded"]
@@ -65,6 +68,8 @@ _UNTOLD = frozenset(
     }
 )
 """Attributes that tell what no fact does."""
+_HEAP = 1 << 9
+"""Of `__flags__`: a class that was made while the process ran; others are what their names say."""
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
@@ -107,7 +112,8 @@ def recorded(
     told = len(sources.rows)
     here = Values(frame.values, frame.scope, guards_module._get_closure_vars())
     for source in seen.sources(lazy=True):
-        if readable(source) and type(source).__name__ not in _EPHEMERAL:
+        told_apart = type(source).__name__ in _EPHEMERAL or gate.is_of_environment(here.of, source)
+        if readable(source) and not told_apart:
             sources.index(source)
     values = [here.of(each) for each in sources.all]
     needed = {*order, *given, *(row[0] for row in guards), *(row[0] for row in shapes)}
@@ -115,7 +121,7 @@ def recorded(
         raise Untold("torch guards what code of yours returns")
     held = [*seen.held()]
     everything = [*values, *(value for value, _ in held)]
-    for code, scope in executed.check_executed(seen.executed, everything):
+    for code, scope in check_executed(seen.executed, everything):
         seen.note_code(code, scope)
     if imported := seen.imported & {
         str(step.value)
@@ -126,7 +132,7 @@ def recorded(
     }:
         raise Untold(f"tracing it has imported {', '.join(sorted(imported))}")
     annotations = _check_code(seen)
-    objects, unguarded = TorchObjects(torch, annotations=annotations), seen.unguarded()
+    objects, unguarded = objects_for(torch, annotations=annotations), seen.unguarded()
     inlined = {id(code) for code, _ in seen.codes.values()}
     inlined |= {id(each) for each in _harmless(seen, sources, values)}
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
@@ -139,25 +145,28 @@ def recorded(
         is_whole = index < told or is_config(type(value))
         facts.append([index, fact_of(objects, value, frame.scope, whole=is_whole)])
         if index < told and value is not builtins_of(frame.scope):
+            gate.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
     asked = _asked(seen, [*objects.classes(), *everything])
     places = _places(torch, objects, held, values, inlined)
     for module, name in chain(places, _of_unreached(seen, asked)):
         facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
-    installed = [*_installed_by(graph, graphs, frame)]
-    installed += _set_by_attempts(sources, values, frame, {name for name, _, _ in installed})
+    for name in sorted(_variables(seen)):
+        facts.append([f"${name}", objects.digest(os.environ.get(name))])
+    installed = [*installed_by(graph, graphs, frame)]
+    installed += set_by_attempts(sources, values, frame, {name for name, _, _ in installed})
     for place in {place: None for _, kind, place in installed if kind == "object"}:
         if all(place != known for known, _ in facts):
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     if any(kind in REST for _, kind, _ in installed):
         facts.append([LINES, lines_digest(frame.code)])
-    executed.check_classes(objects.classes())
+    gate.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, registrations(torch, objects)])
     return Trace(
         key=key,
         function=frame.code.co_qualname,
-        code=_code_row(output.bytecode, frame.code),
+        code=code_row(output.bytecode, frame.code),
         sources=sources.rows,
         same=same_objects(values),
         facts=facts,
@@ -215,11 +224,11 @@ def _check_code(seen: Seen) -> bool:
             read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
             if code.co_filename == inspect.__file__:
                 found |= bool(read)
-            elif read and owner_of(code.co_filename) != "torch":
+            elif read and not _is_torchs(code):
                 raise Untold(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
             if _goes_through_set(each):
                 raise Untold(f"{code.co_qualname}() may depend on the order of a set, which varies")
-            if is_installed(code.co_filename):
+            if not gate.is_users(code):
                 texts -= {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
     if named := _UNTOLD & texts - {"__traceback__"}:  # which Dynamo itself names where it raises
         raise Untold(f"it reads {', '.join(sorted(named))} by name")
@@ -255,6 +264,10 @@ def _goes_through_set(code: CodeType) -> bool:
     )
 
 
+def _is_torchs(code: CodeType) -> bool:
+    return code.co_filename.startswith(os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep)
+
+
 def _numbers(values: Any) -> Any:
     if any(type(each) is not int for each in values or ()):
         raise Untold("some of its sizes are dynamic")
@@ -272,7 +285,15 @@ def _refuse(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) 
         raise Untold(f"a {type(value).__qualname__} is not told by any fact")
     if id(value) in objects.unordered and in_order:
         raise Untold("it may depend on the order of a set, which differs between processes")
-    executed.check(value, inlined)
+    gate.check(value, inlined)
+
+
+def _variables(seen: Seen) -> set[str]:
+    """Return the variables of the environment that was walked through code reads."""
+    found: set[str] = set()
+    for code, scope in seen.codes.values():
+        found |= gate.variables(code, scope)
+    return found
 
 
 def _places(
@@ -290,7 +311,9 @@ def _places(
         if id(value) in met:
             continue
         met.add(id(value))
-        if isinstance(value, type) and not value.__flags__ & HEAP:
+        if id(value) not in reached:
+            gate.check_environment(None, value)
+        if isinstance(value, type) and not value.__flags__ & _HEAP:
             continue
         if isinstance(value, types.CodeType):
             continue  # a part of other code
@@ -301,12 +324,12 @@ def _places(
         if isinstance(value, Enum) and not objects.covers(value) and (place := place_of(type(value))):
             yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
-            executed.check(value, inlined)
+            gate.check(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
             found = place_of(value) or _kept_by_dynamo(value)
             if found is None:
                 raise Untold(f"{value.__qualname__} cannot be found again")
-            executed.check(value, inlined)
+            gate.check(value, inlined)
             yield found
         else:
             raise Untold(f"a {type(value).__qualname__} (in a {kind}) cannot be found again")
@@ -362,7 +385,7 @@ def _asked(seen: Seen, values: Iterable[Any]) -> set[str]:
         if issubclass(type(value), type) and vars(value).get("_is_protocol"):
             asked.update(protocol_attributes(value), vars(value).get("__protocol_attrs__", ()))
     for code, _ in seen.codes.values():
-        for each in () if owner_of(code.co_filename) == "torch" else within(code):
+        for each in () if _is_torchs(code) else within(code):
             asked.update(each.co_names)
             asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
     return asked
@@ -384,77 +407,5 @@ def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
         name = name_of(module)
         if not name:
             raise Untold(f"the module {module.__name__} cannot be found again")
-        executed.check_module(module)
+        gate.check_module(module)
         yield [name, names_to(names_held(module.__dict__, asked))]
-
-
-# --- code that Dynamo generates, and the globals that it sets for that code ----------------------
-
-
-def _code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
-    """Return code that Dynamo has made of the original, as JSON with `Own` in place of nested code.
-
-    Untold where it makes a function whose code is another's: that one's docstring and lines are no facts.
-    """
-    indices = {id(each): index for index, each in enumerate([*within(original)][1:])}
-
-    def stored(value: Any) -> Any:
-        if not isinstance(value, CodeType):
-            return value
-        if id(value) not in indices:
-            raise Untold(f"it makes {value.co_qualname}(), whose code is not its own")
-        return Own(indices[id(value)])
-
-    return code_to(code.replace(co_consts=tuple(map(stored, code.co_consts))), constant_to)
-
-
-def _installed_by(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
-    """Return the globals that Dynamo has set for its code: their names, and what they are.
-
-    A function that goes on after a graph break is its code, as JSON.
-    """
-    for cleanup in graph.cleanups:
-        name, value = cleanup.name, cleanup.scope[cleanup.name]
-        if name in graphs:
-            yield [name, "graph", ""]
-        elif name == graph.name_of_builtins_dict_key_in_fglobals:
-            yield [name, "builtins", ""]
-        elif (rest := _rest_of(value, frame)) is not None:
-            yield [name, REST[bool(rest.co_freevars)], json.dumps(_code_row(rest, frame.code))]
-        elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
-            yield [name, "module", value.__name__]
-        elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
-            yield [name, "object", " ".join(place)]
-        else:
-            raise Untold(f"its code reads a {type(value).__qualname__} that Dynamo has set as a global")
-
-
-def _set_by_attempts(
-    sources: Sources, values: Sequence[Any], frame: Frame, known: Set[str]
-) -> Iterator[list[str]]:
-    """Return the globals for built-in names that earlier attempts to trace had set, and sources name."""
-    builtin = builtins_of(frame.scope)
-    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
-        name = fields.get("global_name")
-        if kind == "GlobalSource" and value is builtin and name not in known:
-            yield [name, "builtins", ""]
-
-
-def _rest_of(value: Any, frame: Frame) -> CodeType | None:
-    """Return the code of a function that goes on after a graph break, or of what makes it with a closure."""
-    if not isinstance(value, types.FunctionType):
-        return None
-    code, scope = value.__code__, value.__globals__
-    if code.co_name == "_make_fn" and code.co_filename == _file_of_output_graph():
-        held = inspect.getclosurevars(value).nonlocals
-        code, scope = held["code"], held["f_globals"]
-    if not code.co_name.startswith("torch_dynamo_resume_in_"):
-        return None
-    if scope is not frame.scope:
-        raise Untold("it has a graph break in a function of another module")
-    return code
-
-
-def _file_of_output_graph() -> str:
-    """Return the file of the module of torch's that sets these globals."""
-    return str(sys.modules["torch._dynamo.output_graph"].__file__)

@@ -12,11 +12,10 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.code_digest import code_digest
-from nbcache.core.fingerprints.objects import full_name
 from nbcache.core.key import sha256
-from nbcache.torch_bridge.dependencies.in_force import MODULE_HOOKS, flags
+from nbcache.torch_bridge.dependencies.in_force import flags
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
-from nbcache.torch_bridge.traces.facts import Frame, Untold
+from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.unnoticed import is_read
 
 __all__ = ["key_of", "options_of"]
@@ -36,6 +35,11 @@ _RULES = (
     *("BUILTIN_INLINE_WHEN_CALLED", "FORCE_SKIP_FILES", "LEGACY_MOD_INLINELIST", "MOD_INLINELIST"),
     *("MOD_SKIPLIST", "SKIP_DIRS"),
 )
+_HOOKS = (
+    *("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks"),
+    *("_global_forward_pre_hooks", "_global_module_registration_hooks", "_global_buffer_registration_hooks"),
+    "_global_parameter_registration_hooks",
+)
 
 
 def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, one_graph: bool) -> str:
@@ -46,7 +50,7 @@ def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, o
     told = [
         code_digest(frame.code),
         f"module {frame.scope.get('__name__')}",  # of functions that it makes
-        *sorted(f"{name} {full_name(type(value))}" for name, value in frame.values.items()),
+        *sorted(f"{name} {_kind(value)}" for name, value in frame.values.items()),
         f"{one_graph} {_backend(torch, backend)}",
         *_in_force(torch),
         *_settings(),
@@ -54,6 +58,11 @@ def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, o
         *([of_packages] if of_packages else []),
     ]
     return sha256("\n".join(told).encode("utf-8", "surrogatepass"))
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _backend(torch: ModuleType, backend: Any) -> str:
@@ -89,7 +98,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise Untold("a transform of torch's is in force")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         raise Untold("hooks for saved tensors are in force")  # of some, Dynamo puts graphs into its own
-    if any(getattr(torch.nn.modules.module, name, None) for name in MODULE_HOOKS):
+    if any(getattr(torch.nn.modules.module, name, None) for name in _HOOKS):
         raise Untold("hooks for all modules are set")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise Untold("it runs in a distributed program")
@@ -111,8 +120,22 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     for device in torch._C._autocast_supported_devices():
         yield f"autocast {device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
     yield from (f"{name} {value}" for name, value in flags(torch))
-    cudnn = torch.backends.cudnn
-    yield f"cudnn {cudnn.benchmark} {cudnn.deterministic}"
+    yield from (f"{name} {value}" for name, value in _backends(torch))
+
+
+def _backends(torch: ModuleType) -> Iterator[tuple[str, Any]]:
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    yield (
+        "attention",
+        (
+            cuda.flash_sdp_enabled(),
+            cuda.mem_efficient_sdp_enabled(),
+            cuda.math_sdp_enabled(),
+            cuda.cudnn_sdp_enabled(),
+        ),
+    )
+    yield "cudnn", (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
+    yield "mkldnn", torch.backends.mkldnn.enabled
 
 
 def _settings() -> Iterator[str]:

@@ -6,7 +6,7 @@ import enum
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.executed import TORCHS, Executed
-from nbcache.torch_bridge.traces.reading import guarded
+from nbcache.torch_bridge.traces.sources import guarded
 
 __all__ = ["Seen", "watching"]
 
@@ -33,8 +33,8 @@ _NOT_HELD: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of what only walks through something else."""
-_BY_CODEC = "it encodes or decodes a text by a codec that anybody may have registered"
-"""A doubt: without arguments, Python's own codec for UTF-8 is used."""
+_CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
+"""Codecs and error handlers that are Python's own."""
 _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
 """Types whose equal values are one object."""
 _VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
@@ -81,6 +81,11 @@ class Seen:
         """Note that code asks whether two objects of these types are equal."""
         if types.CellType in (left, right):
             self.doubts.add("it asks whether cells of closures are equal")
+
+    def note_codecs(self, arguments: Iterable[Any]) -> None:
+        """Note the arguments with which code encodes or decodes a text."""
+        if not {*_constants(arguments)} <= _CODECS:
+            self.doubts.add("it encodes or decodes a text by a codec that anybody may have registered")
 
     def sources(self, *, lazy: bool = False) -> Iterator[Any]:
         """Return by which way each value was reached, where there is one; some more than once.
@@ -182,6 +187,17 @@ def _printed(tracker: Any) -> Iterator[str]:
             yield f"it makes a text of a {kind.__qualname__}, with all that it holds"
 
 
+def _constants(given: Iterable[Any]) -> Iterator[Any]:
+    """Return the constants among arguments of Dynamo's, which are lists and dictionaries; None for others."""
+    for each in given:
+        if isinstance(each, (list, tuple)):
+            yield from _constants(each)
+        elif isinstance(each, dict):
+            yield from _constants(each.values())
+        else:
+            yield getattr(each, "value", None)
+
+
 def _is_scope(value: dict[Any, Any]) -> bool:
     """Tell whether it is the globals of a module: those that are read are values of their own."""
     name = value.get("__name__")
@@ -273,15 +289,21 @@ def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places
 
     def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if name in ("decode", "encode") and (any(args) or kwargs) and is_here():
-            seen.doubts.add(_BY_CODEC)
+        if name in ("decode", "encode") and is_here():
+            seen.note_codecs((*args, *kwargs.values()))
         return original(self, tx, name, *args, **kwargs)
 
     def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if (self.fn is str or self.fn is bytes) and len(args) + len(kwargs) > 1 and is_here():
-            seen.doubts.add(_BY_CODEC)
-        result = original(self, tx, args, kwargs)
+        by_codec = (self.fn is str or self.fn is bytes) and len(args) + len(kwargs) > 1
+        try:
+            result = original(self, tx, args, kwargs)
+        except Exception:
+            if by_codec and is_here():  # the code may catch the exception
+                seen.note_codecs([None])
+            raise
+        if by_codec and is_here():
+            seen.note_codecs((*args[1:], *kwargs.values()))
         if self.fn is str and is_here():  # by now, Dynamo has looked at the arguments
             seen.doubts.update(doubt for arg in args for doubt in _printed(arg))
         return result

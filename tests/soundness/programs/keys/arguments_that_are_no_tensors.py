@@ -2,6 +2,7 @@
 # edit: SCALE = Scale(1.0) => SCALE = Scale(1.5)
 # edit: BY = 2.0 => BY = 3.0
 # edit: ([box.held], None) => ([box.held * 3], None)
+# same: BY => FACTOR
 import torch.utils._pytree as pytree
 from torch._library.opaque_object import register_opaque_type
 from torch._opaque_base import OpaqueBase

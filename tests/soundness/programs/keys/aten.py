@@ -3,6 +3,9 @@
 # edit: "asinh", relu => "asinh", torch.cos
 # edit: "asinh", relu => "asinh", functools.partial(torch.mul, 3.0)
 # edit: "asinh", relu => "asinh", functools.partial(torch.mul, 4.0)
+# same: BY => FACTOR
+# same: def relu => def gelu
+#  and: relu => gelu
 lib = torch.library.Library("aten", "IMPL")
 BY = 2
 def relu(x):

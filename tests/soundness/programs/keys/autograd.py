@@ -5,7 +5,12 @@
 # edit: ctx.extra = GAIN => ctx.extra = GAIN * x.shape[0]
 # edit: op.register_autograd(make(1.0), setup_context=setup) => op.register_autograd(functools.partial(lambda by, ctx, g: g * by, 7.0))
 # edit: op.register_autograd(make(1.0), setup_context=setup) => class Rules:\n    def __init__(self, by): self.by = by\n    def backward(self, ctx, g): return g * self.by\nop.register_autograd(Rules(3.0).backward)
+# same: helper( => assistant(
 # same: return x * 2 => return x + x
+# same: def setup(ctx => def set_up(ctx
+#  and: setup_context=setup => setup_context=set_up
+# same: (x,) = inputs => (first,) = inputs
+#  and: save_for_backward(x) => save_for_backward(first)
 GAIN = 2.0
 def helper(g, by):
     return g * by

@@ -7,7 +7,10 @@
 # edit: first", shape => first", lambda x: torch.empty_like(x, dtype=torch.float64)
 #  and: lambda x: x * 2 => lambda x: (x * 2).double()
 #  and: return g * 2 => return g.float() * 2
+# same: lambda x: x * 2 => lambda x: x * 2.0 * 1
 # same: def shape(x): => def shape(x):\n    'The same.'
+# same: def backward( => def back(
+#  and: first", backward => first", back
 def shape(x):
     return torch.empty_like(x)
 def backward(ctx, g):

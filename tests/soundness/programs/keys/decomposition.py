@@ -2,6 +2,8 @@
 # edit: return x * BY => return x + BY
 # edit: = decomposed => = torch.sin
 # edit: decompositions[torch.ops.aten.asinh.default] = decomposed =>
+# same: BY => FACTOR
+# same: decomposed => split
 from torch._inductor.decomposition import decompositions
 BY = 2.0
 def decomposed(x):

@@ -8,6 +8,9 @@
 # edit: return x.new_empty(rows, 4) => return x.new_empty(rows, 4, dtype=X.dtype)
 # same: found = (x * k)[:ROWS] => found = (x * k + 1)[:ROWS]
 # same: return found\n@scale => print(end='')\n    return found\n@scale
+# same: found = empty(x, ROWS) => made = empty(x, ROWS)
+#  and: return found\ndef f => return made\ndef f
+# same: def fake(x => def _(x
 ROWS = 4
 def empty(x, rows):
     return x.new_empty(rows, 4)

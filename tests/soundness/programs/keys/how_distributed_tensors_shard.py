@@ -1,6 +1,8 @@
 # edit: [([Shard(0)], [Shard(0)])] => [([Replicate()], [Replicate()])]
 # edit: BY = 3.0 => BY = 4.0
 # edit: .cos() => .tanh()
+# same: strategy => rule
+# same: BY => FACTOR
 # after: mesh
 from torch.distributed.tensor.experimental import register_sharding
 BY = 3.0

@@ -1,5 +1,6 @@
 # edit: x * 2.0 => x * 5.0
 # edit: x * 4.0 => x * 5.0
+# same: by => factor
 from torch._inductor import config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 @torch.library.custom_op("mylib::op", mutates_args=(), tags=(torch.Tag.pointwise,))

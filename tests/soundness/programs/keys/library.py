@@ -8,6 +8,9 @@
 #  and: .mm(ops.composite(w)) => .mm(ops.composite(w).double())
 # edit: x.new_ones(4, 4) => x.new_ones(4, 4, dtype=torch.int64)
 # same: lambda x: x * 2 => lambda x: x + x
+# same: Scaled => Doubled
+# same: def inner => def inmost
+#  and: inner(x) => inmost(x)
 # same: torch.empty_like(x) => torch.empty_like(  # a shape\nx)
 class Scaled(torch.autograd.Function):
     @staticmethod

@@ -5,6 +5,7 @@
 #  and: return x * 2 => return x * -2
 # edit: (x, BY) => (x, x)
 #  and: return x * 2 => return x * x
+# same: BY => FACTOR
 # same: def lowered(x): => def lowered(x):  # twice\n
 from torch._inductor import lowering
 from torch._inductor.lowering import register_lowering

@@ -1,4 +1,5 @@
 # edit: BY = 2 => BY = 3
+# same: BY => FACTOR
 MODE = "default"
 from torch._inductor import lowering
 BY = 2

@@ -1,6 +1,7 @@
 # edit: BY = 2.0 => BY = 3.0
 # edit: lowering.lowerings[torch.ops.aten.asinh.default] = lowered =>
 # edit: (x, BY) => (x, x)
+# same: BY => FACTOR
 from torch._inductor import lowering
 BY = 2.0
 def lowered(x):

@@ -2,6 +2,7 @@
 # edit: BY, WITH, SCALE = 2.0, 2.0 => BY, WITH, SCALE = 2.0, 3.0
 # edit: 2.0, 2.0, 2.0 => 2.0, 2.0, 3.0
 # edit: Pass(2.0) => Pass(3.0)
+# same: scaled => multiplied
 MODE = "default"
 import functools
 import torch._inductor.config as config

@@ -4,6 +4,10 @@
 # edit: post_grad_custom_post_pass => post_grad_custom_pre_pass
 #  and: aten.sin.default => aten.tanh.default
 # edit: always the same => another
+# same: replaced => changed
+# same: class Pass( => class Other(
+#  and: Pass() => Other()
+# same: TARGET => INSTEAD
 import torch._inductor.config as config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 TARGET = torch.ops.aten.sin.default

@@ -2,6 +2,8 @@
 # edit: aten.mul.Tensor => aten.add.Tensor
 # edit: return True => return False
 # edit: aten.asinh.default, Arg => aten.atanh.default, Arg
+# same: BY => FACTOR
+# same: applies => fits
 from torch._inductor.fx_passes.post_grad import pass_patterns
 from torch._inductor.pattern_matcher import Arg, CallFunction, register_graph_pattern
 BY = 2.0

@@ -3,6 +3,7 @@
 # edit: limit = 8 => limit = 9
 # edit: LEAF * 2.0 => LEAF * 3.0
 # edit: [1.0 + 2.0j]) => [1.0 + 2.0j]).conj()
+# same: fast => quick
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 torch.manual_seed(3)

@@ -1,5 +1,6 @@
 # edit: BY = 2.0 => BY = 3.0
 # edit: compile_fx.joint_graph_passes = mine =>
+# same: mine => ours
 import torch._inductor.compile_fx as compile_fx
 BY = 2.0
 passes = compile_fx.joint_graph_passes

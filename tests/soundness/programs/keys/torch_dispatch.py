@@ -5,8 +5,10 @@
 # edit: lambda each: each.held => lambda each: each.held * 2
 # edit: return Wrapped(tensors["held"]) => return Wrapped(tensors["held"] * 2)
 #  and: def f( => AGAINST = "cold"\ndef f(
+# same: FACTOR => BY
 # same: class Base(torch.Tensor): => class Base(torch.Tensor):\n    'Does nothing.'
 # same: found = func( => # as everywhere\n        found = func(
+# same: unwrapped => plain
 FACTOR = 2
 def scaled(x):
     return x * FACTOR

@@ -5,6 +5,7 @@
 # edit: functools.partial(torch.mul, other=2.0) => torch.cos
 # edit: decompositions[torch.ops.aten.mish.default] = functools.partial(torch.mul, other=2.0) =>
 # edit: BY = "2.0f" => BY = "3.0f"
+# same: BY => FACTOR
 from torch._inductor import lowering
 from torch._inductor.codegen import cpp
 from torch._inductor.decomposition import decompositions

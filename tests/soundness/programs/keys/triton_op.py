@@ -2,6 +2,7 @@
 # edit: return x.mm(x) => return x.mm(x.t())
 # edit: return step(x) + 1 => return step(x) + 2
 # edit: return step(x) + 1 => return step(step(x))
+# same: step => stage
 # same: def step(x): => def step(x):  # once\n
 BY = 2
 def step(x):

@@ -1,5 +1,6 @@
 # edit: torch.ops.mylib.op(x) * 1 => torch.ops.mylib.op(x) * 2
 # edit: torch.ops.mylib.op(x) * 1 => torch.ops.mylib.op(x + 1)
+# same: rule => batched
 def rule(info, in_dims, x):
     return torch.ops.mylib.op(x) * 1, in_dims[0]
 @torch.library.custom_op("mylib::op", mutates_args=())

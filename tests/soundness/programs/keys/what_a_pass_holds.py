@@ -3,6 +3,7 @@
 # edit: seen = source, target, rest, 0 => seen = source, target, rest, 1
 # edit: None => torch.zeros(1000, 1000)
 #  and: by(2.0) => by(3.0)
+# same: node => each
 # after: passes
 class Replace(Named):
     def __init__(self, source, target, rest):

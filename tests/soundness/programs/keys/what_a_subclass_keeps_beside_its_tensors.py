@@ -4,6 +4,7 @@
 #  and: self.by * 2.0 => self.by * 3.0
 # edit: (double,) => (scale,)
 #  and: Config(1.0) => Config(1.5)
+# same: double => twice
 class Config:
     def __init__(self, by): self.by = by
     def __call__(self, x): return x * self.by * 2.0

@@ -1,4 +1,5 @@
 # edit: BY = 2.0 => BY = 3.0
+# same: out => found
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 AGAINST = "cold"

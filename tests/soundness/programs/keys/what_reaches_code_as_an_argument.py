@@ -1,6 +1,7 @@
 # edit: BY = 2.0 => BY = 3.0
 # edit: BY = 4.0 => BY = 3.0
 # edit: BY = 5.0 => BY = 3.0
+# same: of => asked
 from torch._inductor import ir, lowering
 BY = 2.0
 def scaled(self):
