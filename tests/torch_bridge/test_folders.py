@@ -80,7 +80,13 @@ def test_where_somebody_else_made_it_first_it_is_in_nbcaches_own_folder_and_that
 
     assert folder == own / NAME / "0123" and is_private(folder)
     assert len(said) == 1
-    for part in (str(own / NAME), str(temp / NAME), f"belongs to user {MALLORY}", "Next: remove", "TMPDIR"):
+    for part in (
+        str(own / NAME),
+        str(temp / NAME),
+        f"belongs to user {MALLORY}",
+        "Next: have it removed",
+        "TMPDIR",
+    ):
         assert part in said[0]
 
 
