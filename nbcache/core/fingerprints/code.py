@@ -87,9 +87,11 @@ def add_code(
                 state.note("absent", value)
         elif operation in LOADS_CELL and value in cells:
             try:
-                _chain(state, cells[value].cell_contents, steps, index)
+                content = cells[value].cell_contents
             except ValueError:
                 state.note("empty")
+            else:
+                _chain(state, content, steps, index)
         elif opcode in dis.hasconst:
             if isinstance(value, types.CodeType):
                 add_code(state, value, scope, cells, modules)

@@ -259,7 +259,8 @@ class Fingerprint:
         if issubclass(base, dict):
             for key, item in base.items(value):
                 self._add(key)
-                self.add(item, f"[{key!r}]" if type(key) in (str, int) else "")
+                is_short = type(key) is str or (type(key) is int and key.bit_length() < 64)
+                self.add(item, f"[{key!r}]" if is_short else "")
         elif base in (set, frozenset):
             elements = sorted(self._alone(item) for item in base.__iter__(value))
             self.note(*(digest for digest, _, _ in elements))

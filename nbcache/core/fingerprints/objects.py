@@ -337,9 +337,10 @@ class Objects:
     def _contents(self, cell: types.CellType) -> list[str]:
         self._meet(cell)
         try:
-            return [self.digest(cell.cell_contents)]
+            content = cell.cell_contents
         except ValueError:
             return ["empty"]
+        return [self.digest(content)]
 
     def _class(self, cls: type) -> str:
         name = f"class {full_name(cls)}"
