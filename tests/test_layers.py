@@ -20,7 +20,7 @@ BUDGETS = {
     "core": 4160,
     "explain": 2010,
     "kernel": 3290,
-    "launcher": 1500,
+    "launcher": 1640,
     "shared": 1430,
     "snapshots": 1800,
     "stores": 1980,

@@ -14,15 +14,21 @@ import sys
 from typing import NoReturn
 
 from nbcache.launcher import protocol
-from nbcache.launcher.protocol import name_of, nursery_command, python_options, start_state
+from nbcache.launcher.start_state import name_of, nursery_command, python_options, start_state
 
 _END_SECONDS = 5.0
 """How long a restarted kernel waits until the one before it has ended, which takes hundredths of a second."""
 _ANSWER_SECONDS = 15.0
 """How long a nursery may take to answer: hundredths of a second, and much longer on a busy machine."""
-_PASSED_ON = [
-    getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "CONT")
-]
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+)
 
 
 def main() -> NoReturn:
@@ -34,7 +40,7 @@ def main() -> NoReturn:
             name = name_of(start_state())
             connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _END_SECONDS))
         else:  # files of the notebook's folder may have run already, in place of modules
-            why = "it was started without `-P`: run `nbcache kernel install`"
+            why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
         why = "there was no nursery for its environment"
     except Exception as error:  # whatever it is: never worse than an ordinary kernel

@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.launcher import protocol
-from nbcache.launcher.imported import HiddenModules, Status, first_changed
-from nbcache.launcher.protocol import python_options
+from nbcache.launcher.hidden import HiddenModules
+from nbcache.launcher.on_disk import Status, first_changed
+from nbcache.launcher.start_state import python_options
 
 __all__ = ["Ahead", "Asked", "attend", "parent"]
 

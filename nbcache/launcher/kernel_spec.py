@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
-from nbcache.launcher.protocol import nursery_command
+from nbcache.launcher.start_state import nursery_command
 
 __all__ = [
     "LAUNCHER",
@@ -23,7 +25,9 @@ __all__ = [
     "PYTHON_OPTIONS",
     "install",
     "installed",
+    "is_current",
     "nurseries",
+    "ordinary",
     "start",
     "stop",
     "uninstall",
@@ -38,6 +42,8 @@ LAUNCHER = ["-P", "-m", "nbcache.launcher"]
 """With `-P`, files of the notebook's folder never run in place of modules that the launcher imports."""
 _START_SECONDS = 300.0
 """Importing takes some ten seconds, and much more on a busy machine."""
+_TRIES = 3
+"""A nursery ends where a file of a package changes while it imports: the next one may be luckier."""
 
 
 def install(*, user: bool = False) -> Path:
@@ -94,9 +100,20 @@ def installed() -> Path | None:
     return None if found is None else Path(found)
 
 
+def is_current() -> bool:
+    """Return whether the installed kernel imports nothing from the notebook's folder at its start."""
+    command = _manager().get_kernel_spec(NAME).argv
+    return not {"-I", "-P"}.isdisjoint(itertools.takewhile(lambda word: word != "-m", command))
+
+
 def nurseries() -> list[dict[str, Any]]:
     """Return what each of the user's nurseries says of itself."""
     return [said for name in _names() if (said := protocol.request(name, "status")) is not None]
+
+
+def ordinary() -> dict[str, Any] | None:
+    """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
+    return protocol.ordinary()
 
 
 def start() -> dict[str, Any]:
@@ -106,32 +123,86 @@ def start() -> dict[str, Any]:
     """
     _only_on_linux()
     command = nursery_command(PYTHON_OPTIONS)
-    null = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+    for _ in range(_TRIES):
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if (status := _first_status(process)) is not None:
+            return status
+        if process.returncode != 0:
+            raise NbcacheError(
+                "the nursery did not start",
+                where=shlex.join(command),
+                next_step="run this command, and see what it says",
+            )
+    raise NbcacheError(
+        f"each of {_TRIES} nurseries ended while it imported: a package's file has changed meanwhile, or a "
+        "package has started a thread",
+        where=shlex.join(command),
+        next_step="try again once nothing is being installed",
+    )
+
+
+def _first_status(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
+    """Return the first status of this nursery, or of the one that it made room for; None where it ended."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         has_ended = process.poll() is not None
         is_starting = bool(protocol.starting())  # looked at first: what has started since is listed below
         for status in nurseries():
-            if status["process"] == process.pid or process.returncode == 0:  # it made room for another one
+            if status["process"] == process.pid or process.returncode == 0:
                 return status
         if process.returncode or (has_ended and not is_starting):
-            break
+            return None
         time.sleep(0.1)
-    raise NbcacheError(
-        "the nursery did not start: it failed, or a package's file changed, or a thread began meanwhile",
-        where=shlex.join(command),
-        next_step="try again once nothing is being installed, or run this command, and see what it says",
-    )
+    return None
 
 
-def stop() -> tuple[list[int], int]:
+def stop() -> tuple[list[int], list[str]]:
     """End the user's nurseries; kernels that they have forked go on.
 
-    Returns the processes that were ended, and how many others still import and will end by themselves.
+    Returns the processes that were ended, and the locks that an unknown process holds.
     """
-    answers = [protocol.request(name, "stop") for name in _names()]
-    return [answer["stopped"] for answer in answers if answer is not None], protocol.end_starting()
+    ended = [said["stopped"] for name in _names() if (said := protocol.request(name, "stop")) is not None]
+    unknown = []
+    for lock, process in protocol.starting().items():
+        if _end(process, lock):
+            ended.append(process)
+        else:
+            unknown.append(lock)
+    return ended, unknown
+
+
+def _end(process: int, lock: str) -> bool:
+    """End a process if it is one of a nursery, and has the lock open; return whether it was.
+
+    The number may be that of another process by now, or come from another container.
+    """
+    if process <= 1:
+        return False
+    try:
+        descriptor = os.pidfd_open(process)  # taken first: a signal to it reaches no later process
+    except (OSError, OverflowError):
+        return False
+    try:
+        if is_nursery := _is_nursery(f"/proc/{process}", lock):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        return is_nursery
+    except OSError:  # it has just ended, or is another user's
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _is_nursery(folder: str, lock: str) -> bool:
+    """Return whether the process with this folder in `/proc` runs a nursery, and has its lock open."""
+    if nursery_command([])[-1].encode() not in Path(folder, "cmdline").read_bytes().split(b"\0"):
+        return False
+    return any(os.path.samefile(file, lock) for file in Path(folder, "fd").iterdir() if file.exists())
 
 
 def _names() -> list[str]:

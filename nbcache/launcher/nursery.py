@@ -10,19 +10,20 @@ import contextlib
 import ctypes
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from nbcache.launcher import imported, protocol
+from nbcache.launcher import on_disk, protocol
 from nbcache.launcher.forked import Ahead, Asked, attend
-from nbcache.launcher.imported import hidable, modules_in, shadowing
-from nbcache.launcher.protocol import name_of, start_state
+from nbcache.launcher.hidden import hidable
+from nbcache.launcher.on_disk import modules_in, shadowing
+from nbcache.launcher.start_state import name_of, start_state
 
 __all__ = ["main"]
 
@@ -30,12 +31,14 @@ _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
     IPython.core.completerlib sqlite3
 """
-"""Modules that an ordinary kernel has imported when its first cell runs."""
+"""What an ordinary kernel has imported when its first cell runs."""
 _AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"
-"""Modules that `%load_ext nbcache` imports."""
+"""What `%load_ext nbcache` imports."""
 _IDLE_SECONDS = 4 * 3600.0
 """Unused for so long, it ends."""
 _LOOK_SECONDS = 60.0
+_MOST_REQUESTS = 16
+"""So many requests may arrive at one time."""
 _MOST_FILES = 4
 """The standard streams of a kernel, and its lock."""
 _FORK = {
@@ -65,31 +68,30 @@ def main(name: str | None = None) -> None:
 
     `name` is what a launcher looks for. Without it, imports wait for nothing.
     """
-    state = name_of(start_state())
-    if name not in (None, state):
+    found = name_of(start_state())
+    if name not in (None, found):
         return  # something was changed on the way here: no launcher would find it
-    with protocol.alone(state) as is_wanted:
-        if is_wanted is None:
+    with protocol.alone(found) as is_first:
+        if is_first and (asked := _run(found, patience=_MOST_PATIENCE if name else 0.0)) is not None:
+            child = asked
+        else:
             return
-        child = _run(state, _Patience(_MOST_PATIENCE if name else 0.0, is_wanted))
-    if child is not None:
-        child.run()  # here, in the kernel, with nothing of the nursery's on the stack
+    child.run()  # here, in the kernel, with nothing of the nursery's on the stack
 
 
-def _run(name: str, patience: _Patience) -> Asked | None:
+def _run(name: str, patience: float) -> Asked | None:
     """Import, and fork kernels; return what to be in one of them, None in the nursery, in the end."""
     began = time.time_ns() - _COARSE_NS
-    for variable in [variable for variable in os.environ if variable.startswith("JPY_")]:
-        del os.environ[variable]  # of a kernel in which it was started: ipykernel ends with that one's parent
+    for each in [each for each in os.environ if each.startswith("JPY_")]:
+        del os.environ[each]  # of a kernel in which it was started: ipykernel ends with that one's parent
     os.chdir("/")
     _make_room(name)
-    hidden, variables = _import_all(patience)
-    files = imported.files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
+    hidden, variables = _imported(_Patience(patience))
+    files = on_disk.files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
     if threading.active_count() > 1:
         return None
     if any(status.changed > began for status in files.values()):
         return None  # something was edited, or installed, while it was imported
-    patience.check()
     listener = protocol.listen(name)
     sys.modules["nbcache.torch_bridge.gc_pause"].keep_frozen()
     return _Nursery(name, listener, Ahead(hidden, variables, files)).serve()
@@ -105,6 +107,8 @@ class _Nursery:
         self._name = name
         self._listener = listener
         self._ahead = ahead
+        self._requests: list[protocol.Message] = []
+        """Requests that are arriving."""
         self._tops = {each.partition(".")[0] for each in sys.modules}
         self._found = {folder: modules_in(folder) for folder in sys.path}
         """What can be imported: another one might be imported instead, or where there was none."""
@@ -114,36 +118,57 @@ class _Nursery:
     def serve(self) -> Asked | None:
         """Answer until nobody needs it; return what to be in a forked kernel, None in the nursery."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch kernels
-        self._listener.settimeout(_LOOK_SECONDS)
         while self._is_wanted():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # nobody has asked, or the launcher has ended
-                continue
-            with connection:
-                outcome = self._answer(connection)
-            if isinstance(outcome, Asked):
-                return outcome
-            if outcome is _END:
-                break
+            waiting: list[socket.socket | protocol.Message] = [self._listener, *self._requests]
+            seconds = self._requests[0].deadline - time.monotonic() if self._requests else _LOOK_SECONDS
+            ready = select.select(waiting, [], [], max(0.0, seconds))[0]
+            if self._listener in ready:
+                ready += self._accept()
+            for request in [*self._requests]:
+                outcome = self._go_on(request, request in ready)
+                if outcome is _ARRIVING:
+                    continue
+                self._close(request)
+                if isinstance(outcome, Asked):
+                    return outcome
+                if outcome is _END:
+                    protocol.forget(self._name)
+                    return None
         protocol.forget(self._name)
         return None
 
-    def _answer(self, connection: socket.socket) -> object:
-        """Answer one request, which must arrive in time: others wait meanwhile."""
-        files: list[int] = []
+    def _accept(self) -> list[protocol.Message]:
+        """Return the request of another launcher; where there are too many, the oldest makes room for it."""
+        if len(self._requests) == _MOST_REQUESTS:
+            _refuse(self._requests[0], "others have asked since")
+            self._close(self._requests[0])
         try:
-            connection.settimeout(protocol.REQUEST_SECONDS)
-            protocol.check_peer(connection)
-            value, files = protocol.receive(connection, _MOST_FILES)
-            return self._do(connection, value, files)
+            connection, _ = self._listener.accept()
+        except OSError:  # the launcher has ended
+            return []
+        connection.setblocking(False)
+        self._requests.append(protocol.Message(connection, _MOST_FILES))
+        return self._requests[-1:]
+
+    def _close(self, request: protocol.Message) -> None:
+        self._requests.remove(request)
+        request.close_files()
+        request.connection.close()
+
+    def _go_on(self, request: protocol.Message, is_ready: bool) -> object:
+        """Read more of a request, and answer it where it is whole."""
+        try:
+            if is_ready and request.read():
+                return self._answer(request)
+        except BlockingIOError:
+            pass
         except Exception as error:  # whatever it asks, the nursery lives on
-            with contextlib.suppress(OSError):  # the launcher has ended
-                why = f"the nursery could not answer: {error!r}"
-                protocol.send(connection, {"forked": False, "why": why})
+            _refuse(request, f"the nursery could not answer: {error!r}")
             return None
-        finally:
-            protocol.close(files)
+        if time.monotonic() < request.deadline:
+            return _ARRIVING
+        _refuse(request, "the request did not arrive in time")
+        return None
 
     def _is_wanted(self) -> bool:
         if time.time() - self._used > _IDLE_SECONDS:
@@ -151,7 +176,9 @@ class _Nursery:
         total, free = (_memory(each) for each in ("MemTotal", "MemAvailable"))
         return not total or free >= _LEAST_FREE * total
 
-    def _do(self, connection: socket.socket, value: dict[str, Any], files: list[int]) -> object:
+    def _answer(self, request: protocol.Message) -> object:
+        connection, value = request.connection, request.value()
+        protocol.check_peer(connection)
         if value["ask"] == "status":
             protocol.send(connection, self._status())
         elif value["ask"] == "stop":
@@ -160,7 +187,7 @@ class _Nursery:
         elif value["ask"] != "fork" or any(type(value[name]) is not kind for name, kind in _FORK.items()):
             raise ValueError("no such request")
         else:
-            return self._fork(connection, value, files)
+            return self._fork(request, value)
         return None
 
     def _status(self) -> dict[str, Any]:
@@ -174,7 +201,8 @@ class _Nursery:
             "bytes": _memory("VmRSS", "/proc/self/status"),
         }
 
-    def _fork(self, connection: socket.socket, value: dict[str, Any], files: list[int]) -> object:
+    def _fork(self, request: protocol.Message, value: dict[str, Any]) -> object:
+        connection, files = request.connection, request.files
         if changed := self._ahead.first_changed(self._ahead.files):
             protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
             return _END  # the launcher starts another one
@@ -193,6 +221,9 @@ class _Nursery:
             return None
         try:
             self._listener.close()
+            for other in self._requests:
+                if other is not request:
+                    other.connection.close()
             return attend(connection, value, files, self._ahead)
         except BaseException:  # or this process would be a second nursery
             os._exit(1)
@@ -204,10 +235,15 @@ class _Nursery:
         return None
 
 
-_END = object()
+_ARRIVING, _END = object(), object()
 
 
-def _import_all(patience: _Patience) -> tuple[dict[str, ModuleType], dict[str, str]]:
+def _refuse(request: protocol.Message, why: str) -> None:
+    with contextlib.suppress(OSError):  # the launcher has ended
+        protocol.send(request.connection, {"forked": False, "why": why})
+
+
+def _imported(patience: _Patience) -> tuple[dict[str, ModuleType], dict[str, str]]:
     """Import everything; return what is to be hidden, and the environment variables that the rest has set."""
     before = dict(os.environ)
     for name in _KERNEL.split():
@@ -230,23 +266,16 @@ def _import(name: str, patience: _Patience) -> None:
 
 
 class _Patience:
-    """Waits while others use all processors, so many seconds in all; a priority could not be taken back.
+    """Waits while others use all processors, so many seconds in all.
 
-    SystemExit where `is_wanted` returns False.
+    A process that gave way by its priority could not take that back.
     """
 
-    def __init__(self, seconds: float, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._is_wanted = is_wanted
-
-    def check(self) -> None:
-        """End this process unless the nursery is still wanted."""
-        if not self._is_wanted():
-            raise SystemExit
 
     def wait_until_idle(self) -> None:
         """Wait until half a processor is idle."""
-        self.check()
         while self._seconds > 0:
             before, began = _idle_ticks(), time.monotonic()
             time.sleep(0.05)
@@ -255,7 +284,6 @@ class _Patience:
                 return
             time.sleep(1.0)
             self._seconds -= time.monotonic() - began
-            self.check()
 
 
 def _idle_ticks() -> int:

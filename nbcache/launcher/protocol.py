@@ -1,55 +1,40 @@
-"""The protocol of launchers and nurseries, and the state that they were started with. For Linux only.
+"""How launchers and nurseries talk: JSON over a socket in a folder that is the user's alone. Linux only.
 
-The launcher imports this first, so it imports next to nothing.
-
-They send JSON over a socket in a folder that is the user's alone. A message is its length, 4 bytes, and JSON.
-Nothing is listened to on a network, and both ends check that the other runs as the same user.
-
-A nursery fits where its start state is that of the launcher: then a fork of it is what a fresh process would
-be.
+A message is its length, 4 bytes, and JSON. Nothing is listened to on a network, and both ends check that the
+other runs as the same user.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import itertools
 import json
 import os
-import resource
 import socket
 import stat
 import struct
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "HARMLESS",
     "REQUEST_SECONDS",
+    "Message",
     "alone",
     "ask",
     "check_peer",
-    "close",
     "close_all_but",
-    "end_starting",
     "folder",
     "forget",
-    "kept_variables",
     "listen",
     "lock_kernel",
-    "name_of",
     "names",
     "note_ordinary",
-    "nursery_command",
     "ordinary",
-    "python_options",
     "receive",
     "request",
     "send",
-    "start_state",
     "starting",
     "used",
 ]
@@ -132,60 +117,49 @@ def ask(name: str, timeout: float) -> socket.socket:
 
 
 @contextmanager
-def alone(name: str) -> Iterator[Callable[[], bool] | None]:
-    """Lock the name of a nursery. Yield a function that returns whether the lock counts; None without it."""
+def alone(name: str) -> Iterator[bool]:
+    """Give whether this is the only process that is, or is about to be, the nursery of this name."""
     path = os.path.join(folder(), name + _LOCK)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def counts() -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(path))
-        except OSError:  # `end_starting` has removed it
-            return False
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, b"%d\n" % os.getpid())
         is_first = True
     except BlockingIOError:
         is_first = False
     try:
-        yield counts if is_first else None
+        yield is_first
     finally:
         os.close(descriptor)
 
 
-def starting() -> list[str]:
-    """Return the locks of processes that are about to be nurseries; such a process answers no request yet."""
+def starting() -> dict[str, int]:
+    """Return the locks of processes that are about to be nurseries, and the process that each lock names.
+
+    Such a process answers no request yet. 0 stands for a lock without a number.
+    """
     path = folder()
     locks = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(_LOCK)]
-    return [
-        lock for lock in locks if not os.path.exists(lock.removesuffix(_LOCK) + _SUFFIX) and _is_held(lock)
-    ]
+    processes = {
+        lock: _holder(lock) for lock in locks if not os.path.exists(lock.removesuffix(_LOCK) + _SUFFIX)
+    }
+    return {lock: process for lock, process in processes.items() if process is not None}
 
 
-def _is_held(lock: str) -> bool:
+def _holder(lock: str) -> int | None:
+    """Return the number in a lock that a process holds, 0 for a lock without one; None for a free lock."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-
-
-def end_starting() -> int:
-    """Remove the locks of processes that are about to be nurseries, which then end; return how many."""
-    locks = starting()
-    for lock in locks:
         try:
-            os.unlink(lock)
-        except FileNotFoundError:  # another `stop` was first
-            pass
-    return len(locks)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except BlockingIOError:
+            return int(os.read(descriptor, 32).partition(b"\n")[0])
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return 0
 
 
 def lock_kernel(arguments: Sequence[str], seconds: float) -> int | None:
@@ -279,124 +253,66 @@ def send(connection: socket.socket, value: Any, files: Sequence[int] = ()) -> No
     connection.sendall(content)
 
 
-def receive(connection: socket.socket, most_files: int = 0) -> tuple[Any, list[int]]:
+def receive(connection: socket.socket, files: int = 0) -> tuple[Any, list[int]]:
     """Return a value, and as many open files at most; ConnectionError where the other end has gone."""
-    files: list[int] = []
-
-    def read(size: int) -> bytes:
-        content = b""
-        while len(content) < size:
-            most = min(size - len(content), _PIECE_BYTES)
-            piece, more, _, _ = socket.recv_fds(connection, most, most_files - len(files))
-            files.extend(more)
-            if not piece:
-                raise ConnectionError("the other end has gone")
-            content += piece
-        return content
-
+    message = Message(connection, files)
     try:
-        (length,) = _LENGTH.unpack(read(_LENGTH.size))
-        if length > _MOST_BYTES:
-            raise ConnectionError(f"a message of {length:,} bytes")
-        return json.loads(read(length)), files
+        while not message.read():
+            pass
+        return message.value(), message.files
     except BaseException:
-        close(files)
+        message.close_files()
         raise
 
 
-def close(files: Iterable[int]) -> None:
-    """Close files, as far as they are open."""
-    for file in files:
-        try:
-            os.close(file)
-        except OSError:
-            pass
+class Message:
+    """A value, and open files with it, that arrive piece by piece."""
+
+    def __init__(self, connection: socket.socket, most_files: int) -> None:
+        self.connection = connection
+        self.files: list[int] = []
+        self.deadline = time.monotonic() + REQUEST_SECONDS
+        """Time (monotonic) by which a request must be whole."""
+        self._most_files = most_files
+        self._content = bytearray()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the connection."""
+        return self.connection.fileno()
+
+    def read(self) -> bool:
+        """Read one piece, and return whether the message is whole; ConnectionError where it never will be."""
+        size = min(self._missing(), _PIECE_BYTES)
+        piece, files, _, _ = socket.recv_fds(self.connection, size, self._most_files - len(self.files))
+        self.files += files
+        if not piece:
+            raise ConnectionError("the other end has gone")
+        self._content += piece
+        return self._missing() == 0
+
+    def value(self) -> Any:
+        """Return the value of a whole message."""
+        return json.loads(self._content[_LENGTH.size :])
+
+    def close_files(self) -> None:
+        """Close the files that came with it."""
+        while self.files:
+            os.close(self.files.pop())
+
+    def _missing(self) -> int:
+        if len(self._content) < _LENGTH.size:
+            return _LENGTH.size - len(self._content)
+        (length,) = _LENGTH.unpack_from(self._content)
+        if length > _MOST_BYTES:
+            raise ConnectionError(f"a message of {length:,} bytes")
+        return _LENGTH.size + int(length) - len(self._content)
 
 
 def close_all_but(*descriptors: int) -> None:
     """Close all files but the standard streams and these."""
-    close({*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *descriptors})
-
-
-# --- the start state ---------------------------------------------------------------------------------
-
-_NAMES = """
-    _ COLORTERM COLUMNS DBUS_SESSION_BUS_ADDRESS DISPLAY LINES LS_COLORS OLDPWD PS1 PWD SHLVL STY TERM
-    TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE WAYLAND_DISPLAY WINDOWID XAUTHORITY XDG_SESSION_ID
-"""
-HARMLESS = frozenset(_NAMES.split())
-"""Environment variables that nothing reads when it is imported; the kernel itself has its own."""
-_HARMLESS = ("JPY_", "SSH_", "VSCODE_")
-"""Beginnings of such variables."""
-_LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-_NURSERY = (
-    "import sys; sys.flags.safe_path or sys.path.pop(0); "
-    "from nbcache.launcher.nursery import main; main(*sys.argv[1:])"
-)
-_OF_STATUS = ("Cap", "NoNewPrivs", "Seccomp")
-"""Beginnings of the lines of /proc/self/status that children have from their parent.
-
-Signals that are ignored or blocked are not among them: a forked kernel gets those of its launcher.
-"""
-
-
-def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that must be the same."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in HARMLESS and not name.startswith(_HARMLESS)
-    }
-
-
-def python_options() -> list[str]:
-    """Return the options of Python that an ordinary kernel gets from this process: all but `-P`."""
-    options = itertools.takewhile(lambda word: word not in ("-m", "-c"), sys.orig_argv[1:])
-    return [option for option in options if option != "-P"]
-
-
-def nursery_command(options: Sequence[str], *names: str) -> list[str]:
-    """Return the command of a nursery, which imports nothing from the folder that it is started in.
-
-    `-P` would do the same, but `sys.flags` of all its kernels would show it, and IPython would obey it.
-    """
-    return [sys.executable, *options, "-c", _NURSERY, *names]
-
-
-def start_state() -> dict[str, object]:
-    """Return what this process was started with; ask before anything changes it."""
-    return {
-        "python": [sys.executable, sys.prefix, sys.base_prefix, sys.version, *python_options()],
-        "path": sys.path,
-        "environ": kept_variables(os.environ),
-        "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
-        "cpus": sorted(os.sched_getaffinity(0)),
-        "scheduling": [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
-        "user": [os.getresuid(), os.getresgid(), sorted(os.getgroups())],
-        "namespaces": _links("/proc/self/ns"),
-        "cgroup": _read("/proc/self/cgroup"),
-        "memory": _read("/proc/self/oom_score_adj"),
-        "security": [_read_if_there(f"/proc/self/{name}") for name in ("attr/current", "personality")],
-        "status": [line for line in _read("/proc/self/status").splitlines() if line.startswith(_OF_STATUS)],
-    }
-
-
-def name_of(state: Mapping[str, object]) -> str:
-    """Return the name of the nursery for it."""
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _read(path: str) -> str:
-    with open(path) as stream:
-        return stream.read()
-
-
-def _read_if_there(path: str) -> str | None:
-    try:
-        return _read(path)
-    except OSError:  # it may be nobody's to read, or this system has none
-        return None
-
-
-def _links(folder: str) -> dict[str, str]:
-    return {name: os.readlink(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in descriptors:
+            try:
+                os.close(number)
+            except OSError:  # the one by which they were listed
+                pass

@@ -97,15 +97,14 @@ def test_a_forked_kernel_looks_for_modules_where_an_ordinary_one_does(place: Pla
     assert paths[0] == paths[1] and "" in paths[0]
 
 
-def test_a_kernel_whose_start_may_run_files_of_the_notebooks_folder_is_ordinary(
-    tmp_path: Path,
-) -> None:
+def test_a_kernel_that_an_earlier_version_installed_is_ordinary_and_status_says_so(tmp_path: Path) -> None:
     place = Place(tmp_path)
     file = Path(place.environ["JUPYTER_DATA_DIR"]) / "kernels" / "nbcache" / "kernel.json"
-    assert "-P" not in place.nbcache("status")
+    assert "earlier version" not in place.nbcache("status")
     spec = json.loads(file.read_text())
     spec["argv"].remove("-P")
     file.write_text(json.dumps(spec))
     end(place.start())
     status = place.nbcache("status")
-    assert "no nursery" in status and "without `-P`: run `nbcache kernel install`" in status
+    assert "installed by an earlier version of nbcache (run nbcache kernel install)" in status
+    assert "no nursery" in status and "an earlier version of nbcache has installed it" in status

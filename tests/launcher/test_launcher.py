@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from nbcache.launcher import protocol
-from nbcache.launcher.imported import HiddenModules, files, hidable, modules_in, shadowing, status_of
-from nbcache.launcher.nursery import _Patience
-from nbcache.launcher.protocol import kept_variables, name_of, start_state
+from nbcache.launcher.hidden import HiddenModules, hidable
+from nbcache.launcher.on_disk import files, modules_in, shadowing, status_of
+from nbcache.launcher.start_state import kept_variables, name_of, start_state
 from support.front_door import RunPython
 
 
@@ -80,25 +80,11 @@ def test_a_folder_that_is_not_the_users_alone_is_refused(own_folder: Path, make:
 
 
 def test_one_process_at_a_time_is_about_to_be_a_nursery(own_folder: Path) -> None:
-    with protocol.alone("a") as counts:
-        assert counts is not None and counts()
-        assert protocol.starting() == [str(own_folder / "a.lock")]
+    with protocol.alone("a") as first:
+        assert first and protocol.starting() == {str(own_folder / "a.lock"): os.getpid()}
         with protocol.alone("a") as second:
-            assert second is None
-    assert protocol.starting() == []
-
-
-def test_a_process_that_is_about_to_be_a_nursery_ends_once_its_lock_is_gone(own_folder: Path) -> None:
-    with protocol.alone("a") as counts:
-        (own_folder / "old.lock").touch()  # of a nursery that has ended
-        (own_folder / "folder.lock").mkdir()
-        (own_folder / "link.lock").symlink_to("/dev/zero")
-        assert protocol.end_starting() == 1
-        assert counts is not None and not counts()
-        with protocol.alone("a") as others:  # the next nursery does not wait for it
-            assert others is not None and others() and not counts()
-            with pytest.raises(SystemExit):
-                _Patience(0.0, counts).check()
+            assert not second
+    assert protocol.starting() == {}
 
 
 def test_a_nursery_has_the_name_of_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,16 +69,17 @@ def kernel(action: str, user: bool, settings: Settings) -> Shown:
 
 
 def _stop() -> Shown:
-    stopped, starting = kernel_spec.stop()
+    stopped, unknown = kernel_spec.stop()
     lines = [f"ended: {counted(len(stopped), 'nursery', 'nurseries')}"]
-    if starting:
-        lines.append(f"about to end: {counted(starting, 'nursery', 'nurseries')}, importing until now")
+    lines += [f"not ended: {lock} names no nursery of yours" for lock in unknown]
     return Shown(lines, {"stopped": stopped})
 
 
 def _status() -> Shown:
     folder, nurseries = kernel_spec.installed(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
+    if folder and not kernel_spec.is_current():
+        lines[0] += ", installed by an earlier version of nbcache (run nbcache kernel install)"
     for nursery in nurseries:
         lines.append(
             f"nursery {nursery['process']}: {counted(nursery['kernels'], 'kernel')} forked, started "

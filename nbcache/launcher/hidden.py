@@ -1,30 +1,18 @@
-"""Modules that are imported ahead: hidden until they are imported, and compared with their files on disk.
+"""Modules that are imported ahead, and of which nobody knows until they are imported.
 
 In a forked kernel `sys.modules` holds what an ordinary kernel has. What else the nursery has imported is put
-there when a cell, or a library, imports it.
+there when a cell, or a library, imports it: at once, and the same module as ever.
 """
 
 from __future__ import annotations
 
-import glob
-import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import NamedTuple
 
-__all__ = [
-    "HiddenModules",
-    "Status",
-    "files",
-    "first_changed",
-    "hidable",
-    "modules_in",
-    "shadowing",
-    "status_of",
-]
+__all__ = ["HiddenModules", "hidable"]
 
 _WHOLE = "torch"
 """With it comes everything: its modules refer to most of the others."""
@@ -129,7 +117,7 @@ class HiddenModules(MetaPathFinder):
         return self._first_changed(path for path in paths if path)
 
     def _is_compiled(self, name: str) -> bool:
-        """Return whether a package has parts that a process can load but once."""
+        """Tell whether a package has parts that a process can load but once."""
         paths = (getattr(self._modules[each], "__file__", None) for each in self._family(name))
         return any(path and path.endswith(".so") for path in paths)
 
@@ -161,110 +149,3 @@ class _Loader(Loader):
         """Show it, and all below it."""
         name = module.__spec__.name if module.__spec__ is not None else module.__name__
         self._hidden.show(name)
-
-
-# --- on disk -----------------------------------------------------------------------------------------
-
-_OF_MODULES = (".py", ".pyc", ".so")
-_OF_SITES = ("site-packages", "dist-packages")
-_OF_PACKAGES = (".pth", ".dist-info", ".egg-info")
-"""Ends of the names of what such folders have besides: Python runs, and libraries look for, what is there."""
-
-
-class Status(NamedTuple):
-    """The identity of a file and of its contents."""
-
-    changed: int
-    """Nanoseconds since 1970 at which it, or what is known of it, was changed last."""
-    number: int
-    """The inode."""
-
-
-def files(read: Iterable[str]) -> dict[str, Status]:
-    """Return what lies on disk of all that is imported or `read`, and of what says where modules are."""
-    paths = {*read, *(getattr(module, "__file__", None) for module in sys.modules.values())}
-    with open("/proc/self/maps") as stream:
-        paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
-    sites = [folder for folder in sys.path if os.path.basename(folder) in _OF_SITES]
-    paths |= {path for folder in sites for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
-    paths |= {*sys.path}  # some are archives, whose modules are no files
-    found = {
-        path: status_of(path) for path in paths if path and os.path.isabs(path) and not os.path.isdir(path)
-    }
-    return {path: status for path, status in found.items() if status is not None}
-
-
-def status_of(path: str) -> Status | None:
-    """Return what a file is known by; None where there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return Status(status.st_ctime_ns, status.st_ino)
-
-
-def first_changed(files: Mapping[str, Status], paths: Iterable[str]) -> str | None:
-    """Return the first of these files that is not any more what it was; None where all are, or are not known.
-
-    There are thousands: nothing is made for each.
-    """
-    for path in paths:
-        if (was := files.get(path)) is None:
-            continue
-        try:
-            now = os.stat(path)
-        except OSError:
-            return path
-        if now.st_ctime_ns != was.changed or now.st_ino != was.number:
-            return path
-    return None
-
-
-def modules_in(folder: str) -> frozenset[str]:
-    """Return what can be imported from a folder, and which packages are installed there."""
-    try:
-        entries = os.listdir(folder)
-    except OSError:
-        return frozenset()
-    ends = _OF_PACKAGES if os.path.basename(folder) in _OF_SITES else ()
-    return frozenset(
-        each for each in entries if each.endswith(ends) or _is_module(os.path.join(folder, each))
-    )
-
-
-def shadowing(folder: str, names: Collection[str]) -> str | None:
-    """Return what in a folder would be imported in place of an imported module of one of these names."""
-    try:
-        entries = os.listdir(folder)
-    except OSError:
-        return None
-    for each in sorted(entries):
-        name, path = each.partition(".")[0], os.path.join(folder, each)
-        if name in names and _is_module(path) and _would_be_found(path, sys.modules.get(name)):
-            return each
-    return None
-
-
-def _is_module(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.endswith(_OF_MODULES) or ("." not in name and name != "__pycache__" and os.path.isdir(path))
-
-
-def _would_be_found(path: str, imported: ModuleType | None) -> bool:
-    """Return whether Python would find another module at `path`, before the one that is imported.
-
-    A folder without `__init__` is found last of all. And a package's own folder is no other module.
-    """
-    spec = getattr(imported, "__spec__", None)
-    if not os.path.isdir(path) or spec is None or not spec.has_location:
-        return True
-    if glob.glob(os.path.join(glob.escape(path), "__init__.*")):
-        return not any(_is_same(path, location) for location in spec.submodule_search_locations or ())
-    return False
-
-
-def _is_same(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except OSError:
-        return False
