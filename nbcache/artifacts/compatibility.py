@@ -11,19 +11,6 @@ from nbcache.core.key import Difference, diff
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest
 from nbcache.core.text import NOTHING, aligned, counted, one_line
 
-__all__ = [
-    "baseline_for",
-    "differences",
-    "fit_lines",
-    "fitting",
-    "foreseen_differences",
-    "may_be_for_cpu",
-    "scope",
-    "telling",
-    "unfit_line",
-]
-
-
 _FEATURES = "cpu.features"
 _MOST_LABELS = 4
 

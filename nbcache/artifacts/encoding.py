@@ -65,26 +65,6 @@ from nbcache.core.model import (
     Snapshot,
 )
 
-__all__ = [
-    "MAX_RATIO",
-    "decode_entry",
-    "decode_manifest",
-    "decode_ref",
-    "decode_snapshot",
-    "encode_entry",
-    "encode_manifest",
-    "encode_ref",
-    "encode_snapshot",
-    "entry_of",
-    "is_bomb",
-    "pack",
-    "packed_of",
-    "ref_fields",
-    "ref_of",
-    "unpack",
-]
-
-
 MAX_RATIO = 2000
 """Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
 

@@ -9,18 +9,6 @@ from nbcache.artifacts.types import type_of
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest
 
-__all__ = [
-    "MAX_MANIFEST_ARTIFACTS",
-    "Clearing",
-    "clearing",
-    "holdings",
-    "newest_first",
-    "notebook_digest",
-    "recency",
-    "restricted",
-    "union",
-]
-
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
 

@@ -34,9 +34,6 @@ from nbcache.artifacts.types import type_of
 from nbcache.core.errors import CorruptSnapshot, UnsupportedVersion
 from nbcache.core.model import Artifact
 
-__all__ = ["AUTOTUNE_KEY", "decode_bundle", "encode_bundle", "holds_cpu_code", "is_held"]
-
-
 _CPP = (b"async_compile.cpp", b"#include")
 """What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
 AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")

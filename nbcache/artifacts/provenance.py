@@ -47,19 +47,6 @@ from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary,
 from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit, short
 
-__all__ = [
-    "Judge",
-    "Made",
-    "Statement",
-    "authors",
-    "is_bound",
-    "made_by",
-    "signed_by",
-    "statement_of",
-    "verified",
-    "with_makers",
-]
-
 _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
 """How long it is remembered who a signer is: another process may have changed it."""

@@ -56,8 +56,6 @@ from nbcache.core.model import (
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 
-__all__ = ["ArtifactStore"]
-
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5

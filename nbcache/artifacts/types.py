@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BUNDLED", "DIFFERS", "FAILED", "NO_TRACE", "RERUN", "TYPES", "ArtifactType", "type_of"]
-
 BUNDLED = "bundled"
 """Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
 DIFFERS = "differs"

@@ -13,8 +13,6 @@ from typing import Any
 from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.core.key import is_sha256
 
-__all__ = ["VERSION", "Fields", "corrupt", "from_json", "hex64", "is_text", "to_json", "unsupported"]
-
 VERSION = 1
 """That of all formats so far."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BASELINES", "LABEL", "OFF", "Baseline"]
-
 OFF = "off"
 """Says that code is for the CPU that is here."""
 LABEL = "cpu.baseline"

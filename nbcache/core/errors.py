@@ -10,28 +10,6 @@ from collections.abc import Sequence
 
 from nbcache.core.text import clean, printable
 
-__all__ = [
-    "BadSignature",
-    "ConfigError",
-    "CorruptEntry",
-    "CorruptSnapshot",
-    "EnvironmentMismatch",
-    "FormatError",
-    "HitRequired",
-    "MissingArtifact",
-    "NbcacheError",
-    "SnapshotError",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnavailable",
-    "TrustError",
-    "Unsigned",
-    "UnsupportedTorch",
-    "UnsupportedVersion",
-    "UntrustedSigner",
-]
-
 
 class NbcacheError(Exception):
     """Base of every nbcache error.

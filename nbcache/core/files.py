@@ -14,8 +14,6 @@ from pathlib import Path
 
 from nbcache.core.errors import SnapshotError
 
-__all__ = ["read", "update", "write_whole"]
-
 _LOCK_SECONDS = 30.0
 """How long another writer is waited for: any user who can read the folder can hold its lock."""
 _LOCK_PAUSE = 0.01

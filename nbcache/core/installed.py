@@ -10,8 +10,6 @@ from functools import cache, lru_cache
 
 from nbcache.core.key import sha256
 
-__all__ = ["is_installed", "module_of_stdlib", "package_of", "version_of"]
-
 _MARGIN_SECONDS = 1.0
 """Within so long after its start, a process imports no package that is replaced meanwhile."""
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep

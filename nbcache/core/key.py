@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Component", "Difference", "components", "diff", "digest", "is_sha256", "sha256"]
-
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 

@@ -13,8 +13,6 @@ import threading
 
 from nbcache.core.text import clean, redacted
 
-__all__ = ["LEVELS", "defer", "deliver", "logger", "show"]
-
 LEVELS = ("off", "debug")
 """What the setting `log` can be."""
 _URL = re.compile(r"[\w+.-]+://\S+")

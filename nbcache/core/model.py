@@ -10,25 +10,6 @@ from typing import Any, TypeAlias
 
 from nbcache.core.key import Component, digest, sha256
 
-__all__ = [
-    "MAX_CONTENT_BYTES",
-    "UNSIGNED",
-    "Artifact",
-    "ArtifactRef",
-    "Direction",
-    "Environment",
-    "GraphSummary",
-    "Level",
-    "Manifest",
-    "Outcome",
-    "Packed",
-    "Provenance",
-    "Snapshot",
-    "SnapshotRestored",
-    "SnapshotTaken",
-    "Source",
-]
-
 MAX_CONTENT_BYTES = 2 << 30
 """The longest content of an artifact, unless a reader sets another bound."""
 

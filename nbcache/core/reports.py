@@ -11,20 +11,6 @@ from typing import Any
 from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Level, Outcome
 
-__all__ = [
-    "PHASES",
-    "RESUMED",
-    "Activity",
-    "Cell",
-    "CellReport",
-    "Difference",
-    "Explanation",
-    "GraphContents",
-    "GraphRecord",
-    "bare_name",
-    "has_own_name",
-]
-
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
 

@@ -16,8 +16,6 @@ from nbcache.core.log import LEVELS
 from nbcache.core.text import redacted
 from nbcache.core.trust import Policy
 
-__all__ = ["Settings", "torchs_url"]
-
 _TORCHS_REMOTE_CACHES = (
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
     "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",

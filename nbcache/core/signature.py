@@ -26,8 +26,6 @@ from nbcache.core.canonical_json import unsupported
 from nbcache.core.errors import BadSignature
 from nbcache.core.key import is_sha256, sha256
 
-__all__ = ["Purpose", "Signature", "message"]
-
 _ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 2
 _MAX_SIGNATURE_BYTES = 4096
 

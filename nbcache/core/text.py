@@ -5,23 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 
-__all__ = [
-    "DOT",
-    "LONG",
-    "NOTHING",
-    "ago",
-    "aligned",
-    "clean",
-    "counted",
-    "duration",
-    "one_line",
-    "percent",
-    "printable",
-    "redacted",
-    "size",
-]
-
-
 NOTHING = "–"
 
 

@@ -14,8 +14,6 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["ForkSafeLock", "Renewed", "Worker", "renew_in_children", "start_thread"]
-
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
     """Have `action` done on a daemon thread, `nbcache-<name>`; None where there can be no more threads."""

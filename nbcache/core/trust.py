@@ -36,19 +36,6 @@ from nbcache.core.text import one_line, printable
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "Keyring",
-    "Policy",
-    "Standing",
-    "TrustedSigner",
-    "admit",
-    "is_called",
-    "is_fingerprint",
-    "says",
-    "short",
-    "spelled",
-]
-
 _KEY = "key"
 _TRUSTED = "trusted"
 _REMOVED = "removed"

@@ -9,8 +9,6 @@ from nbcache.core.model import Outcome
 from nbcache.core.reports import Difference, GraphRecord
 from nbcache.explain.guards import recompile_action, tells_more
 
-__all__ = ["NOTHING_TO_DO", "break_action", "next_action"]
-
 NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
 _STRANGER = "whom you do not trust"
 """What the reason of a miss says where somebody else's graph is not used."""

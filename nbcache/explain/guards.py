@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["dynamic_spares", "readable", "recompile_action", "tells_more"]
-
 _COMPILE_ID = re.compile(r"(?:(\d+)/(\d+): )?")
 """The compile that a guard belongs to."""
 _COMMENT = re.compile(r"\s+# ")

@@ -15,8 +15,6 @@ from nbcache.core.model import Direction, Environment, Outcome
 from nbcache.core.reports import PHASES, Activity, CellReport, GraphRecord
 from nbcache.explain.stats import not_hit_because
 
-__all__ = ["OUTSIDE", "CellTimes", "KernelRun", "Lost", "Timeline", "timeline", "with_estimates"]
-
 _COLD = frozenset({"inductor", "build"})
 """Phases that only a graph that is not there goes through."""
 OUTSIDE = "outside"

@@ -10,8 +10,6 @@ from nbcache.core.model import Direction
 from nbcache.core.reports import RESUMED, Explanation, GraphRecord, bare_name
 from nbcache.explain.actions import next_action
 
-__all__ = ["Why", "explain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Why:

@@ -11,8 +11,6 @@ from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock
 from nbcache.kernel.events import INTERRUPTED
 
-__all__ = ["History"]
-
 
 class History:
     """What became of the notebook's graphs, in this kernel and in earlier ones.

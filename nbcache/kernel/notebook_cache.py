@@ -40,8 +40,6 @@ from nbcache.stores.base import Store
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["NotebookCache"]
-
 T = TypeVar("T")
 
 _MOST_USES = 256

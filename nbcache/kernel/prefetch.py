@@ -12,9 +12,6 @@ from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact, ArtifactRef, GraphSummary, Manifest, Source
 from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
 
-__all__ = ["Prefetcher"]
-
-
 _AHEAD_BYTES = 256 * 2**20
 """Artifacts read ahead are held in memory until they are asked for, up to this much."""
 _READERS = 4

@@ -15,9 +15,6 @@ from typing import Any, TypeAlias
 
 from nbcache.core.threads import start_thread
 
-__all__ = ["BackgroundProcess", "Pause", "Prewarming", "Slice", "SliceTime", "Steps"]
-
-
 _PAUSE_SECONDS = 0.05
 """How often a process that holds a lock is looked at, to be stopped once it holds none."""
 

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from nbcache.core.installed import is_installed
 from nbcache.core.reports import Cell
 
-__all__ = ["Program"]
-
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
 """A line that at most has nbcache do something."""

@@ -14,8 +14,6 @@ from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRe
 from nbcache.core.text import one_line
 from nbcache.explain.components import Components, explain_miss
 
-__all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Elsewhere", "Miss", "Reason", "unusable", "why_missed"]
-
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
 """How a reason begins that a trace can tell better."""

@@ -12,8 +12,6 @@ from nbcache.core.reports import Cell, CellReport, GraphRecord
 from nbcache.core.text import printable
 from nbcache.core.threads import ForkSafeLock
 
-__all__ = ["ReportLog"]
-
 _MOST_NOTICES = 100
 _MOST_REPORTS = 1000
 _MOST_NAMES = 10_000

@@ -43,8 +43,6 @@ from nbcache.stores.base import Store
 if TYPE_CHECKING:
     from nbcache.kernel.snapshots import Sharing
 
-__all__ = ["CompilerBridge", "Session"]
-
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 5.0

@@ -23,8 +23,6 @@ from nbcache.shared.signing import VerifiedEntry
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["SharedClient"]
-
 _MOST_AHEAD = 256 << 20
 """Bytes that are read ahead for a notebook; the session holds them."""
 _GRAPH = "inductor"

@@ -53,8 +53,6 @@ from nbcache.snapshots.sources import (
 )
 from nbcache.snapshots.verify import Received, judged_file
 
-__all__ = ["Sharing", "Stranger", "mismatch", "present_cells", "usable"]
-
 _MOST_PROBLEMS = 10
 """Of what is wrong with snapshots that came along."""
 _MOST_SHOWN = 4

@@ -37,9 +37,6 @@ from nbcache.kernel.events import (
 )
 from nbcache.kernel.reasons import NOT_STORED
 
-__all__ = ["Tracker"]
-
-
 _NO_CACHES = "this backend does not use torch's caches"
 _PHASES = {
     "dynamo": "dynamo",

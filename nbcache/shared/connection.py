@@ -19,8 +19,6 @@ from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import leases_of
 
-__all__ = ["USUAL", "CircuitBreaker", "Connection", "Timings"]
-
 T = TypeVar("T")
 
 _BATCH = 16

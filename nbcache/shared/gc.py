@@ -13,8 +13,6 @@ from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError
 from nbcache.shared.layout import LIVE, NOTEBOOK, PUBLISHERS, decode_shared, slot_of
 from nbcache.stores.base import Store, batches
 
-__all__ = ["MAX_AGE_SECONDS", "Removed", "remove_unused"]
-
 MAX_AGE_SECONDS = 30 * 86400.0
 """How long after its last use in any notebook an artifact is kept."""
 _FRESH_SECONDS = 86400.0

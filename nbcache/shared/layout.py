@@ -40,19 +40,6 @@ from nbcache.core.canonical_json import corrupt, unsupported
 from nbcache.core.errors import FormatError
 from nbcache.core.model import MAX_CONTENT_BYTES, Environment
 
-__all__ = [
-    "LIVE",
-    "MAX_VARIANTS",
-    "NOTEBOOK",
-    "PUBLISHERS",
-    "Variant",
-    "decode_shared",
-    "encode_shared",
-    "publications",
-    "publishers",
-    "slot_of",
-]
-
 LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 
 MAX_VARIANTS = 32

@@ -39,8 +39,6 @@ from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.shared.single_flight import Holder, SingleFlight
 from nbcache.stores.base import MAX_VALUE_BYTES, Store
 
-__all__ = ["Publication", "SharedFigures", "SharedLevel"]
-
 _WORTH = 5
 """A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
 _MOST_COMPARED = 256 << 20

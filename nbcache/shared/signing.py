@@ -16,8 +16,6 @@ from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit
 from nbcache.shared.layout import Variant
 
-__all__ = ["Signer", "VerifiedEntry"]
-
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEntry:

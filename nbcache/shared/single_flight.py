@@ -26,8 +26,6 @@ from nbcache.shared.connection import Timings
 from nbcache.shared.signing import Signer
 from nbcache.stores.redis.leases import HOLDER_BYTES, Lease, RedisLeases
 
-__all__ = ["Holder", "SingleFlight"]
-
 T = TypeVar("T")
 
 _LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0

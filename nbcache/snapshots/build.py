@@ -33,23 +33,6 @@ from nbcache.snapshots.verify import (
     told,
 )
 
-__all__ = [
-    "Draft",
-    "Origin",
-    "Taken",
-    "added",
-    "attributed",
-    "build_snapshot",
-    "makers",
-    "merge",
-    "merge_into_existing",
-    "of_manifests",
-    "signed",
-    "signed_manifest",
-    "united",
-    "vouched",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

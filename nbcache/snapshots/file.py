@@ -37,16 +37,6 @@ from dataclasses import dataclass, field
 from nbcache.core.errors import CorruptSnapshot, SnapshotError
 from nbcache.core.key import sha256
 
-__all__ = [
-    "MAX_SNAPSHOT_BYTES",
-    "MAX_VERSIONS",
-    "Signed",
-    "SnapshotFile",
-    "decode_file",
-    "encode_file",
-    "refused",
-]
-
 MAX_SNAPSHOT_BYTES = 1 << 30
 """The longest file that is read or written."""
 

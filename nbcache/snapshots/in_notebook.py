@@ -19,18 +19,6 @@ from nbcache.core.errors import CorruptSnapshot, SnapshotError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-__all__ = [
-    "MANIFEST_MIME",
-    "MIME",
-    "attach",
-    "attached",
-    "carried",
-    "decode_notebook",
-    "detach",
-    "encode_notebook",
-    "referred",
-]
-
 MIME = "application/vnd.nbcache.snapshot"
 """The type of a snapshot's bytes, in base64, in attachments and outputs."""
 

@@ -53,16 +53,6 @@ from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
 
-__all__ = [
-    "GRACE_SECONDS",
-    "Collected",
-    "NamedSnapshots",
-    "Place",
-    "Version",
-    "opened",
-    "place",
-]
-
 _SNAPSHOTS = "snapshot/"
 """Where a store has snapshots under names."""
 _LONGEST, _LONGEST_PART = 100, 200

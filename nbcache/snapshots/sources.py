@@ -28,9 +28,6 @@ from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import Place, opened, place
 from nbcache.snapshots.verify import Received, judged_file
 
-__all__ = ["MAX_NOTEBOOK_BYTES", "beside", "destination", "origin", "sources", "versions", "write"]
-
-
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
 
 

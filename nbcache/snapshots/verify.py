@@ -16,22 +16,6 @@ from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit, spelled
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
 
-__all__ = [
-    "MAX_ENVIRONMENTS",
-    "Received",
-    "check",
-    "check_packed",
-    "is_own",
-    "is_vouched",
-    "judged",
-    "judged_file",
-    "read_manifest",
-    "receive",
-    "told",
-    "without",
-]
-
-
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_STRANGERS_BYTES = 8 << 20
 """Of all manifests of a file: reading them takes time and memory that nobody has agreed to yet."""

@@ -9,8 +9,6 @@ from typing import Protocol, runtime_checkable
 
 from nbcache.core.errors import StoreError
 
-__all__ = ["MAX_VALUE_BYTES", "Store", "batches", "check_key", "check_length", "check_prefix", "is_key"]
-
 MAX_VALUE_BYTES = 512 << 20
 """The longest value of a store that others write to; what is longer is not there, and not read.
 

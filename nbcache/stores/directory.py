@@ -39,8 +39,6 @@ from nbcache.stores.plain_files import (
     store_error,
 )
 
-__all__ = ["DirectoryStore"]
-
 _VERSION = "v2"
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"

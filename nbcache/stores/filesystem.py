@@ -44,8 +44,6 @@ from nbcache.stores.plain_files import (
     store_error,
 )
 
-__all__ = ["FilesystemStore"]
-
 _T = TypeVar("_T")
 
 _VERSION = "v1"

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from nbcache.core.threads import ForkSafeLock
 from nbcache.stores.base import check_key
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore:
     """A dictionary behind a lock; gone when the process ends."""

@@ -13,8 +13,6 @@ from nbcache.stores.redis.leases import RedisLeases
 from nbcache.stores.redis.store import RedisStore
 from nbcache.stores.with_timeout import BoundedStore
 
-__all__ = ["leases_of", "open_shared", "open_store"]
-
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
     """Return the store at `url`, without asking anything of it yet; a path is that of a folder.

@@ -17,17 +17,6 @@ from pathlib import Path
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 
-__all__ = [
-    "LinkInTheWay",
-    "files_below",
-    "folder_of",
-    "is_absence",
-    "is_forbidden",
-    "is_plain",
-    "read_plain",
-    "store_error",
-]
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 8 << 20

@@ -11,8 +11,6 @@ from nbcache.core.errors import StoreUnavailable
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.stores.base import Store
 
-__all__ = ["BoundedStore"]
-
 T = TypeVar("T")
 
 _WRITE_FACTOR = 15

@@ -31,8 +31,6 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from nbcache.core.errors import ConfigError
 
-__all__ = ["SCHEMES", "Address"]
-
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 PREFIX = "nbcache"

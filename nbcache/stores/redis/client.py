@@ -18,8 +18,6 @@ from typing import Any
 from nbcache.core.errors import ConfigError
 from nbcache.stores.redis.address import Address
 
-__all__ = ["TooMuchError", "connect", "deadline", "disconnect", "require_redis"]
-
 _READ_BYTES = 256 * 1024
 
 

@@ -28,8 +28,6 @@ from nbcache.stores.base import check_key
 from nbcache.stores.redis.client import deadline
 from nbcache.stores.redis.store import RedisStore
 
-__all__ = ["HOLDER_BYTES", "Claim", "Lease", "RedisLeases"]
-
 _T = TypeVar("_T")
 
 HOLDER_BYTES = 16 * 1024

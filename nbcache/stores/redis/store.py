@@ -30,8 +30,6 @@ from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_
 from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
 
-__all__ = ["RedisStore"]
-
 _OVERHEAD_BYTES = 16 << 20
 """What may come beside a value: keys, lengths, other answers."""
 _SCAN_COUNT = 1000
