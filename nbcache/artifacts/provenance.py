@@ -258,11 +258,9 @@ class Judge:
         self._known.clear()
 
     def name(self, fingerprint: str) -> str:
-        """Return the name that the user gave a trusted signer, as `Keyring.name` does."""
         return self._keyring().name(fingerprint)
 
     def introduce(self, fingerprint: str, user: str = "", host: str = "") -> str:
-        """Return what the user calls a signer and what the signer states, as `Keyring.introduce` does."""
         return self._keyring().introduce(fingerprint, user, host)
 
     def standing(self, fingerprint: str) -> Standing:

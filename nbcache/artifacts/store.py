@@ -163,7 +163,6 @@ class ArtifactStore:
             self.store.delete(ref_key)
 
     def get(self, ref: ArtifactRef) -> Artifact | None:
-        """Return the artifact that `ref` names, or None."""
         entry = self.store.get(_ARTIFACT + ref.digest)
         if entry is None:
             return None

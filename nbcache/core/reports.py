@@ -188,7 +188,6 @@ class GraphContents:
     """Why there is no `code`; empty where there is."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as JSON values, by the names that docs/json.md documents."""
         return {
             "guards": None if self.no_guards else list(self.guards),
             "no_guards": self.no_guards or None,
@@ -211,7 +210,6 @@ class CellReport:
     """What the user calls the cell (`--name`)."""
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many graphs had this outcome."""
         return Counter(graph.outcome for graph in self.graphs)[outcome]
 
     @property
@@ -225,7 +223,6 @@ class CellReport:
         return sum(graph.saved_seconds or 0.0 for graph in self.graphs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values, by the stable names that docs/json.md documents."""
         return {
             "cell": self.cell and self.cell.to_json(),
             "name": self.name,

@@ -176,7 +176,6 @@ class Settings:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all settings."""
         return [each.name for each in fields(cls) if each.name != "origins"]
 
     @classmethod
@@ -227,12 +226,10 @@ class Settings:
         return {f"NBCACHE_{name.upper()}": text for name, text in given.items()}
 
     def origin(self, name: str) -> str:
-        """Return where the value of `name` came from, in words."""
         return self.origins.get(name, "default")
 
     @classmethod
     def help(cls, name: str) -> str:
-        """Return what `name` is for, in a few words."""
         return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
 
     @classmethod

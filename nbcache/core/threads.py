@@ -56,7 +56,6 @@ class Worker:
         return done.wait(timeout)
 
     def stop(self) -> None:
-        """End the thread after the tasks so far."""
         self._stopped = True
         self._tasks.put(None)
 
@@ -108,7 +107,6 @@ class ForkSafeLock:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Be free in a forked child."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:

@@ -95,12 +95,10 @@ def next_action(graph: GraphRecord) -> str:
 
 
 def break_action(reason: str) -> str:
-    """Return one thing to do about a graph break, by its reason."""
     return _first(_BREAKS, reason)
 
 
 def _of_miss(differences: Sequence[Difference]) -> str:
-    """Return what to do about a miss, by what differs first."""
     first = differences[0]
     kind, _, name = first.what.partition(" ")
     if kind == "constant":

@@ -131,7 +131,6 @@ def _short(value: str, digest: str) -> str:
 
 
 def _hidden(digest: str) -> str:
-    """Return what stands for a value that is not shown."""
     return f"#{digest[:12]}"
 
 

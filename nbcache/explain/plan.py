@@ -119,7 +119,6 @@ class Unfit:
     """How its environment differs from the one here."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "name": self.name,
             "graphs": self.graphs,
@@ -153,7 +152,6 @@ class GraphPlan:
     runs_restored: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         values = asdict(self)
         verdict = values.pop("verdict")
         del values["saves_seconds"]
@@ -170,7 +168,6 @@ class CellPlan:
     graphs: tuple[GraphPlan, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many graphs this is expected of."""
         return sum(graph.verdict is verdict for graph in self.graphs)
 
     @property
@@ -187,7 +184,6 @@ class CellPlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "cell": {"execution_count": self.cell.execution_count, "digest": self.cell.digest},
             "position": self.cell.position,
@@ -223,7 +219,6 @@ class Plan:
 
     @property
     def edited(self) -> int:
-        """Cells that were edited since."""
         return sum(each.is_edited for each in self.cells)
 
     @property
@@ -243,7 +238,6 @@ class Plan:
         return _sum(graph.saves_seconds for graph in hits)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "graphs": self.graphs,
             "hits": self.hits,

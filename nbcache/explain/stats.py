@@ -45,8 +45,6 @@ class ReasonTally:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Graphs, counted."""
-
     graphs: int
     hits: int
     missed: int
@@ -135,7 +133,6 @@ class Lifetime:
     """Whether there were more than are kept."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         figures = {"kernels": self.kernels, "since": self.since or None, "is_cut": self.is_cut}
         return {**asdict(self.tally), **figures}
 
@@ -173,7 +170,6 @@ class Stats:
         return Counter(each.fate for each in self.stored)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values, by the names that docs/json.md documents."""
         return {
             "session": {
                 **asdict(self.session),
@@ -196,7 +192,6 @@ def not_hit_because(graph: Graph) -> str:
 
 
 def tally(graphs: Iterable[Graph]) -> Tally:
-    """Count graphs."""
     every = list(graphs)
     outcomes = Counter(graph.outcome for graph in every)
     hits = [graph for graph in every if graph.outcome is Outcome.HIT]

@@ -81,7 +81,6 @@ class Timeline:
     """Newest first."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "cells": [asdict(each) for each in self.cells],
             "lost": [asdict(each) for each in self.lost],

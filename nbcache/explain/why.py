@@ -13,8 +13,6 @@ from nbcache.explain.actions import next_action
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """A graph, explained."""
-
     graph: GraphRecord
     fell_into: int = 1
     """How many graphs its function fell into, for one call; more than one after graph breaks."""
@@ -46,7 +44,6 @@ class Why:
         return f"{self.graph.function.removesuffix(RESUMED)} fell into {parts}: nothing is fused across"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         found = self.explanation
         return {
             "graph": self.graph.to_json(),

@@ -28,12 +28,10 @@ class History:
         self._number = 0
 
     def runs(self) -> tuple[Run, ...]:
-        """Return the runs that are known, oldest first."""
         with self._lock:
             return merged(self._runs.values())
 
     def read(self, notebook: str) -> None:
-        """Take in what is stored."""
         stored = self._store.read(notebook)
         with self._lock:
             own = [run for run in self._runs.values() if run.kernel == self.kernel]

@@ -111,7 +111,6 @@ class NotebookCache:
         return self._worker.flush(timeout)
 
     def close(self) -> None:
-        """Store nothing after this."""
         self._closed = True
         if self._save_timer is not None:
             self._save_timer.cancel()
@@ -119,7 +118,6 @@ class NotebookCache:
         self.artifacts.store.close()
 
     def stop_reading(self) -> None:
-        """Stop reading ahead."""
         self._prefetcher.stop()
 
     def forget(self) -> None:
@@ -198,7 +196,6 @@ class NotebookCache:
         return key in self._damaged
 
     def summaries(self) -> Sequence[GraphSummary]:
-        """Return the graphs that are stored of this notebook."""
         return self._prefetcher.graphs()
 
     def of_no_use(self) -> Iterator[Elsewhere]:
@@ -266,12 +263,10 @@ class NotebookCache:
         return not any(thread.is_alive() for thread in readers)
 
     def read_again(self) -> None:
-        """Read ahead once more, with what has arrived since."""
         if (environment := self.environment) is not None:
             self._start_reading(environment)
 
     def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
-        """Read ahead what this notebook's manifest and its snapshots name."""
         notebook = self._session.notebook(timeout=2.0)
         for hook in self.reading_ahead:
             self._session.attempt("restoring a snapshot", partial(hook, environment))
@@ -479,7 +474,6 @@ class NotebookCache:
             shared_client.publish_manifest(saved)
 
     def _save_one(self, manifest: Manifest) -> Manifest | None:
-        """Save a manifest, and return its union with what is saved."""
         return self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
 
     def _bound(self, written: int) -> None:

@@ -93,16 +93,13 @@ class Prefetcher:
             self._known.set()
 
     def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
-        """Return what manifests name; nothing where that is not known within `timeout` seconds."""
         self._known.wait(timeout)
         return self._refs
 
     def graphs(self) -> tuple[GraphSummary, ...]:
-        """Return the graphs that manifests tell of; nothing where that is not known yet."""
         return self._graphs
 
     def at_hand(self, type: str) -> list[Artifact]:
-        """Return the artifacts of a type that were read ahead and not popped yet."""
         with self._lock:
             return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
 
@@ -115,7 +112,6 @@ class Prefetcher:
         return self._look(type, key) if found is None else found
 
     def source(self, type: str, key: str) -> Source | None:
-        """Return where it came from; None for what the local store had."""
         return self._sources.get((type, key))
 
     def release(self, refs: Iterable[ArtifactRef]) -> None:

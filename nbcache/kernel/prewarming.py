@@ -39,8 +39,6 @@ Steps: TypeAlias = Iterator[Slice | Pause]
 
 @dataclass(frozen=True, slots=True)
 class SliceTime:
-    """How long one slice took."""
-
     name: str
     seconds: float
 
@@ -187,7 +185,6 @@ class Prewarming:
         self.state = "off"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state and the slices as JSON values, by the names that docs/json.md documents."""
         return {
             "state": self.state,
             "seconds": self.seconds,

@@ -76,7 +76,6 @@ class Program:
         return found.hexdigest()
 
     def _take_in(self) -> None:
-        """Add the sources of new cells to the digest."""
         while self._new:
             source = self._new.pop(0)
             if not all(map(_OURS_ALONE.match, source.splitlines())):

@@ -82,8 +82,6 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a graph missed."""
-
     text: str
     explanation: Explanation | None = None
     """How it differs from the nearest one that is stored, where that tells."""
@@ -129,7 +127,6 @@ def why_missed(
 
 
 def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts: str) -> Reason:
-    """Return why a graph is compiled again for another number of threads, and what else differs."""
     text = f"not stored for this number of threads: {miss.threads} now, {counts} before"
     threads, found = Difference("threads", counts, str(miss.threads)), _nearest(miss, known)
     if found is None:
@@ -139,7 +136,6 @@ def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts:
 
 
 def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
-    """Return why a graph that is stored for other environments does not fit here, by the most similar."""
     unfit = [each for each in others if each.differences]
     if not unfit:
         return None

@@ -36,18 +36,15 @@ class ReportLog:
 
     @property
     def reports(self) -> list[CellReport]:
-        """The reports of the last cells that have run, oldest first."""
         with self._lock:
             return list(self._reports)
 
     @property
     def notices(self) -> list[str]:
-        """Every notice so far, oldest first."""
         with self._lock:
             return list(self._noticed)
 
     def report(self, cell: int | Cell | None) -> CellReport | None:
-        """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
         for report in reversed(self.reports):
             if cell is None or cell in (report.cell, report.cell and report.cell.execution_count):
                 return report

@@ -130,7 +130,6 @@ class Session:
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the notebook and install the bridge."""
         self.locator.start()
         self.bridge.install(self)
 
@@ -257,7 +256,6 @@ class Session:
         return replace(activity, compiled_by=by, compiled_since=holder.since)
 
     def notice(self, text: str) -> None:
-        """Show `text` once, under the next report."""
         self.report_log.notice(text)
 
     def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
@@ -295,7 +293,6 @@ class Session:
         self._tracker.begin_cell(cell)
 
     def save_cell(self, save: bool) -> None:
-        """Record what the running cell compiles, or nothing of it."""
         self.saving = save
 
     def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
@@ -358,7 +355,6 @@ class Session:
                         self.overhead_seconds += self._clock() - began
 
     def emit(self, event: Event) -> None:
-        """Take in one compile event."""
         shared_client = self.shared_client
         if shared_client is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
             shared_client.compiled(event.thread)
@@ -454,7 +450,6 @@ class Unnoticed:
 
     @contextlib.contextmanager
     def on_this_thread(self) -> Iterator[None]:
-        """Hide what this thread compiles in here."""
         self._thread = threading.get_ident()
         try:
             yield
@@ -463,11 +458,9 @@ class Unnoticed:
             self._compile_ids.clear()
 
     def is_here(self) -> bool:
-        """Tell whether what this thread does is hidden."""
         return self._thread == threading.get_ident()
 
     def hides(self, event: Event) -> bool:
-        """Tell whether an event is to be hidden."""
         if self._thread is None:
             return False
         if event.thread == self._thread and event.compile_id is not None:
@@ -491,13 +484,11 @@ class NotebookLocator:
         self._known.set()
 
     def start(self) -> None:
-        """Find it out, anew where it was known."""
         self._known.clear()
         if start_thread(self._find, "locate") is None:
             self._find()
 
     def notebook(self, timeout: float) -> str:
-        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
         self._known.wait(timeout)
         return self._found
 

@@ -49,7 +49,6 @@ class SharedClient:
 
     @property
     def why_off(self) -> str:
-        """Why the shared level is not asked for now; empty where it is."""
         return self.level.failure.what if self.level.failure else ""
 
     def flush(self, timeout: float | None) -> bool:
@@ -69,7 +68,6 @@ class SharedClient:
     # --- while torch waits ----------------------------------------------------------------------
 
     def find(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
-        """Return the artifacts on the shared level under torch's `key`, newest first."""
         if not type_of(type).is_shared:
             return ()
         return self._unpacked(environment, self.level.find(environment, type, key))
@@ -148,7 +146,6 @@ class SharedClient:
             self.publish_manifest(manifest)
 
     def publications(self) -> list[Publication]:
-        """Return what was published of this notebook, newest first."""
         return self.level.publications(self._notebook())
 
     def _read_ahead(self, environment: Environment) -> None:

@@ -111,12 +111,10 @@ class Sharing:
 
     @property
     def keyring(self) -> Keyring:
-        """One's own key and the trusted signers, where the settings say now."""
         return Keyring(self._session.settings.trust_dir)
 
     @property
     def judge(self) -> Judge:
-        """What says whose artifacts may be used."""
         return self._session.judge
 
     def look(self) -> None:
@@ -267,7 +265,6 @@ class Sharing:
             self._session.cache.read_again()
 
     def _judged(self, received: Received) -> Received:
-        """Return a snapshot with its signer as they stand now."""
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
@@ -307,7 +304,6 @@ class Sharing:
         return write(target, build, origin, self.keyring, current)
 
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
-        """Take a snapshot of the notebook, by default into the file beside it."""
         if dest == "notebook":
             raise ConfigError(
                 "only a cell's output can carry a snapshot into the notebook",
@@ -319,7 +315,6 @@ class Sharing:
         return self.write(target, self.origin(notebook)).summary()
 
     def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
-        """Restore the snapshots at `src`, by default those of the notebook."""
         restored = self.restore(self.receive(self.of_notebook() if src is None else src))
         return [
             SnapshotRestored(received.where, 0, 0, pending=True)
@@ -349,7 +344,6 @@ class Sharing:
         return Path(notebook)
 
     def origin(self, notebook: str) -> Origin:
-        """Return what a snapshot that is taken now says of where it comes from."""
         return origin(os.path.basename(notebook), self._session.settings)
 
     def _look(self) -> None:

@@ -73,8 +73,6 @@ _MOST_NAMED = 3
 
 @dataclass(slots=True)
 class _Graph:
-    """A graph in the making."""
-
     backward: bool
     key: str | None = None
     outcome: Outcome | None = None
@@ -179,7 +177,6 @@ class Tracker:
             return list(self._records)
 
     def begin_cell(self, cell: Cell) -> None:
-        """Attribute what compiles from now on to `cell`."""
         with self._lock:
             self._cell = cell
             if len(self._records) > 2 * _FEWEST_RECORDS:
@@ -211,7 +208,6 @@ class Tracker:
             return state.compile.function if state and state.compile else ""
 
     def activity(self, now: float) -> Activity | None:
-        """Return what is being compiled at `now`, or None."""
         with self._lock:
             busy = [t for t in self._threads.values() if t.compile is not None and t.stack]
             if not busy:
@@ -230,7 +226,6 @@ class Tracker:
             )
 
     def handle(self, event: Event) -> None:
-        """Take in one event."""
         with self._lock:
             if isinstance(event, KernelTuned):
                 self._kernel_tuned(event)
@@ -486,7 +481,6 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
 
 
 def _trace_of(compile: _Compile) -> str | None:
-    """Return what became of the stored trace of a function, in a word."""
     if isinstance(compile.trace, TraceAudited):
         return "differs" if compile.trace.differs else "agrees"
     if compile.trace is None:

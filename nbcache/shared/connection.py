@@ -103,7 +103,6 @@ class CircuitBreaker:
             self._answers()
 
     def close(self) -> None:
-        """Stop asking."""
         self._closed.set()
 
     def _ask_again(self) -> None:
@@ -185,7 +184,6 @@ class Connection:
             self.writing.probe_now()
 
     def note(self, text: str) -> None:
-        """Give a notice that begins with the name of the store."""
         self.say(f"{self.name}: {text}")
 
     def read(self, action: Callable[[], T]) -> T | None:
@@ -249,7 +247,6 @@ class Connection:
         return False
 
     def _send_again(self) -> None:
-        """Have written what waits for that."""
         with self._lock:
             unsent, self._unsent = self._unsent, []
         for task in unsent:
@@ -264,14 +261,12 @@ class Connection:
         return self.closed or (self._worker.flush(timeout) and not self._unsent)
 
     def stop(self) -> None:
-        """Stop reading and writing."""
         with self._lock:
             self.closed = True
         self.reading.close()
         self.writing.close()
 
     def close_store(self) -> None:
-        """Close the store, after `stop`."""
         self._worker.stop()
         self.store.close()
 

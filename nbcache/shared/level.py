@@ -135,7 +135,6 @@ class SharedLevel(Connection):
         self._flights = self.holder = None
 
     def figures(self) -> SharedFigures:
-        """Return the figures so far."""
         off = None if self.failure is None else self.failure.what
         return SharedFigures(self.name, self._found, self._published, self.pending, off)
 

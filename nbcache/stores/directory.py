@@ -88,7 +88,6 @@ class DirectoryStore:
             raise self._unavailable("cannot be read", error) from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes."""
         return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def present(self, keys: Iterable[str]) -> set[str]:
@@ -137,7 +136,6 @@ class DirectoryStore:
         return present
 
     def size(self, prefix: str = "") -> int:
-        """Return the bytes of all values under `prefix`."""
         return sum(status.st_size for _, status in self._statuses(prefix))
 
     def evict(self, prefix: str, max_bytes: int) -> list[str]:

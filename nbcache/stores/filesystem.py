@@ -86,7 +86,6 @@ class FilesystemStore:
         self._open = None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -150,7 +149,6 @@ class FilesystemStore:
                 fs.pipe_file(f"{root}/{key}", bytes(value))
 
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens where it is not there."""
         check_key(key)
         with self._errors("cannot be written to", writing=True):
             fs, root = self._opened()

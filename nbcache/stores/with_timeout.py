@@ -36,33 +36,26 @@ class BoundedStore:
         self._hanging = threading.Semaphore(self._most_hanging)
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None."""
         return self._within(self._timeout, lambda: self._store.get(key))
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes."""
         wanted = list(keys)
         return self._within(self._timeout, lambda: self._store.get_many(wanted))
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there."""
         wanted = list(keys)
         return self._within(self._timeout, lambda: self._store.present(wanted))
 
     def put(self, key: str, value: bytes) -> None:
-        """Store `value` under `key`."""
         self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.put(key, value))
 
     def delete(self, key: str) -> None:
-        """Remove `key`."""
         self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.delete(key))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix`."""
         return iter(self._within(_WRITE_FACTOR * self._timeout, lambda: list(self._store.keys(prefix))))
 
     def close(self) -> None:
-        """Release what the store holds."""
         self._store.close()
 
     def _within(self, seconds: float, action: Callable[[], T]) -> T:

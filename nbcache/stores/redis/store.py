@@ -82,7 +82,6 @@ class RedisStore:
         self._open = None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -106,7 +105,6 @@ class RedisStore:
             raise self._garbled()
 
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens where it is not there."""
         self._ask(("DEL", self._key(key)))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
