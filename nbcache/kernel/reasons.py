@@ -113,7 +113,7 @@ def why_missed(
             return Reason(f"not used: it is {each.where}")
     if not known:
         return _of_environments(miss, others) or Reason(FIRST_TIME)
-    if any(graph.key == miss.key for graph in before):
+    if any(graph.key == miss.key for graph in known):
         return Reason(GONE)
     if (found := _nearest(miss, known)) is not None:
         return Reason(f"{NOT_STORED}{found.clause()}", found)
