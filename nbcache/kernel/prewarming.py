@@ -7,13 +7,12 @@ import enum
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nbcache.core.threads import start_thread
+from nbcache.core.threads import ForkSafeLock, start_thread
 
 _PAUSE_SECONDS = 0.05
 """How often a process that holds a lock is looked at, to be stopped once it holds none."""
@@ -116,7 +115,7 @@ class Prewarming:
         """From the first slice to the end of the last one, and what was waited for in between."""
         self._background: BackgroundProcess | None = None
         self._cell_runs = False
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def begin_cell(self) -> None:
         """Stop the background process until the next step: a cell needs the processor."""
@@ -179,9 +178,7 @@ class Prewarming:
     def stop(self) -> None:
         """Do no more, and end what was begun; another `step` begins anew."""
         steps, self._steps = self._steps, None
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
+        getattr(steps, "close", lambda: None)()
         self.state = "off"
 
     def to_json(self) -> dict[str, Any]:
