@@ -10,6 +10,7 @@ import functools
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Protocol
@@ -23,6 +24,12 @@ def start_thread(action: Callable[[], object], name: str) -> threading.Thread | 
     except RuntimeError:
         return None
     return thread
+
+
+def countdown(timeout: float | None) -> Callable[[], float | None]:
+    """Return a function that returns how many seconds of `timeout` are left; None for no bound."""
+    end = None if timeout is None else time.monotonic() + timeout
+    return lambda: None if end is None else max(0.0, end - time.monotonic())
 
 
 class Worker:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterable
 
-from nbcache.artifacts.history import MAX_RUNS, HistoryStore, Run, merged, run_of
+from nbcache.artifacts.history import HistoryStore, Run, merged, run_of
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock
 from nbcache.kernel.events import INTERRUPTED
@@ -24,8 +24,8 @@ class History:
         self._store = store
         self._lock = ForkSafeLock()
         self._runs: dict[tuple[str, int], Run] = {}
-        self._unsaved: list[Run] = []
-        self._number = 0
+        self._number = self._saved = 0
+        """How many runs this kernel has had, and how many of them are stored."""
 
     def runs(self) -> tuple[Run, ...]:
         with self._lock:
@@ -58,20 +58,18 @@ class History:
                     unfinished=unfinished,
                 )
                 self._runs[run.identity] = run
-                self._unsaved.append(run)
                 self._number += 1
-            del self._unsaved[:-MAX_RUNS]
             self._runs = {run.identity: run for run in merged(self._runs.values())}
 
     def save(self, notebook: str) -> None:
         """Store this kernel's new runs; those that cannot be written wait for the next time."""
         with self._lock:
-            runs, self._unsaved = self._unsaved, []
-        if runs and not self._store.write(notebook, runs):
-            with self._lock:
-                self._unsaved = [*runs, *self._unsaved]
+            own = [run for run in self._runs.values() if run.kernel == self.kernel]
+            runs, number = [run for run in own if run.number >= self._saved], self._number
+        if runs and self._store.write(notebook, runs):
+            self._saved = number
 
     def forget(self) -> None:
         """Begin as if nothing had been run: what was stored is removed."""
         with self._lock:
-            self._runs, self._unsaved = {}, []
+            self._runs = {}

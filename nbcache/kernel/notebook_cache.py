@@ -31,7 +31,7 @@ from nbcache.core.model import (
     Source,
 )
 from nbcache.core.reports import GraphRecord
-from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeLock, Worker, countdown, renew_in_children, start_thread
 from nbcache.kernel.history import History
 from nbcache.kernel.prefetch import Prefetcher
 from nbcache.kernel.reasons import Elsewhere, unusable
@@ -77,7 +77,7 @@ class NotebookCache:
         """By where they are, and their environment's digest."""
         self._given_up: set[tuple[str, str]] = set()
         self._readers: list[threading.Thread] = []
-        self._prefetcher = self._new_prefetcher()
+        self._prefetcher = Prefetcher(self._read, partial(session.failed, "unpacking a snapshot"))
         self._brought: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
         """Manifests from elsewhere that are to be stored here, each with packed contents by digest."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
@@ -136,9 +136,8 @@ class NotebookCache:
 
     def stored(self) -> Manifest | None:
         """Return what is stored of this notebook, without waiting for what is still to be stored."""
-        if (environment := self.environment) is None:
-            return None
-        return self._stored_of(environment, self._session.notebook(timeout=1.0))
+        environment, notebook = self.environment, self._session.notebook(timeout=1.0)
+        return None if environment is None else self._stored_of(environment, notebook)
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return a stored artifact as a snapshot holds it; None where it is absent or cannot be read."""
@@ -150,8 +149,7 @@ class NotebookCache:
         StoreError where the store fails.
         """
         self.flush()
-        environment = self.environment
-        if environment is None:
+        if (environment := self.environment) is None:
             return None
         notebook = self._session.notebook(timeout=1.0)
         stored = self.artifacts.load_manifest(environment, notebook)
@@ -221,8 +219,7 @@ class NotebookCache:
 
         Otherwise it would lie beside what is made now, and might be tried first each time.
         """
-        environment = self.environment
-        if environment is None or self.is_given_up(type, key):
+        if (environment := self.environment) is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
         logger.debug("%s %s is given up: %s", type, key, why)
@@ -256,10 +253,10 @@ class NotebookCache:
 
     def finish_reading(self, timeout: float | None) -> bool:
         """Wait for threads that read ahead, and publish what others lack; False after `timeout` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
+        left = countdown(timeout)
         readers = [thread for thread in self._readers if thread is not threading.current_thread()]
         for thread in readers:
-            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            thread.join(left())
         return not any(thread.is_alive() for thread in readers)
 
     def read_again(self) -> None:
@@ -277,12 +274,9 @@ class NotebookCache:
         if (shared_client := self._session.shared_client) is not None:
             shared_client.begin(environment)
         self.history.read(notebook)
-        others = self._access(
-            "read",
-            "reading the manifests of other environments",
-            lambda: self.artifacts.manifests(notebook),
-        )
-        self.note_elsewhere("in the local store", (others or {}).values())
+        read = partial(self.artifacts.manifests, notebook)
+        others = self._access("read", "reading the manifests of other environments", read) or {}
+        self.note_elsewhere("in the local store", others.values())
 
     def _stored_of(self, environment: Environment, notebook: str) -> Manifest | None:
         load = partial(self.artifacts.load_manifest, environment, notebook)
@@ -291,14 +285,11 @@ class NotebookCache:
     def _forget_read(self) -> None:
         """Begin as if nothing had been read, found or used; with the lock held."""
         self._prefetcher.stop()
-        self._prefetcher = self._new_prefetcher()
+        self._prefetcher = Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
         self._used.clear()
         self._manifest_is_due = False
         self._origins.clear()
         self._elsewhere.clear()
-
-    def _new_prefetcher(self) -> Prefetcher:
-        return Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
 
     def _read(self, type: str, key: str) -> list[Artifact]:
         if (environment := self.environment) is None:
@@ -408,9 +399,8 @@ class NotebookCache:
         with self._lock:
             if environment is self.environment:
                 if type_of(ref.type).grows:
-                    earlier = [identity for identity in self._used if identity[:2] == ref.identity[:2]]
-                    for identity in earlier:
-                        del self._used[identity]
+                    slot = ref.identity[:2]
+                    self._used = {name: used for name, used in self._used.items() if name[:2] != slot}
                 self._used.setdefault(ref.identity, ref)
                 self._manifest_is_due = True
         if (shared_client := self._session.shared_client) is not None:
@@ -556,6 +546,5 @@ def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tu
 
 def _compiling(graph: GraphRecord) -> float:
     """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
-    if graph.saved_seconds is not None:
-        return graph.saved_seconds
-    return graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
+    own = sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
+    return graph.total_seconds - own if graph.saved_seconds is None else graph.saved_seconds

@@ -78,10 +78,8 @@ class Prefetcher:
                 self._refs, self._graphs = whole.artifacts, whole.graphs
             self._known.set()
         wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
-        read = partial(self._read, wanted, self._reading)
-        for _ in range(_READERS if self._refs else 0):
-            if start_thread(read, "prefetch") is None:  # all is read when it is asked for
-                return
+        for _ in range(_READERS if self._refs else 0):  # without threads, all is read when it is asked for
+            start_thread(partial(self._read, wanted, self._reading), "prefetch")
 
     def stop(self) -> None:
         """Read no more ahead, and hold nothing."""

@@ -76,9 +76,8 @@ class ReportLog:
 
     def will_say(self, text: str) -> bool:
         """Tell whether a notice that the next report shows has `text` in it."""
-        line = _line(text)
         with self._lock:
-            return any(line in notice for notice in self._fresh)
+            return any(_line(text) in notice for notice in self._fresh)
 
     def add(
         self,

@@ -24,7 +24,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
-from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeLock, countdown, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
 from nbcache.explain.timeline import with_estimates
@@ -151,19 +151,15 @@ class Session:
         self.prewarm.stop()
         self.cache.stop_reading()
         self.bridge.uninstall()
-        began = time.monotonic()
+        left = countdown(timeout)
         self.flush(timeout)
-        self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
+        self.disconnect(left() or 0.0)
         self.cache.close()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
-        began = time.monotonic()
-        if not self.cache.flush(timeout):
-            return False
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        shared_client = self.shared_client
-        return shared_client is None or shared_client.flush(left)
+        left, shared_client = countdown(timeout), self.shared_client
+        return self.cache.flush(timeout) and (shared_client is None or shared_client.flush(left()))
 
     def clearing(self) -> Clearing:
         """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
@@ -210,10 +206,10 @@ class Session:
         """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
         if self.shared_client is None:
             return
-        began = time.monotonic()
+        left = countdown(timeout)
         self.cache.flush(timeout)  # which hands on what is to be published
         shared_client, self.shared_client = self.shared_client, None
-        shared_client.close(max(0.0, timeout - (time.monotonic() - began)))
+        shared_client.close(left() or 0.0)
 
     @property
     def shares(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from nbcache.artifacts.provenance import with_makers
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import countdown, renew_in_children
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import VerifiedEntry
 
@@ -53,17 +52,14 @@ class SharedClient:
 
     def flush(self, timeout: float | None) -> bool:
         """Wait until all is published, also after connecting; False after `timeout` seconds."""
-        began = time.monotonic()
-        if not self._cache.finish_reading(timeout):
-            return False
-        spent = time.monotonic() - began
-        return self.level.flush(None if timeout is None else max(0.0, timeout - spent))
+        left = countdown(timeout)
+        return self._cache.finish_reading(timeout) and self.level.flush(left())
 
     def close(self, timeout: float) -> None:
         """Leave the shared level, once all is published or `timeout` seconds have passed."""
-        began = time.monotonic()
+        left = countdown(timeout)
         self._cache.finish_reading(timeout)
-        self.level.close(max(0.0, timeout - (time.monotonic() - began)))
+        self.level.close(left() or 0.0)
 
     # --- while torch waits ----------------------------------------------------------------------
 
@@ -114,10 +110,8 @@ class SharedClient:
         """Publish an artifact that is stored here; without `packed`, its content is read from there."""
         if not type_of(ref.type).is_shared or not self.level.lacks(environment, ref):
             return
-        if packed is None:
-            packed = self._cache.packed(ref)
-        if packed is not None:
-            self.level.publish(environment, ref, packed)
+        if (content := packed or self._cache.packed(ref)) is not None:
+            self.level.publish(environment, ref, content)
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
         """Remove an artifact that is wrong, once what was compiled here is written."""
@@ -163,13 +157,10 @@ class SharedClient:
         wanted = [ref for ref in whole.artifacts if ref.identity not in here]
         listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD)
         entries = {entry.statement.ref.identity: entry for entry in listed}
-        refs = tuple(
-            replace(ref, provenance=entries[ref.identity].provenance)
-            for ref in wanted
-            if ref.identity in entries
-        )
-        if refs:
-            packed = {ref.digest: entries[ref.identity].packed for ref in refs}
+        found = [(ref, entries[ref.identity]) for ref in wanted if ref.identity in entries]
+        if found:
+            refs = tuple(replace(ref, provenance=entry.provenance) for ref, entry in found)
+            packed = {ref.digest: entry.packed for ref, entry in found}
             self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
 
     def _notebook(self) -> str:

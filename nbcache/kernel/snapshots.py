@@ -51,7 +51,7 @@ from nbcache.snapshots.sources import (
     origin,
     write,
 )
-from nbcache.snapshots.verify import Received, judged_file
+from nbcache.snapshots.verify import Received, is_vouched, judged_file
 
 _MOST_PROBLEMS = 10
 """Of what is wrong with snapshots that came along."""
@@ -102,6 +102,7 @@ class Sharing:
         session.cache.reading_ahead.append(self._restore_known)
         session.cache.elsewhere.append(self._of_no_use)
         session.snapshots = self
+        self.judge = session.judge
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -112,10 +113,6 @@ class Sharing:
     @property
     def keyring(self) -> Keyring:
         return Keyring(self._session.settings.trust_dir)
-
-    @property
-    def judge(self) -> Judge:
-        return self._session.judge
 
     def look(self) -> None:
         """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
@@ -147,13 +144,12 @@ class Sharing:
             return
         for received in known:
             where, manifests = f"in {received.name}", received.snapshot.manifests
-            if received.standing in (None, Standing.UNKNOWN):
-                graphs = tuple(graph for each in manifests for graph in each.graphs)
-                signed = received.standing is not None
-                whose = "signed by somebody whom you do not trust" if signed else "not signed"
-                yield Elsewhere(graphs, f"{where}, {whose}")
-            else:
+            if is_vouched(received.standing):
                 yield from unusable(manifests, here, where)
+                continue
+            graphs = tuple(graph for manifest in manifests for graph in manifest.graphs)
+            whose = "signed by somebody whom you do not trust" if received.standing else "not signed"
+            yield Elsewhere(graphs, f"{where}, {whose}")
 
     def forget(self) -> None:
         """Forget the snapshots that are here: nothing of them is restored any more."""
@@ -208,8 +204,8 @@ class Sharing:
 
         It is empty where all of them fit, and before torch is imported.
         """
-        environment = self._session.environment
-        return "" if environment is None else unfit_line(received.snapshot.manifests, environment, self.cells)
+        here = self._session.environment
+        return unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
 
     def follow(self, taken_in: Sequence[Received]) -> None:
         """Have the kernel compile for a baseline, where these can be used only so.
@@ -247,11 +243,9 @@ class Sharing:
 
     def told(self) -> list[Received]:
         """Return the snapshots that are here, without those that somebody who is ignored has signed."""
-        ignored = self._ignored
+        known = self.known()
         return [
-            each
-            for each in self.known()
-            if not (each.standing is Standing.UNKNOWN and each.signer in ignored)
+            one for one in known if one.standing is not Standing.UNKNOWN or one.signer not in self._ignored
         ]
 
     def trust(self, stranger: Stranger, name: str) -> None:
@@ -317,10 +311,10 @@ class Sharing:
     def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
         restored = self.restore(self.receive(self.of_notebook() if src is None else src))
         return [
-            SnapshotRestored(received.where, 0, 0, pending=True)
-            if manifest is None
-            else SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
-            for received, manifest in restored
+            SnapshotRestored(received.where, len(fits.graphs), len(fits.digests))
+            if fits
+            else SnapshotRestored(received.where, 0, 0, pending=True)
+            for received, fits in restored
         ]
 
     def beside_notebook(self, notebook: str) -> Path:
@@ -358,8 +352,7 @@ class Sharing:
     def _look_at(self, notebook: Path) -> None:
         content = b""
         try:
-            if notebook.exists():
-                content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
+            content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
         except NbcacheError as error:
             self._problems.append(error)
         self.cells = _digests(content)
@@ -397,11 +390,8 @@ class Sharing:
 
     def _foresaw(self, received: Received) -> bool:
         """Return whether the line at load named what differs here: torch was not imported then."""
-        foreseen = self._foreseen()
-        manifests = received.snapshot.manifests
-        return foreseen is not None and all(
-            foreseen_differences(manifest, foreseen) for manifest in manifests
-        )
+        here, manifests = self._foreseen(), received.snapshot.manifests
+        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
 
     def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)
