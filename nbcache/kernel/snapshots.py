@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,14 +44,14 @@ from nbcache.snapshots.build import Draft, Origin, Taken, build_snapshot, makers
 from nbcache.snapshots.named import Place
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
-    _of,
-    _sources,
     beside,
     destination,
+    of_notebook,
     origin,
+    versions,
     write,
 )
-from nbcache.snapshots.verify import Received, is_vouched, judged_file
+from nbcache.snapshots.verify import Received, is_vouched
 
 _MOST_PROBLEMS = 10
 """Of what is wrong with snapshots that came along."""
@@ -162,17 +162,10 @@ class Sharing:
 
         What is wrong with some of them, while others are whole, is noticed.
         """
-        taken_in: list[Received] = []
-        files, problems = _sources(source, self.keyring)
-        for data, where in files:
-            try:
-                found, wrong = self._take_in(data, where)
-                taken_in += found
-                problems += wrong
-            except NbcacheError as error:
-                problems.append(error)
+        taken_in, problems = versions(source, self.keyring)
         if problems and not taken_in:
             raise problems[0]
+        self._take_in(taken_in)
         for problem in problems[:_MOST_PROBLEMS]:
             self._session.notice(f"a version is not used: {problem.with_next_step()}")
         return taken_in
@@ -356,20 +349,14 @@ class Sharing:
         except NbcacheError as error:
             self._problems.append(error)
         self.cells = _digests(content)
-        found, problems = _of(notebook, content)
+        found, problems = of_notebook(notebook, content, self.keyring)
         self._problems += problems
-        for data, where in found:
-            try:
-                self._problems += self._take_in(data, where)[1]
-            except NbcacheError as error:
-                self._problems.append(error)
+        self._take_in(found)
 
-    def _take_in(self, data: bytes, where: str) -> tuple[list[Received], list[NbcacheError]]:
-        found, problems = judged_file(data, self.keyring, where=where)
+    def _take_in(self, found: Iterable[Received]) -> None:
         with self._lock:
             for received in found:
                 self._received.setdefault(received.version, received)
-        return found, problems
 
     def _restore_known(self, environment: Environment) -> None:
         self.looked(_LOOK_SECONDS)

@@ -21,7 +21,7 @@ from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot, SnapshotTaken
 from nbcache.core.signature import Purpose
-from nbcache.core.trust import Keyring, Policy, Standing
+from nbcache.core.trust import Keyring, Policy
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.verify import (
     MAX_ENVIRONMENTS,
@@ -30,6 +30,8 @@ from nbcache.snapshots.verify import (
     check_packed,
     is_own,
     judged,
+    packed_bytes,
+    selected,
     told,
 )
 
@@ -79,7 +81,7 @@ class Taken:
             where=self.where,
             graphs=sum(len(manifest.graphs) for manifest in snapshot.manifests),
             artifacts=len(snapshot.contents),
-            packed_bytes=sum(each.packed_size for each in snapshot.contents.values()),
+            packed_bytes=packed_bytes(snapshot),
             changed=self.changed,
             missing=len(self.draft.missing) + self.lost,
             left=self.left,
@@ -117,11 +119,8 @@ def build_snapshot(
 def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
     """Return a draft of `manifests`, which are of the unlocked snapshot `received`, or parts of such."""
     packed = received.unlock(Policy.STRICT)
-    named = {ref.digest for manifest in manifests for ref in manifest.artifacts}
-    contents = {digest: each for digest, each in received.snapshot.contents.items() if digest in named}
-    held = tuple(manifest for manifest in manifests if manifest.artifacts)
-    snapshot = replace(received.snapshot, manifests=held, contents=contents)
-    return Draft(snapshot, {digest: packed[digest] for digest in contents if digest in packed})
+    snapshot = selected(replace(received.snapshot, manifests=tuple(manifests)), lambda manifest: manifest)
+    return Draft(snapshot, {digest: packed[digest] for digest in snapshot.contents if digest in packed})
 
 
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
@@ -168,15 +167,11 @@ def signed(
     check_packed(draft.snapshot, draft.packed)
     frames = _named_by(others, packed)  # which may be damaged, under a digest that is right for one's own
     frames |= {contents[digest].packed_digest: frame for digest, frame in draft.packed.items()}
-    return encode_file(SnapshotFile([_signed(draft.snapshot, keyring), *others], frames))
+    return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *others], frames))
 
 
-def signed_manifest(draft: Draft, keyring: Keyring) -> bytes:
-    """Return the same file without the artifacts: they lie elsewhere."""
-    return encode_file(SnapshotFile([_signed(draft.snapshot, keyring)], {}))
-
-
-def _signed(snapshot: Snapshot, keyring: Keyring) -> Signed:
+def sign(snapshot: Snapshot, keyring: Keyring) -> Signed:
+    """Return a snapshot's manifest with the user's signature; CorruptSnapshot where it breaks a bound."""
     manifest = encode_snapshot(snapshot)
     check(snapshot)
     return Signed(manifest, keyring.sign(Purpose.SNAPSHOT, manifest).encode())
@@ -229,23 +224,16 @@ def merge_into_existing(
     It is where any of it is new, and with `anew`. `build` is told what is there, by digest. What was compiled
     here gets the user's statement, and all else keeps its maker's. `current` returns what a version keeps.
     """
-    drafts = [Draft(_select(each.snapshot, current), each.unlock(Policy.STRICT)) for each in earlier]
+    drafts = [
+        Draft(selected(each.snapshot, current) if current else each.snapshot, each.unlock(Policy.STRICT))
+        for each in earlier
+    ]
     known: dict[str, Packed] = {}
     for draft in drafts:
         known = {**draft.snapshot.contents, **known}
     taken = attributed(build(known), drafts, origin, keyring)
     draft = merge([*drafts, taken], origin)
     return draft, anew or len(drafts) != 1 or draft.snapshot.manifests != earlier[0].snapshot.manifests
-
-
-def _select(snapshot: Snapshot, current: Callable[[Manifest], Manifest] | None) -> Snapshot:
-    if current is None:
-        return snapshot
-    present = [union(manifest.environment, "", [current(manifest)]) for manifest in snapshot.manifests]
-    manifests = tuple(manifest for manifest in present if manifest.artifacts)
-    digests = {digest for manifest in manifests for digest in manifest.digests}
-    contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in digests}
-    return replace(snapshot, manifests=manifests, contents=contents)
 
 
 def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: Keyring) -> Draft:
@@ -286,24 +274,23 @@ def added(
     *,
     where: str,
     current: Callable[[Manifest], Manifest] | None = None,
-) -> tuple[bytes, Draft, bool, int]:
-    """Return a snapshot file with what `build` adds to the user's version in it; the others stay as they are.
+) -> Taken:
+    """Add what `build` adds to the user's version in a snapshot file; the others stay as they are.
 
-    Also returns what that version holds, whether any of it is new, and how many others there are.
     CorruptSnapshot where what is there is no snapshot.
     """
-    if before is None:
-        draft, changed = merge_into_existing([], build, origin, keyring)
-        return signed(draft, keyring), draft, changed, 0
-    with told(where):
-        file = decode_file(before)
-    found, _ = judged(file, keyring, where=where)
-    ours = {each.version: each for each in found if each.standing is Standing.OWN}
-    # One's own that are damaged go: what they held and is still here is in the new one.
+    file = SnapshotFile([], {})
+    ours: dict[str, Received] = {}
+    if before is not None:
+        with told(where):
+            file = decode_file(before)
+        found, _ = judged(file, keyring, where=where)
+        ours = {received.version: received for received in found if received.is_own}
+    # The user's own that are damaged go: what they held and is still here is in the new one.
     others = [each for each in file.versions if each.digest not in ours and not is_own(each, keyring)]
     draft, changed = merge_into_existing([*ours.values()], build, origin, keyring, current=current)
-    data = signed(draft, keyring, others, file.packed) if changed else before
-    return data, draft, changed, len(others)
+    data = signed(draft, keyring, others, file.packed) if changed or before is None else before
+    return Taken(where, draft, data, changed, left=len(others))
 
 
 def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
@@ -318,7 +305,7 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
         file = decode_file(data)
         packed |= {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
         versions |= {each.digest: each for each in file.versions}
-        received |= {each.version: each for each in judged(file, keyring, where="")[0]}
+        received |= {version.version: version for version in judged(file, keyring, where="")[0]}
     for one in [*received.values()]:
         if any(_absorbs(other, one) for other in received.values()):
             del versions[one.version], received[one.version]

@@ -52,8 +52,8 @@ _LOCAL = struct.Struct("<4s22xHH")
 """What stands before a member: lengths of its name, and of what else there is."""
 _ZIP64, _ZIP64_BYTES = b"PK\x06\x07", 20
 """How a record begins, and how long it is, that leads zipfile to another directory than the last one."""
-_MAX_ARTIFACTS = 20_000
-_MAX_MEMBERS = _MAX_ARTIFACTS + 2 * MAX_VERSIONS
+MAX_ARTIFACTS = 20_000
+_MAX_MEMBERS = MAX_ARTIFACTS + 2 * MAX_VERSIONS
 _MAX_DIRECTORY_BYTES = 160 * _MAX_MEMBERS
 """124 bytes a member are written."""
 _FILE_MODE = 0o100644 << 16
@@ -88,7 +88,7 @@ def encode_file(file: SnapshotFile) -> bytes:
     bounds = (
         (size, MAX_SNAPSHOT_BYTES, "bytes"),
         (len(versions), MAX_VERSIONS, "versions"),
-        (len(file.packed), _MAX_ARTIFACTS, "artifacts"),
+        (len(file.packed), MAX_ARTIFACTS, "artifacts"),
     )
     if over := [f"{count:,} {what}; at most {most:,}" for count, most, what in bounds if count > most]:
         raise SnapshotError(

@@ -46,10 +46,17 @@ from nbcache.core.errors import (
 )
 from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import Packed
-from nbcache.core.trust import Keyring, Standing
-from nbcache.snapshots.build import Draft, Origin, Taken, merge_into_existing, signed_manifest
-from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
-from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
+from nbcache.core.trust import Keyring
+from nbcache.snapshots.build import Draft, Origin, Taken, merge_into_existing, sign
+from nbcache.snapshots.file import (
+    MAX_ARTIFACTS,
+    MAX_SNAPSHOT_BYTES,
+    SnapshotFile,
+    decode_file,
+    encode_file,
+    refused,
+)
+from nbcache.snapshots.verify import Received, is_own, is_vouched, packed_bytes, read_manifest, told, without
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
 
@@ -98,7 +105,6 @@ class Version:
     """What it says; None where it cannot be used."""
     problem: NbcacheError | None
     """Why it cannot be used."""
-    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +150,8 @@ class NamedSnapshots:
         found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
         return sorted(found, key=lambda each: (each.name, _created(each), each.key))
 
-    def read_all(self, name: str) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
-        """Return the versions of a name as snapshot files, each with its place in words; and what is wrong.
+    def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
+        """Return the versions of a name that are whole, with their artifacts; and what is wrong with others.
 
         Signatures are checked before artifacts are fetched; who signed is not judged here. SnapshotError
         where there is no version, whole or not.
@@ -154,39 +160,29 @@ class NamedSnapshots:
         versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
-        files: list[tuple[bytes, str]] = []
-        problems: list[NbcacheError] = []
+        whole: list[Received] = []
+        problems = [version.problem for version in versions if version.problem is not None]
         left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
-        for version in versions:
-            received = version.received
-            if received is None:
-                assert version.problem is not None
-                problems.append(version.problem)
-                continue
-            contents = received.snapshot.contents
+        for received in filter(None, (version.received for version in versions)):
             is_trusted = is_vouched(received.standing)
+            length = 0 if is_trusted else packed_bytes(received.snapshot)
             try:
-                if not is_trusted:
-                    length = sum(packed.packed_size for packed in contents.values())
-                    if length > left:
-                        raise UntrustedSigner(
-                            f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched "
-                            "in all, and a version has more",
-                            where=received.where,
-                            next_step="nbcache ls URL shows who they are; nbcache trust add SIGNER, whom you "
-                            "know",
-                        )
-                    left -= length
-                frames = self._fetch(received)
-                files.append(
-                    (encode_file(SnapshotFile(decode_file(version.data).versions, frames)), self.where(name))
-                )
+                if length > left:
+                    raise UntrustedSigner(
+                        f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in "
+                        "all, and a version has more",
+                        where=received.where,
+                        next_step="nbcache ls URL shows who they are; "
+                        "nbcache trust add SIGNER, whom you know",
+                    )
+                left -= length
+                whole.append(self._fetch(received))
             except StoreError:
                 raise
             except NbcacheError as error:
                 error.of_trusted = is_trusted
                 problems.append(error)
-        return files, problems
+        return whole, problems
 
     def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         """Add what `build` returns, which is told what is there already, to the snapshot of this name.
@@ -233,13 +229,12 @@ class NamedSnapshots:
 
     def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         versions = self.versions(name)
-        ours = {each.key: each.received for each in versions if each.received and _is_ours(each.received)}
-        earlier = [self._as_it_is(received) for received in ours.values()]
-        gone: set[str] = set()
-        for before, now in zip(ours.values(), earlier, strict=True):
-            gone |= before.snapshot.contents.keys() - now.snapshot.contents.keys()
+        own = {one.key: one.received for one in versions if one.received and one.received.is_own}
+        lost = {key: self._gone(received) for key, received in own.items()}
+        earlier = [without(received, lost[key]) if lost[key] else received for key, received in own.items()]
+        gone = set().union(*lost.values())
         draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
-        if sum(each.packed_size for each in draft.snapshot.contents.values()) > MAX_SNAPSHOT_BYTES:
+        if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
                 f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
                 where=self.where(name),
@@ -247,21 +242,20 @@ class NamedSnapshots:
             )
         self._put_missing(draft, name)
         if changed:
-            value = signed_manifest(draft, self._keyring)
+            value = encode_file(SnapshotFile([sign(draft.snapshot, self._keyring)], {}))
             key = _prefix_of(name) + sha256(value)
             self.store.put(key, value)
             self._put_missing(draft, name)
-            for absorbed in ours.keys() - {key}:
+            for absorbed in own.keys() - {key}:
                 self.store.delete(absorbed)
-        lost = len(gone - draft.snapshot.contents.keys())
-        return Taken(self.where(name), draft, b"", changed, lost, len(versions) - len(ours))
+        missing = len(gone - draft.snapshot.contents.keys())
+        return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
 
-    def _as_it_is(self, received: Received) -> Received:
-        """Return a version without what it names and is not there any more."""
+    def _gone(self, received: Received) -> set[str]:
+        """Return the contents that a version names, by digest, and that are not there any more."""
         contents = received.snapshot.contents
         there = self._present(each.packed_digest for each in contents.values())
-        gone = {digest for digest, each in contents.items() if each.packed_digest not in there}
-        return without(received, gone) if gone else received
+        return {digest for digest, each in contents.items() if each.packed_digest not in there}
 
     def _put_missing(self, draft: Draft, name: str) -> None:
         """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
@@ -311,20 +305,18 @@ class NamedSnapshots:
         try:
             if name is None or sha256(value) != key.rpartition("/")[2]:
                 raise refused("its manifest does not have the digest that it is named by")
-            return Version(
-                name, key, read_manifest(value, self._keyring, where=self.where(name)), None, value
-            )
+            return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
         except (FormatError, BadSignature) as error:
-            return Version(name or "", key, None, self._placed(error, key), value)
+            return Version(name or "", key, None, self._placed(error, key))
 
-    def _fetch(self, received: Received) -> dict[str, bytes]:
-        """Return the frames of a version by their digests; MissingArtifact where some are gone.
+    def _fetch(self, received: Received) -> Received:
+        """Return a version with its artifacts; MissingArtifact where some are gone.
 
         A value that does not have the digest in its key is removed, so that the next snapshot puts it again.
         """
         sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
-        if sum(sizes.values()) > MAX_SNAPSHOT_BYTES:
-            raise refused("its artifacts are longer than a snapshot's may be", received.where)
+        if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
+            raise refused("its artifacts are longer, or more, than a snapshot's may be", received.where)
         frames: dict[str, bytes] = {}
         damaged = 0
         for batch in _by_size(sizes):
@@ -345,7 +337,8 @@ class NamedSnapshots:
             )
         if gone := len(sizes) - len(frames):
             raise self._missing(gone, len(sizes), received.where)
-        return frames
+        with told(received.where):
+            return received.with_frames(frames)
 
     def _missing(self, gone: int, every: int, where: str) -> MissingArtifact:
         return MissingArtifact(
@@ -448,10 +441,6 @@ class NamedSnapshots:
                 )
             )
         return named, problems
-
-
-def _is_ours(received: Received) -> bool:
-    return received.standing is Standing.OWN
 
 
 def _created(version: Version) -> float:

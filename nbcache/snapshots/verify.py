@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from nbcache.artifacts.encoding import MAX_RATIO, decode_snapshot, is_bomb, unpa
 from nbcache.artifacts.manifests import MAX_MANIFEST_ARTIFACTS, union
 from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError, TrustError, UntrustedSigner
 from nbcache.core.key import sha256
-from nbcache.core.model import MAX_CONTENT_BYTES, Snapshot
+from nbcache.core.model import MAX_CONTENT_BYTES, Manifest, Snapshot
 from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit, spelled
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
@@ -41,6 +41,23 @@ class Received:
     def name(self) -> str:
         """What to call it in a line: the file's name without its folders, or where in a store it is."""
         return self.where if "#" in self.where else Path(self.where).name
+
+    @property
+    def is_own(self) -> bool:
+        return self.standing is Standing.OWN
+
+    def with_frames(self, frames: Mapping[str, bytes]) -> Received:
+        """Return the version with those frames that it names, by their digests, which were checked.
+
+        CorruptSnapshot where one is missing, or has another length.
+        """
+        packed = {}
+        for digest, expected in self.snapshot.contents.items():
+            frame = frames.get(expected.packed_digest)
+            if frame is None or len(frame) != expected.packed_size:
+                raise refused(f"the artifact {digest[:16]} is missing, or not what the manifest says")
+            packed[digest] = frame
+        return replace(self, _packed=packed)
 
     def unlock(self, policy: Policy) -> Mapping[str, bytes]:
         """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
@@ -98,14 +115,13 @@ def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Re
                 most = left
                 if not is_vouched(standing) and len(version.manifest) <= left:
                     left -= len(version.manifest)  # whether it turns out to be one or not
-                received = _read(version, where, signer, standing, most)
-                packed = _frames(received.snapshot, sound)
+                received = _read(version, where, signer, standing, most).with_frames(sound)
         except NbcacheError as error:
             error.of_trusted = is_vouched(standing)
             problems.append(error)
         else:
             named |= {each.packed_digest for each in received.snapshot.contents.values()}
-            found.append(replace(received, _packed=packed))
+            found.append(received)
     if not problems and named != file.packed.keys():
         raise refused("it holds other artifacts than its manifests name", where)
     return found, problems
@@ -124,16 +140,27 @@ def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
         return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
 
 
+def packed_bytes(snapshot: Snapshot) -> int:
+    """Return the bytes of a snapshot's artifacts, compressed."""
+    return sum(packed.packed_size for packed in snapshot.contents.values())
+
+
 def without(received: Received, gone: Collection[str]) -> Received:
     """Return `received` as if it had never named the contents `gone`, by their digests."""
-    snapshot = received.snapshot
-    manifests = []
-    for manifest in snapshot.manifests:
-        refs = tuple(ref for ref in manifest.artifacts if ref.digest not in gone)
-        if refs:
-            manifests.append(union(manifest.environment, "", [replace(manifest, artifacts=refs)]))
-    contents = {digest: each for digest, each in snapshot.contents.items() if digest not in gone}
-    return replace(received, snapshot=replace(snapshot, manifests=tuple(manifests), contents=contents))
+
+    def left(manifest: Manifest) -> Manifest:
+        return replace(manifest, artifacts=tuple(ref for ref in manifest.artifacts if ref.digest not in gone))
+
+    return replace(received, snapshot=selected(received.snapshot, left))
+
+
+def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
+    """Return what `select` returns of each manifest; those without artifacts, and other contents, go."""
+    chosen = [union(each.environment, "", [select(each)]) for each in snapshot.manifests]
+    manifests = tuple(manifest for manifest in chosen if manifest.artifacts)
+    named = {digest for manifest in manifests for digest in manifest.digests}
+    contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in named}
+    return replace(snapshot, manifests=manifests, contents=contents)
 
 
 @contextmanager
@@ -208,24 +235,6 @@ def check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     if snapshot.contents.keys() != packed.keys():
         raise refused("it holds other artifacts than its manifest names")
     for digest, expected in snapshot.contents.items():
-        if len(packed[digest]) != expected.packed_size:
-            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
-    for digest, expected in snapshot.contents.items():
-        if sha256(packed[digest]) != expected.packed_digest:
-            raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
-
-
-def _frames(snapshot: Snapshot, packed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the frames that a version names, by digest of their content, of those of its file.
-
-    CorruptSnapshot where one is not there. Their digests were checked.
-    """
-    found = {}
-    for digest, expected in snapshot.contents.items():
-        frame = packed.get(expected.packed_digest)
-        if frame is None:
-            raise refused(f"the artifact {digest[:16]} is not there, or not what the manifest says")
-        if len(frame) != expected.packed_size:
-            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
-        found[digest] = frame
-    return found
+        frame = packed[digest]
+        if (len(frame), sha256(frame)) != (expected.packed_size, expected.packed_digest):
+            raise refused(f"the artifact {digest[:16]} is not what the manifest says")
