@@ -303,7 +303,7 @@ class Session:
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
         shared = self.shared_client
-        if graphs and shared and (why := shared.why_off) and not self.report_log.will_say(why):
+        if graphs and shared and (why := shared.level.why_off) and not self.report_log.will_say(why):
             marks.append(f"{shared.level.name} is off for now: {why}")
         report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
         self.cell = None

@@ -46,10 +46,6 @@ class SharedClient:
         """Go on in a forked child, for which nobody waits."""
         self._claims = {}
 
-    @property
-    def why_off(self) -> str:
-        return self.level.failure.what if self.level.failure else ""
-
     def flush(self, timeout: float | None) -> bool:
         """Wait until all is published, also after connecting; False after `timeout` seconds."""
         left = countdown(timeout)

@@ -169,6 +169,11 @@ class Connection:
         return self.reading.failure or self.writing.failure
 
     @property
+    def why_off(self) -> str:
+        """The same in words; empty where it is both."""
+        return self.failure.what if self.failure else ""
+
+    @property
     def can_read(self) -> bool:
         return self.reading.failure is None and not self.closed
 
@@ -188,10 +193,8 @@ class Connection:
 
     def read(self, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; None where the store is off, or fails, which turns it off."""
-        if not self.can_read:
-            return None
         try:
-            return action()
+            return action() if self.can_read else None
         except StoreError as error:
             self.fails(error)
             return None
@@ -296,8 +299,8 @@ class Connection:
             except StoreError as fault:
                 self.fails(fault)
                 return
-            if not isinstance(error, StoreUnavailable):
-                with suppress(StoreError):
+            with suppress(StoreError):
+                if not isinstance(error, StoreUnavailable):
                     self._try_to_write()
                     return
         self.writing.record_failure(error)

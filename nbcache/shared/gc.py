@@ -58,8 +58,7 @@ def remove_unused(
             problems.append(error)
             continue
         named |= used
-        if not used:
-            old.append(key)
+        old += [] if used else [key]
     if problems:
         return Removed(kept=len(listed), problems=tuple(problems))
     removed = 0

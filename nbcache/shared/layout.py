@@ -82,7 +82,7 @@ def encode_shared(variants: Sequence[Variant]) -> bytes:
 
 def decode_shared(value: bytes) -> list[Variant]:
     """Return the variants in a value; CorruptEntry or UnsupportedVersion where it is none."""
-    if value[: len(_MAGIC)] != _MAGIC:
+    if not value.startswith(_MAGIC):
         raise corrupt("a shared entry does not begin as nbcache's do")
     if len(value) > len(_MAGIC) and value[len(_MAGIC)] > _VERSION:
         raise unsupported("shared entry", value[len(_MAGIC)])
@@ -93,17 +93,15 @@ def decode_shared(value: bytes) -> list[Variant]:
         raise corrupt("a shared entry has a version or a number of variants that never was")
     variants, at = [], _HEADER.size
     for _ in range(count):
-        parts = {}
+        parts = []
         for name, length, longest in _PARTS:
-            if len(value) - at < length.size:
-                raise corrupt("a shared entry ends too early")
-            (size,) = length.unpack_from(value, at)
+            size = int.from_bytes(value[at : at + length.size])
             at += length.size
-            if size > min(longest, len(value) - at):
+            if size > longest or at + size > len(value):
                 raise corrupt(f"a shared entry's {name} is longer than may be, or than what is there")
-            parts[name] = value[at : at + size]
+            parts.append(value[at : at + size])
             at += size
-        variants.append(Variant(**parts))
+        variants.append(Variant(*parts))
     if at != len(value):
         raise corrupt("a shared entry has bytes after its end")
     return variants

@@ -135,8 +135,7 @@ class SharedLevel(Connection):
         self._flights = self.holder = None
 
     def figures(self) -> SharedFigures:
-        off = None if self.failure is None else self.failure.what
-        return SharedFigures(self.name, self._found, self._published, self.pending, off)
+        return SharedFigures(self.name, self._found, self._published, self.pending, self.why_off or None)
 
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
@@ -180,18 +179,15 @@ class SharedLevel(Connection):
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         for _, values in self.read_batches(list(slots), most_bytes):
             for slot, value in values.items():
-                yield from self._usable(value, slot, environment, slots[slot].type, slots[slot].key)
+                yield from self._usable(value, environment, slots[slot].type, slots[slot].key)
 
     def _look_up(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
-        slot = slot_of(environment, type, key)
-        value = self.store.get(slot)
-        return [] if value is None else self._usable(value, slot, environment, type, key)
+        value = self.store.get(slot_of(environment, type, key))
+        return [] if value is None else self._usable(value, environment, type, key)
 
-    def _usable(
-        self, value: bytes, slot: str, environment: Environment, type: str, key: str
-    ) -> list[VerifiedEntry]:
+    def _usable(self, value: bytes, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
         """Return the entries in a value that may be used under this key."""
-        entries = []
+        entries, slot = [], slot_of(environment, type, key)
         for entry in self._admitted(value, slot):
             if _place_of(entry.statement) == (scope(environment, type), type, key):
                 entries.append(entry)
@@ -272,18 +268,18 @@ class SharedLevel(Connection):
             nonlocal waits
             waits, self.holder = True, holder
 
-        entries = None
         try:
             slot = slot_of(environment, type, key)
-            entries = self._flights.wait(slot, arrived, expected, wait_for, patience)
+            if entries := self._flights.wait(slot, arrived, expected, wait_for, patience):
+                return entries
         except StoreError as error:
             self.fails(error)
         spent = time.monotonic() - began
-        if waits and not entries:
+        if waits:
             self._in_vain += spent
-        elif not entries:
+        else:
             self._waited_in_vain(spent)
-        return entries or []
+        return []
 
     def compiled(self, environment: Environment, type: str, key: str) -> None:
         """Let others go on, once all that was handed to `publish` before is written, or could not be."""
@@ -357,8 +353,7 @@ class SharedLevel(Connection):
             return
         if (ours := self._signer.variant(environment, ref, packed)) is None:
             return
-        maker = signed_by(Provenance(ours.statement, ours.signature))
-
+        maker = _maker_of(ours)
         written = False
         for _ in range(_PUTS):
             others = self._others(self.store.get(slot), maker, ref, again=written)
@@ -389,28 +384,25 @@ class SharedLevel(Connection):
 
         None where nothing is to be written: it is there, or one of `maker` that has replaced it since.
         """
-        others: list[Variant] = []
-        if value is not None:
-            try:
-                others = decode_shared(value)
-            except UnsupportedVersion:
-                return None  # a newer nbcache's: it is left alone
-            except FormatError:
-                pass
+        try:
+            others = [] if value is None else decode_shared(value)
+        except UnsupportedVersion:
+            return None  # a newer nbcache's: it is left alone
+        except FormatError:
+            others = []
         beside: list[tuple[str, Variant]] = []
         for variant in others:
-            signer = signed_by(Provenance(variant.statement, variant.signature))
             try:
                 there = self._signer.checked(variant)
             except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
-                beside.append((signer, variant))
+                beside.append((_maker_of(variant), variant))
                 continue
             except (BadSignature, FormatError):
                 continue
             if (there.signer, there.statement.ref.digest) == (maker, ref.digest):
                 return None  # it is there already
             if not (there.signer == maker and type_of(ref.type).grows):
-                beside.append((signer, variant))
+                beside.append((there.signer, variant))
             elif ref.provenance is not None or again:
                 return None  # who passes on does not know which of another's is the newest
         return beside
@@ -482,6 +474,11 @@ def _place_of(statement: Statement) -> tuple[str, str, str]:
     return statement.environment, statement.ref.type, statement.ref.key
 
 
+def _maker_of(variant: Variant) -> str:
+    """Return the fingerprint of who signed a variant, which is not checked; empty where nobody did."""
+    return signed_by(Provenance(variant.statement, variant.signature))
+
+
 def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
     """Return as many variants as a value may hold, in number and length: no signer crowds out all others.
 
@@ -492,13 +489,13 @@ def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
     for place, (signer, variant) in enumerate(variants):
         ordered.append((turns[signer], place, variant))
         turns[signer] += 1
-    chosen: list[tuple[int, Variant]] = []
+    chosen: dict[int, Variant] = {}
     left = MAX_VALUE_BYTES - _OVERHEAD_BYTES
     for _, place, variant in sorted(ordered, key=lambda entry: entry[:2]):
         if len(chosen) < MAX_VARIANTS and len(variant.packed) <= left:
-            chosen.append((place, variant))
+            chosen[place] = variant
             left -= len(variant.packed)
-    return [variant for _, variant in sorted(chosen, key=lambda pair: pair[0])]
+    return [chosen[place] for place in sorted(chosen)]
 
 
 def _names(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:

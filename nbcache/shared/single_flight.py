@@ -74,13 +74,6 @@ class Holder:
         return cls("", "", time.time())
 
 
-@dataclass(slots=True)
-class _Flight:
-    lease: Lease
-    until: float
-    """Steady seconds up to which its heart beats."""
-
-
 class SingleFlight:
     """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
 
@@ -89,7 +82,8 @@ class SingleFlight:
         self._signer = signer
         self._timings = timings
         self._lock = ForkSafeLock()
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, tuple[Lease, float]] = {}
+        """By name, a lease and the time (`time.monotonic`) up to which its heart beats."""
         self._beating: threading.Thread | None = None
         self._closed = threading.Event()
         renew_in_children(self)
@@ -136,12 +130,9 @@ class SingleFlight:
                     other = None if at_it is None else Holder.decode(at_it, name, signer)
                 last = at_it
                 # After the claim: what another has published before it let the lease go is seen here.
-                if (found := arrived()) is not None:
+                if (found := arrived()) is not None or fruitless == _MOST_FRUITLESS:
                     self.done(name)
                     return found
-                if fruitless == _MOST_FRUITLESS:
-                    self.done(name)
-                    return None
                 if claim.lease is not None or time.monotonic() >= deadline:
                     return None
                 tell(other)
@@ -163,31 +154,30 @@ class SingleFlight:
     def may_publish(self, name: str) -> bool:
         """Tell whether this kernel may publish `name`: not where another has taken over since it began."""
         flight = self._flights.get(name)
-        return flight is None or self._leases.holds(flight.lease)
+        return flight is None or self._leases.holds(flight[0])
 
     def done(self, name: str) -> None:
         """Let the others go on: `name` is published, or was not compiled."""
-        if (flight := self.forget(name)) is not None:
-            self._leases.release(flight.lease)
+        if (lease := self.forget(name)) is not None:
+            self._leases.release(lease)
 
-    def forget(self, name: str) -> _Flight | None:
+    def forget(self, name: str) -> Lease | None:
         """Extend the lease on `name` no more, so that it ends by itself."""
         with self._lock:
-            return self._flights.pop(name, None)
+            lease, _ = self._flights.pop(name, (None, 0.0))
+        return lease
 
     def close(self, *, release: bool = True) -> None:
         """Wait for nobody any more; let go of what is held, which ends by itself where not `release`."""
         self._closed.set()
-        if not release:
-            return
         with suppress(StoreError):  # the rest ends by itself, too
-            for name in list(self._flights):
+            for name in list(self._flights) if release else ():
                 self.done(name)
 
     def _begin(self, lease: Lease, expected: float) -> None:
         until = time.monotonic() + max(_LEAST_SECONDS, _LONGEST_FACTOR * expected)
         with self._lock:
-            self._flights[lease.name] = _Flight(lease, until)
+            self._flights[lease.name] = lease, until
             if self._beating is None or not self._beating.is_alive():
                 self._beating = start_thread(self._beat, "lease")  # without a thread the lease just ends
 
@@ -195,7 +185,7 @@ class SingleFlight:
         while not self._closed.wait(self._timings.heartbeat):
             now = time.monotonic()
             with self._lock:
-                alive = [flight.lease for flight in self._flights.values() if flight.until > now]
+                alive = [lease for lease, until in self._flights.values() if until > now]
                 if not alive:
                     self._beating = None
                     return
