@@ -206,15 +206,7 @@ class Keyring:
 
     def removed(self) -> bytes:
         """Return what changes whenever a signer is trusted no more; empty where that never was."""
-        path = self.folder / _REMOVED
-        self._check(self.folder)
-        self._check(path)
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
+        return self._content(self.folder / _REMOVED) or b""
 
     def find(self, signer: str) -> TrustedSigner:
         """Return the trusted signer whose fingerprint begins so, or who has this name.
@@ -240,11 +232,7 @@ class Keyring:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         path = self.folder / _KEY
-        self._check(self.folder)
-        self._check(path)
-        try:
-            pem = path.read_bytes()
-        except FileNotFoundError:
+        if (pem := self._content(path)) is None:
             if not make:
                 return None
             new = Ed25519PrivateKey.generate().private_bytes(
@@ -254,8 +242,6 @@ class Keyring:
             )
             self._write(path, new, replace=False)
             return self._private_key(make=False)  # another process may have been first
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError):
@@ -271,23 +257,28 @@ class Keyring:
 
     def _read(self, fingerprint: str) -> TrustedSigner | None:
         path = self.folder / _TRUSTED / fingerprint
-        self._check(path.parent)
-        self._check(path)
-        try:
-            match json.loads(path.read_bytes()):
+        if (content := self._content(path)) is None:
+            return None
+        with suppress(ValueError):
+            match json.loads(content):
                 case {"name": str(name), "added": int() | float() as added}:
                     return TrustedSigner(fingerprint, name, float(added))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
-        except ValueError:
-            pass
         raise TrustError(
             "what is said of a trusted signer cannot be read",
             where=str(path),
             next_step=f"%nbcache trust add {spelled(fingerprint)}, if this signer is to be trusted",
         )
+
+    def _content(self, path: Path) -> bytes | None:
+        """Return the bytes of a file that nobody else can read or write; None where it is not there."""
+        self._check(path.parent)
+        self._check(path)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
 
     def _write(self, path: Path, content: bytes, *, replace: bool) -> None:
         """Write a file that nobody else can ever read; keep what is there where not `replace`."""
@@ -301,18 +292,14 @@ class Keyring:
 
     def _check(self, path: Path) -> None:
         """Raise TrustError where others could have written, or could read, what is at `path`."""
+        is_root = path == self.folder
         try:
-            status = path.lstat()
+            status = path.stat(follow_symlinks=is_root)  # a link to a folder of the user's own is fine
         except FileNotFoundError:
             return
         except OSError as error:
             raise self._unusable("cannot be read", path, error) from error
-        wanted = stat.S_ISDIR if path in (self.folder, self.folder / _TRUSTED) else stat.S_ISREG
-        if stat.S_ISLNK(status.st_mode) and path == self.folder:  # one's own link to one's own folder is fine
-            try:
-                status = path.stat()
-            except OSError as error:
-                raise self._unusable("cannot be read", path, error) from error
+        wanted = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
         if not wanted(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
                 "this is not yours alone, so what it says of keys is not believed",

@@ -26,16 +26,18 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nbcache.core.errors import StoreError, StoreUnavailable
+from nbcache.core.errors import StoreUnavailable
 from nbcache.core.files import write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
 from nbcache.stores.plain_files import (
     files_below,
+    folder_of,
     is_absence,
     is_forbidden,
     is_plain,
     read_plain,
+    remove_abandoned,
     store_error,
 )
 
@@ -45,8 +47,6 @@ _LOCK = ".lock"
 
 _EVICT_TO = 0.9
 """Evict to this part of the bound, so that the next few puts do not evict again."""
-_ABANDONED_SECONDS = 3600.0
-"""How old a temporary file is when its writer must be dead."""
 _ATTEMPTS = 100
 """How often a put makes its folder again. Three threads that do nothing but put and delete the only
 keys of one folder were seen to remove it under a put ten times in a row."""
@@ -77,15 +77,10 @@ class DirectoryStore:
             self.root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
         )
 
-    def __repr__(self) -> str:
-        return f"DirectoryStore({str(self.path)!r})"
-
     def get(self, key: str) -> bytes | None:
         """Return the bytes under `key`, or None; it then counts as used now."""
-        try:
+        with self._errors("cannot be read"):
             return read_plain(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
-        except OSError as error:
-            raise self._unavailable("cannot be read", error) from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         return {key: value for key in keys if (value := self.get(key)) is not None}
@@ -97,32 +92,23 @@ class DirectoryStore:
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all, even if the process is killed."""
         file = self._file(key)
-        self._refuse_if_read_only()
-        try:
+        with self._writing():
             try:
                 self._write(file, value)
             except FileNotFoundError:
                 self._prepare()  # somebody removed the whole store while it was open
                 self._write(file, value)
-        except OSError as error:
-            raise self._write_error(error) from error
 
     def delete(self, key: str) -> None:
         """Remove `key`, and the folders that this leaves empty."""
         file = self._file(key)
-        self._refuse_if_read_only()
-        try:
+        with self._writing():
             self._remove(file)
-        except OSError as error:
-            raise self._write_error(error) from error
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
-        try:
-            names = list(files_below(self.root, check_prefix(prefix)))
-        except OSError as error:
-            raise self._unavailable("cannot be listed", error) from error
-        return filter(is_key, names)
+        with self._errors("cannot be listed"):
+            return filter(is_key, [*files_below(self.root, check_prefix(prefix))])
 
     def close(self) -> None:
         """Do nothing: no file is held open."""
@@ -146,41 +132,34 @@ class DirectoryStore:
         """
         if self.read_only:
             return []
-        try:
-            with self._lock() as held:
-                if not held:
-                    return []
-                self._remove_abandoned()
+        # Where somebody has removed the whole store, it is small enough.
+        with self._writing(), contextlib.suppress(FileNotFoundError), self._lock() as is_held:
+            if is_held:
+                with folder_of(self.root, f"{_TEMPORARY}/.") as (folder, _):
+                    remove_abandoned(folder)
                 return self._evict(prefix, max_bytes)
-        except FileNotFoundError:
-            return []  # somebody removed the whole store: it is small enough
-        except OSError as error:
-            raise self._write_error(error) from error
+        return []
 
     def _file(self, key: str) -> Path:
         return self.root / check_key(key)
 
     def _is_there(self, key: str) -> bool:
-        try:
+        with self._errors("cannot be read"):
             return is_plain(self.root, key)
-        except OSError as error:
-            raise self._unavailable("cannot be read", error) from error
 
     def _prepare(self) -> None:
         """Make the folders, or check that those that are there are the user's own."""
-        try:
+        with self._errors("cannot be used"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             was_open = self._is_open(self.path)
-        except OSError as error:
-            raise self._unavailable("cannot be used", error) from error
-        try:
-            if was_open or (os.path.lexists(self.root) and self._is_open(self.root)):
-                self._close_to_others()
-            self._is_open(self.root)
-            (self.root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            if not is_forbidden(error):
-                raise self._unavailable("cannot be used", error) from error
+            try:
+                if was_open or (os.path.lexists(self.root) and self._is_open(self.root)):
+                    self._close_to_others()
+                self._is_open(self.root)
+                (self.root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                if not is_forbidden(error):
+                    raise
 
     def _is_open(self, folder: Path) -> bool:
         """Tell whether others can write to a folder of ours, which is made where it is not there."""
@@ -272,13 +251,6 @@ class DirectoryStore:
         finally:
             os.close(descriptor)
 
-    def _remove_abandoned(self) -> None:
-        oldest = time.time() - _ABANDONED_SECONDS
-        for file in (self.root / _TEMPORARY).iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if file.stat().st_mtime < oldest:
-                    file.unlink()
-
     def _evict(self, prefix: str, max_bytes: int) -> list[str]:
         statuses = dict(self._statuses(prefix))
         total = sum(status.st_size for status in statuses.values())
@@ -297,15 +269,19 @@ class DirectoryStore:
             removed.append(key)
         return removed
 
-    def _refuse_if_read_only(self) -> None:
-        if self.read_only:
-            raise self._write_error(PermissionError())
+    @contextlib.contextmanager
+    def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise store_error(error, what, self.name, str(self.path), writing=writing) from error
 
-    def _write_error(self, error: OSError) -> StoreError:
-        return store_error(error, "cannot be written to", self.name, str(self.path), writing=True)
-
-    def _unavailable(self, what: str, error: OSError) -> StoreError:
-        return store_error(error, what, self.name, str(self.path))
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._errors("cannot be written to", writing=True):
+            if self.read_only:
+                raise PermissionError
+            yield
 
     def _refused(self, folder: Path, reason: str) -> StoreUnavailable:
         return StoreUnavailable(

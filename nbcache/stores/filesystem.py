@@ -23,7 +23,6 @@ import contextlib
 import os
 import secrets
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,6 +40,7 @@ from nbcache.stores.plain_files import (
     is_absence,
     is_plain,
     read_plain,
+    remove_abandoned,
     store_error,
 )
 
@@ -48,8 +48,6 @@ _T = TypeVar("_T")
 
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
-_ABANDONED_SECONDS = 3600.0
-"""How old a temporary file is when its writer must be dead."""
 _AT_ONCE = 16
 """How many objects a service is asked for at once."""
 
@@ -77,9 +75,6 @@ class FilesystemStore:
         self._looked_for_abandoned = False
         self._lock = ForkSafeLock()
         renew_in_children(self)
-
-    def __repr__(self) -> str:
-        return f"FilesystemStore({self.name!r})"
 
     def renew(self) -> None:
         """Go on in a forked child: most of fsspec's services have a thread, which is not there."""
@@ -207,7 +202,7 @@ class FilesystemStore:
         ):
             if not self._looked_for_abandoned:
                 self._looked_for_abandoned = True
-                _remove_abandoned(folder)
+                remove_abandoned(folder)
             try:
                 descriptor = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
                 with os.fdopen(descriptor, "wb") as stream:
@@ -293,12 +288,3 @@ def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
             found[key] = content
             left -= len(content)
     return found
-
-
-def _remove_abandoned(folder: int) -> None:
-    """Remove what writers that died have left in a folder, by its descriptor."""
-    oldest = time.time() - _ABANDONED_SECONDS
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
-            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
-                os.unlink(name, dir_fd=folder)

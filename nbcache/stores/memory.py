@@ -18,9 +18,6 @@ class MemoryStore:
         self._values: dict[str, bytes] = {}
         self._lock = ForkSafeLock()
 
-    def __repr__(self) -> str:
-        return f"MemoryStore({self.name!r})"
-
     def get(self, key: str) -> bytes | None:
         with self._lock:
             return self._values.get(check_key(key))

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnava
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 8 << 20
+_ABANDONED_SECONDS = 3600.0
+"""How old a temporary file is when its writer must be dead."""
 _ABSENT = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
 _COLLISION = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -135,6 +138,15 @@ def files_below(root: Path, prefix: str) -> Iterator[str]:
         except OSError as error:
             if not is_absence(error):
                 raise
+
+
+def remove_abandoned(folder: int) -> None:
+    """Remove what writers that died have left in a folder, by its descriptor."""
+    oldest = time.time() - _ABANDONED_SECONDS
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
+                os.unlink(name, dir_fd=folder)
 
 
 def is_absence(error: BaseException) -> bool:

@@ -73,9 +73,6 @@ class RedisStore:
         require_redis()
         renew_in_children(self)
 
-    def __repr__(self) -> str:
-        return f"RedisStore({self.name!r})"
-
     def renew(self) -> None:
         """Go on in a forked child, with connections of its own."""
         self._lock = threading.Lock()
