@@ -176,8 +176,7 @@ def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]
     rows = [("differs", "there", "here", "what to do")]
     for each in found[:_MOST_DIFFERENCES]:
         remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
-        if each.label == "device":
-            remedy = _remedy_for_device(each)
+        remedy = _remedy_for_device(each) if each.label == "device" else remedy
         there, here = telling(each)
         rows.append((_value(each.label), _value(there), _value(here), remedy))
     lines = aligned(rows, right=())

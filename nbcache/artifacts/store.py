@@ -45,7 +45,6 @@ from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
 from nbcache.core.model import (
-    MAX_CONTENT_BYTES,
     UNSIGNED,
     Artifact,
     ArtifactRef,
@@ -164,9 +163,7 @@ class ArtifactStore:
 
     def get(self, ref: ArtifactRef) -> Artifact | None:
         entry = self.store.get(_ARTIFACT + ref.digest)
-        if entry is None:
-            return None
-        content = self._read_content(entry, ref.digest)
+        content = None if entry is None else self._read_content(entry, ref.digest)
         return None if content is None else Artifact(ref.type, ref.key, content)
 
     def present(self, digests: Iterable[str]) -> set[str]:
@@ -176,8 +173,7 @@ class ArtifactStore:
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
-        entry = self.store.get(_ARTIFACT + ref.digest)
-        if entry is None:
+        if (entry := self.store.get(_ARTIFACT + ref.digest)) is None:
             return None
         return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
@@ -186,10 +182,8 @@ class ArtifactStore:
 
         Without what may not be used.
         """
-        saved = self._read_manifests(environment, notebook)
-        if not saved:
-            return None
-        return union(environment, notebook, map(self.admitted, newest_first(saved.values())))
+        saved = newest_first(self._read_manifests(environment, notebook).values())
+        return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
     def everything(self, environment: Environment) -> Manifest:
         """Return the union of all notebooks' manifests in `environment`."""
@@ -243,14 +237,10 @@ class ArtifactStore:
         self, notebook: str | None = None, environment: Environment | None = None
     ) -> dict[str, Manifest]:
         """Return the manifests of every notebook and environment, or of the ones that are named, by key."""
-        listed = list(
-            self.store.keys(_MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/")
-        )
-        if notebook is not None:
-            listed = [key for key in listed if key.split("/")[2] == notebook_digest(notebook)]
-        entries = self.store.get_many(listed)
-        decoded = {key: self._decoded(key, entry, _manifest_of) for key, entry in entries.items()}
-        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+        prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
+        wanted = None if notebook is None else notebook_digest(notebook)
+        listed = [key for key in self.store.keys(prefix) if wanted in (None, key.split("/")[2])]
+        return self._decoded_all(self.store.get_many(listed), _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
         """Remove manifests, by key, and references, each after its environment's digest.
@@ -332,31 +322,22 @@ class ArtifactStore:
                 self.store.delete(ref_key)
 
     def _read_refs(self, prefix: str, ref_keys: Iterable[str], type: str, key: str) -> dict[str, ArtifactRef]:
-        refs = {}
-        for ref_key, entry in self.store.get_many(list(ref_keys)).items():
+        def decode(ref_key: str, entry: bytes) -> ArtifactRef:
+            ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
+            if (ref.type, ref.key, prefix + ref.digest) != (type, key, ref_key):
+                raise CorruptEntry("a reference names another artifact than its key does")
+            return ref
 
-            def decode(entry: bytes, named: str = ref_key) -> ArtifactRef:
-                ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
-                if (ref.type, ref.key, prefix + ref.digest) != (type, key, named):
-                    raise CorruptEntry("a reference names another artifact than its key does")
-                return ref
-
-            if (ref := self._decoded(ref_key, entry, decode)) is not None:
-                refs[ref_key] = ref
-        return refs
+        return self._decoded_all(self.store.get_many(list(ref_keys)), decode)
 
     def _read_content(self, entry: bytes, digest: str) -> bytes | None:
-        return self._decoded(
-            _ARTIFACT + digest,
-            entry,
-            lambda entry: decode_entry(entry, digest=digest, max_bytes=MAX_CONTENT_BYTES),
-        )
+        return self._decoded(_ARTIFACT + digest, entry, partial(decode_entry, digest=digest))
 
     def _read_manifests(self, environment: Environment, notebook: str) -> dict[str, Manifest]:
         prefix = _manifest_prefix(environment, notebook)
 
-        def decode(entry: bytes) -> Manifest:
-            manifest = _manifest_of(entry)
+        def decode(key: str, entry: bytes) -> Manifest:
+            manifest = _manifest_of(key, entry)
             if (manifest.environment, manifest.notebook) != (environment, notebook):
                 raise CorruptEntry("a manifest is of another environment or notebook than its key says")
             return manifest
@@ -367,8 +348,11 @@ class ArtifactStore:
             entries = self.store.get_many(listed)
             if entries.keys() == listed:
                 break  # else another kernel absorbed some into a manifest that is not in this listing
-        decoded = {key: self._decoded(key, entry, decode) for key, entry in entries.items()}
-        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+        return self._decoded_all(entries, decode)
+
+    def _decoded_all(self, entries: Mapping[str, bytes], decode: Callable[[str, bytes], _T]) -> dict[str, _T]:
+        decoded = {key: self._decoded(key, entry, partial(decode, key)) for key, entry in entries.items()}
+        return {key: value for key, value in decoded.items() if value is not None}
 
     def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
         """Return what `entry` holds, or None after reporting the fault, and then removing it.
@@ -398,7 +382,7 @@ def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
         raise FormatError("an artifact's key holds a lone surrogate, which UTF-8 cannot hold") from error
 
 
-def _manifest_of(entry: bytes) -> Manifest:
+def _manifest_of(key: str, entry: bytes) -> Manifest:
     return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
 
 

@@ -67,7 +67,6 @@ class Difference:
     """The line that it stands in now, `In[4]:7`; empty where that is not known."""
 
     def words(self) -> str:
-        """Return it as a clause."""
         at = f" ({self.where})" if self.where else ""
         if not self.before and not self.now:
             return f"{self.what} differs{at}" if ":" not in self.what else f"{self.what}{at}"
@@ -84,7 +83,6 @@ class Explanation:
     """What differs, what tells a person most first; at least one."""
 
     def clause(self) -> str:
-        """Return it in short, for a table."""
         first, *more = (each.words() for each in self.differences)
         return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
 

@@ -34,13 +34,9 @@ class Purpose(enum.Enum):
     """What a signature is for; one that was made for another purpose is wrong."""
 
     SNAPSHOT = b"nbcache snapshot 2"
-    """A snapshot's manifest."""
     ARTIFACT = b"nbcache artifact 2"
-    """The statement of who compiled an artifact."""
     PUBLICATION = b"nbcache publication 2"
-    """The statement of what a kernel has of a notebook, on the shared level."""
     LEASE = b"nbcache lease 2"
-    """What a lease says of the kernel that compiles."""
 
 
 @dataclass(frozen=True, slots=True)

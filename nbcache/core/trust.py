@@ -68,8 +68,6 @@ class Standing(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrustedSigner:
-    """A signer whose artifacts the user lets run."""
-
     fingerprint: str
     name: str
     """What the user calls them; empty where nothing was said."""
@@ -145,7 +143,6 @@ class Keyring:
         return Standing.TRUSTED if self._read(fingerprint) is not None else Standing.UNKNOWN
 
     def name(self, fingerprint: str) -> str:
-        """Return the name that the user gave a trusted signer; empty without one."""
         signer = self._read(fingerprint)
         return signer.name if signer is not None else ""
 

@@ -41,13 +41,9 @@ _MOST_COMPARED = 400
 MOST_CONSTANTS = 300
 """So many constants are kept, those with the shortest names: a large model has thousands."""
 _MOST_GRAPHS = 32
-"""So many stored graphs are compared at most."""
 _MOST_NODES = 4000
-"""More nodes of a graph are not kept."""
 _MOST_BYTES = 1 << 20
-"""More bytes are not unpacked."""
 _LONGEST = 120
-"""Characters of a value that are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ class NotebookCell:
     title: str
     """Its first line that tells something: no decorator, comment or magic if there is another."""
     names: frozenset[str] = field(repr=False)
-    """The names that its source mentions."""
 
     @property
     def label(self) -> str:
@@ -109,8 +108,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """What is at hand of the notebook, and cannot be used here."""
-
     name: str
     graphs: int
     lines: tuple[str, ...]
@@ -123,9 +120,7 @@ class Unfit:
             "name": self.name,
             "graphs": self.graphs,
             "why": list(self.lines),
-            "differences": [
-                {"label": each.label, "there": each.old, "here": each.new} for each in self.differences
-            ],
+            "differences": [{"label": d.label, "there": d.old, "here": d.new} for d in self.differences],
         }
 
 

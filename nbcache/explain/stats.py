@@ -23,22 +23,16 @@ Graph: TypeAlias = GraphRecord | Run
 
 @dataclass(frozen=True, slots=True)
 class LevelTally:
-    """The hits of one level."""
-
     level: Level
     hits: int
     seconds: float
-    """What they took."""
     saved_seconds: float
     """What they saved; of `L0`, what torch's own folder saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonTally:
-    """The graphs that did not hit for one reason."""
-
     reason: str
-    """Outcome and reason."""
     graphs: int
     seconds: float
 
@@ -93,7 +87,6 @@ class StoredGraph:
     """Digest of its cell's source."""
     key: str
     saves_seconds: float
-    """What a hit saves."""
     fate: Fate
     why: str = ""
     """By what change it was not used, where that is known; else empty."""
@@ -115,8 +108,6 @@ class TypeTally:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What may not be used, or cannot."""
-
     what: str
     why: str
 

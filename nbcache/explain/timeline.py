@@ -6,13 +6,13 @@ Values in, values out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nbcache.artifacts.history import Run, Usual, expected
+from nbcache.artifacts.history import Run, expected
 from nbcache.core.model import Direction, Environment, Outcome
-from nbcache.core.reports import PHASES, Activity, CellReport, GraphRecord
+from nbcache.core.reports import PHASES, Activity, CellReport
 from nbcache.explain.stats import not_hit_because
 
 _COLD = frozenset({"inductor", "build"})
@@ -58,8 +58,6 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """What one kernel came to."""
-
     time: float
     """Unix seconds at which its last cell with a graph ended."""
     graphs: int
@@ -72,8 +70,6 @@ class KernelRun:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The cells of this kernel, and the kernels of this notebook."""
-
     cells: tuple[CellTimes, ...]
     lost: tuple[Lost, ...]
     """What took longest first."""
@@ -98,10 +94,13 @@ def timeline(
 
 
 def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellTimes:
-    usual = [_usual(graph, history, environment) for graph in report.graphs]
+    usual = [
+        expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
+        for graph in report.graphs
+    ]
     now = _sum(graph.seconds for graph in report.graphs)
     outside = {OUTSIDE: max(0.0, report.seconds - sum(now.values()))}  # which it takes in any case
-    cold, restored = (_all(usual, chosen) for chosen in (lambda each: each.cold, lambda each: each.restored))
+    cold, restored = _all(each.cold for each in usual), _all(each.restored for each in usual)
     return CellTimes(
         label=report.cell.label if report.cell else "outside any cell",
         functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
@@ -112,16 +111,11 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
     )
 
 
-def _usual(graph: GraphRecord, history: Sequence[Run], environment: str) -> Usual:
-    return expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
-
-
-def _all(
-    usual: Sequence[Usual], chosen: Callable[[Usual], Mapping[str, float] | None]
-) -> dict[str, float] | None:
+def _all(usual: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
     """Return the sum of what all graphs take; None where it is not known of one."""
-    found = [seconds for each in usual if (seconds := chosen(each)) is not None]
-    return _sum(found) if len(found) == len(usual) else None
+    every = list(usual)
+    known = [seconds for seconds in every if seconds is not None]
+    return _sum(known) if len(known) == len(every) else None
 
 
 def _sum(seconds: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -19,12 +19,10 @@ class Why:
 
     @property
     def explanation(self) -> Explanation | None:
-        """How it differs from the nearest graph that is stored; None off a miss, and where nothing tells."""
         return self.graph.explanation
 
     @property
     def action(self) -> str:
-        """One thing to do next; a clause that begins with a verb."""
         return next_action(self.graph)
 
     @property

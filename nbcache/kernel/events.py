@@ -104,7 +104,6 @@ class CandidateTimed(Event):
     """A kernel is timed to choose the fastest, the first time by a compile that tunes itself."""
 
     done: int
-    """How many of them were timed."""
     all: int
 
 
@@ -145,7 +144,6 @@ class TraceAdopted(Event):
     guards: int
     facts: int
     once_seconds: float
-    """What tracing took once."""
     graph_break_reason: str | None = None
     """Why it ends in a graph break, and where."""
 

@@ -70,6 +70,5 @@ class History:
             self._saved = number
 
     def forget(self) -> None:
-        """Begin as if nothing had been run: what was stored is removed."""
         with self._lock:
             self._runs = {}

@@ -50,7 +50,6 @@ _PAUSES = 20
 Both hold all graphs, so that a long notebook would spend ever more time on them.
 """
 _QUIET_SECONDS = 60.0
-"""How long a store that failed is left alone."""
 _EVICT_SHARE = 50
 """The store's bound is checked after each fiftieth of it has been written."""
 
@@ -66,7 +65,6 @@ class NotebookCache:
         self.artifacts = ArtifactStore(store, on_fault=self._note_fault, admits=self._admits)
         """The local store itself, whose methods raise StoreError."""
         self.history = History(self.artifacts.history)
-        """Seconds and outcomes of the notebook's graphs."""
         self.elsewhere: list[Callable[[], Iterable[Elsewhere]]] = []
         """Other sources of graphs that cannot be used here; each answers at once."""
         self._session = session
@@ -91,7 +89,6 @@ class NotebookCache:
         """The time (`time.monotonic`) before which only `flush` writes the manifest."""
         self._save_timer: threading.Timer | None = None
         self._refused: dict[str, str] = {}
-        """Why artifacts may not be used, by their digests."""
         self._damaged: set[str] = set()
         self._looking_for = threading.local()
         self._quiet_until: dict[str, float] = {}
@@ -164,11 +161,9 @@ class NotebookCache:
         return artifacts
 
     def at_hand(self, type: str) -> Sequence[Artifact]:
-        """Return the artifacts of this type that were read ahead, and were not looked up yet."""
         return self._prefetcher.at_hand(type)
 
     def keys_of(self, type: str, timeout: float) -> list[str]:
-        """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
         return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))
 
     def mark_restored(self, type: str, key: str) -> None:
@@ -182,11 +177,9 @@ class NotebookCache:
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def restored(self) -> Mapping[tuple[str, str], Source]:
-        """Return the source of each artifact that was put where the compiler looks, by type and key."""
         return dict(self._origins)
 
     def refused(self) -> Mapping[str, str]:
-        """Return why artifacts of the local store may not be used, by digest."""
         return dict(self._refused)
 
     def is_damaged(self, key: str) -> bool:

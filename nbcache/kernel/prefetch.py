@@ -82,7 +82,6 @@ class Prefetcher:
             start_thread(partial(self._read, wanted, self._reading), "prefetch")
 
     def stop(self) -> None:
-        """Read no more ahead, and hold nothing."""
         with self._lock:
             self._reading = object()
             self._ahead.clear()

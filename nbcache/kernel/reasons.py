@@ -27,7 +27,6 @@ LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 _GROUPS = ("torch", "device", "triton", "python", "cpu", "compiler")
 """The parts of an environment, what tells most first."""
 _LONGEST = 60
-"""Characters of a component of an environment that are shown."""
 _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
 
 
@@ -75,9 +74,7 @@ class Miss:
     incomplete: bool = False
     """Whether it is there without its C++ kernels."""
     components: Components | None = None
-    """What the key is made of."""
     run: Cell | None = None
-    """The run of the cell that compiles it."""
 
 
 @dataclass(frozen=True, slots=True)

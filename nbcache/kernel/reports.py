@@ -15,9 +15,7 @@ from nbcache.core.threads import ForkSafeLock
 _MOST_NOTICES = 100
 _MOST_REPORTS = 1000
 _MOST_NAMES = 10_000
-"""Names of cells' code that are remembered."""
 _LONGEST_NOTICE = 2000
-"""Characters of a notice that are shown."""
 _MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
 
 
@@ -29,7 +27,6 @@ class ReportLog:
         self._reports: deque[CellReport] = deque(maxlen=_MOST_REPORTS)
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
-        """All notices so far, in order."""
         self._held: dict[int, list[str]] = {}
         """By thread: notices that it is to say itself, or not."""
         self._code: dict[str, Cell] = {}

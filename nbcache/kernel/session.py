@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 5.0
-"""How long is waited for what is still to be written."""
 _COMPILE = "inductor_compile"
 """torch's span in which a graph is compiled and stored."""
 
@@ -95,9 +94,7 @@ class Session:
         self.report_log = ReportLog()
         """Reports, notices, and the names of cells' code."""
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
-        """Says whose artifacts may be used here."""
         self.cache = NotebookCache(store, self)
-        """The artifacts of this notebook in the local store."""
         self.artifacts = self.cache.artifacts
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
@@ -109,7 +106,6 @@ class Session:
         self._clock = clock
         self._tracker = Tracker()
         self.cell: Cell | None = None
-        """The cell that runs."""
         self.program = Program()
         self._cell_began = 0.0
         self._idle_since: float | None = clock()
@@ -125,7 +121,6 @@ class Session:
         self.snapshots: Sharing | None = None
         """What `snapshot` and `restore` do; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
-        """Called when a cell has ended."""
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -315,7 +310,6 @@ class Session:
         return report
 
     def idle_seconds(self) -> float:
-        """Return how long no cell has run; 0 while one runs."""
         return 0.0 if self._idle_since is None else self._clock() - self._idle_since
 
     def notebook(self, timeout: float) -> str:
@@ -324,7 +318,6 @@ class Session:
 
     @property
     def environment(self) -> Environment | None:
-        """What compiled code is bound to here; None until the compiler is imported."""
         return self.cache.environment
 
     # --- what the bridge calls ------------------------------------------------------------------
@@ -369,7 +362,6 @@ class Session:
         return self.cache.find(type, key) or self.find_shared(type, key)
 
     def find_shared(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the shared level holds under torch's `key`, as `find` does."""
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
@@ -391,7 +383,6 @@ class Session:
         return shared_client.wait_for_other_kernel(environment, key, function, frozenset(map(sha256, tried)))
 
     def function(self) -> str:
-        """Return the function that this thread compiles."""
         return self._tracker.function_on(threading.get_ident())
 
     def miss_reason(
@@ -475,7 +466,6 @@ class NotebookLocator:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, in which nobody looks for the notebook."""
         self._known = threading.Event()
         self._known.set()
 

@@ -43,7 +43,6 @@ class SharedClient:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, for which nobody waits."""
         self._claims = {}
 
     def flush(self, timeout: float | None) -> bool:

@@ -54,7 +54,6 @@ from nbcache.snapshots.sources import (
 from nbcache.snapshots.verify import Received, is_vouched
 
 _MOST_PROBLEMS = 10
-"""Of what is wrong with snapshots that came along."""
 _MOST_SHOWN = 4
 """Environments of which an error shows what differs."""
 _LOCATE_SECONDS = 2.0
@@ -106,7 +105,6 @@ class Sharing:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, where nobody looks for snapshots any more."""
         self._looked = threading.Event()
         self._looked.set()
 
@@ -152,7 +150,6 @@ class Sharing:
             yield Elsewhere(graphs, f"{where}, {whose}")
 
     def forget(self) -> None:
-        """Forget the snapshots that are here: nothing of them is restored any more."""
         with self._lock:
             self._received.clear()
             self._problems.clear()

@@ -68,9 +68,7 @@ _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )
 _NO_LOOKUP = GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
-"""The lookup of a graph that torch did not look up."""
 _MOST_NAMED = 3
-"""Kernels that are named where they are tuned again."""
 
 
 @dataclass(slots=True)
@@ -81,7 +79,6 @@ class _Graph:
     reason: str | None = None
     lookup: GraphLookup = _NO_LOOKUP
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds by phase."""
     bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     kernels: list[bool | None] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -90,8 +87,6 @@ class _Graph:
 
 @dataclass(slots=True)
 class _Compile:
-    """One outermost span: a frame, or a lazy backward of one."""
-
     compile_id: str
     function: str
     began: float
@@ -135,8 +130,6 @@ class _Span:
 
 
 class _Thread:
-    """The spans that are open on one thread."""
-
     def __init__(self) -> None:
         self.stack: list[_Span] = []
         self.compile: _Compile | None = None
@@ -199,7 +192,6 @@ class Tracker:
             return graphs
 
     def function_on(self, thread: int) -> str:
-        """Return the name of the function that is being compiled on a thread; empty where none is."""
         with self._lock:
             state = self._threads.get(thread)
             return state.compile.function if state and state.compile else ""

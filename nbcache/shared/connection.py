@@ -126,8 +126,6 @@ class CircuitBreaker:
 
 @dataclass(slots=True)
 class _Task:
-    """Something to be written."""
-
     write: Callable[[], object]
     size: int
     """Bytes that it holds meanwhile."""

@@ -130,7 +130,6 @@ class SharedLevel(Connection):
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which waits for nobody."""
         super().renew()
         self._flights = self.holder = None
 

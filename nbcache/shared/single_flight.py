@@ -39,8 +39,6 @@ _FORMAT = "nbcache.holder"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who compiles a graph."""
-
     user: str
     host: str
     since: float
@@ -89,7 +87,6 @@ class SingleFlight:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which holds nothing."""
         self._flights = {}
         self._beating = None
         self._closed = threading.Event()

@@ -60,8 +60,6 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot that was just taken."""
-
     where: str
     """The file, or where in a store, without secrets."""
     draft: Draft
@@ -75,7 +73,6 @@ class Taken:
     """Versions that stand beside: of others, or damaged."""
 
     def summary(self) -> SnapshotTaken:
-        """Return what to tell of it."""
         snapshot = self.draft.snapshot
         return SnapshotTaken(
             where=self.where,

@@ -86,8 +86,6 @@ _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snaps
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in a store."""
-
     url: str = field(repr=False)
     """The store's, which may hold a password."""
     name: str
@@ -95,8 +93,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a named snapshot, its artifacts not fetched."""
-
     name: str
     """Empty where the key's is none."""
     key: str

@@ -39,7 +39,6 @@ class Received:
 
     @property
     def name(self) -> str:
-        """What to call it in a line: the file's name without its folders, or where in a store it is."""
         return self.where if "#" in self.where else Path(self.where).name
 
     @property

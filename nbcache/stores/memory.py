@@ -9,8 +9,6 @@ from nbcache.stores.base import check_key
 
 
 class MemoryStore:
-    """A dictionary behind a lock; gone when the process ends."""
-
     read_only = False
 
     def __init__(self, name: str = "memory"):

@@ -32,7 +32,6 @@ class BoundedStore:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, where none of the threads is."""
         self._hanging = threading.Semaphore(self._most_hanging)
 
     def get(self, key: str) -> bytes | None:

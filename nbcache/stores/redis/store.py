@@ -74,7 +74,6 @@ class RedisStore:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, with connections of its own."""
         self._lock = threading.Lock()
         self._open = None
 
