@@ -7,6 +7,7 @@ artifact anyway. Whatever fails in the store costs hits, and never a cell.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -15,7 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.encoding import pack, unpack
+from nbcache.artifacts.history import HistoryStore, Run, merged, run_of
+from nbcache.artifacts.manifests import union
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, StoreError, TrustError, UnsupportedVersion
@@ -32,8 +35,7 @@ from nbcache.core.model import (
 )
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock, Worker, countdown, renew_in_children, start_thread
-from nbcache.kernel.history import History
-from nbcache.kernel.prefetch import Prefetcher
+from nbcache.kernel.events import INTERRUPTED
 from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.stores.base import Store
 
@@ -50,6 +52,10 @@ _PAUSES = 20
 Both hold all graphs, so that a long notebook would spend ever more time on them.
 """
 _QUIET_SECONDS = 60.0
+_AHEAD_BYTES = 256 * 2**20
+"""Artifacts read ahead are held in memory until they are asked for, up to this much."""
+_READERS = 4
+"""Threads that read ahead: reading, hashing and decompressing leave Python's lock to others."""
 _EVICT_SHARE = 50
 """The store's bound is checked after each fiftieth of it has been written."""
 
@@ -541,3 +547,209 @@ def _compiling(graph: GraphRecord) -> float:
     """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
     own = sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
     return graph.total_seconds - own if graph.saved_seconds is None else graph.saved_seconds
+
+
+class Prefetcher:
+    """Artifacts for one environment, read ahead from the store, or brought from elsewhere.
+
+    Methods are safe to call from any thread.
+    """
+
+    def __init__(
+        self, find: Callable[[str, str], list[Artifact]], on_damage: Callable[[FormatError], None]
+    ) -> None:
+        """`find` returns what the store has; `on_damage` hears of what a snapshot holds and is damaged."""
+        self._find = find
+        self._on_damage = on_damage
+        self._lock = ForkSafeLock()
+        self._known = threading.Event()
+        self._refs: tuple[ArtifactRef, ...] = ()
+        self._graphs: tuple[GraphSummary, ...] = ()
+        self._brought: list[Manifest] = []
+        self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
+        """What was brought, by type and key, then digest: compressed, and where from."""
+        self._sources: dict[tuple[str, str], Source] = {}
+        self._taken: set[tuple[str, str]] = set()
+        self._ahead: dict[tuple[str, str], list[Artifact]] = {}
+        self._held = 0
+        self._reading = object()
+        """Stands for what is being read ahead; another one says that it is of no use any more."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where nothing is being read ahead: the rest is read when asked for."""
+        self._known = threading.Event()
+        self._known.set()
+        self._reading = object()
+
+    def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
+        """Take in what `source` has for this environment, `packed` by digest.
+
+        Returns whether it is new: a snapshot is brought whenever reading ahead begins.
+        """
+        with self._lock:
+            if manifest in self._brought:
+                return False
+            for ref in manifest.artifacts:
+                brought = self._packed.setdefault((ref.type, ref.key), {})
+                brought[ref.digest] = (ref, packed[ref.digest], source)
+            self._brought.append(manifest)
+            return True
+
+    def begin(self, manifest: Manifest | None) -> None:
+        """Read ahead what `manifest` and what was brought name, most wanted first; on threads of its own.
+
+        None where nothing is to be read ahead.
+        """
+        with self._lock:
+            self._reading = object()
+            self._taken.clear()
+            self._ahead.clear()
+            self._held = 0
+            if manifest is not None:
+                known = [*self._brought, manifest]
+                whole = union(manifest.environment, manifest.notebook, known)
+                self._refs, self._graphs = whole.artifacts, whole.graphs
+            self._known.set()
+        wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
+        for _ in range(_READERS if self._refs else 0):  # without threads, all is read when it is asked for
+            start_thread(partial(self._read, wanted, self._reading), "prefetch")
+
+    def stop(self) -> None:
+        with self._lock:
+            self._reading = object()
+            self._ahead.clear()
+            self._packed.clear()
+            self._held = 0
+            self._known.set()
+
+    def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
+        self._known.wait(timeout)
+        return self._refs
+
+    def graphs(self) -> tuple[GraphSummary, ...]:
+        return self._graphs
+
+    def at_hand(self, type: str) -> list[Artifact]:
+        with self._lock:
+            return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
+
+    def pop(self, type: str, key: str) -> list[Artifact]:
+        """Return the artifacts under a type and key, from wherever they are; nothing is held any more."""
+        with self._lock:
+            self._taken.add((type, key))
+            found = self._ahead.pop((type, key), None)
+            self._held -= _bytes_of(found or ())
+        return self._look(type, key) if found is None else found
+
+    def source(self, type: str, key: str) -> Source | None:
+        return self._sources.get((type, key))
+
+    def release(self, refs: Iterable[ArtifactRef]) -> None:
+        """Release the bytes of artifacts that were brought, and that the local store has by now."""
+        with self._lock:
+            for ref in refs:
+                self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)
+
+    def came_from(self, type: str, key: str, source: Source) -> None:
+        """Note that the local store has this only since `source` brought it."""
+        self._sources[(type, key)] = source
+
+    def _look(self, type: str, key: str) -> list[Artifact]:
+        found = self._find(type, key)
+        known = {artifact.digest for artifact in found}
+        with self._lock:
+            brought = dict(self._packed.get((type, key), {}))
+        for digest, (ref, packed, source) in brought.items():
+            if digest not in known:
+                try:
+                    found.append(Artifact(type, key, unpack(packed, size=ref.size, digest=digest)))
+                    self.came_from(type, key, source)
+                except FormatError as error:
+                    self._on_damage(error)
+        return found
+
+    def _read(self, wanted: Iterator[tuple[str, str]], reading: object) -> None:
+        """Read what is `wanted` next, until all is read or held in memory; for several threads at once."""
+        while True:
+            with self._lock:
+                slot = next(wanted, None)
+                if slot is None or reading is not self._reading:
+                    return
+                if slot in self._taken:
+                    continue
+                if self._held > _AHEAD_BYTES:
+                    return
+            found = self._look(*slot)
+            with self._lock:
+                if reading is not self._reading:
+                    return
+                if found and slot not in self._taken:
+                    self._ahead[slot] = found
+                    self._held += _bytes_of(found)
+
+
+def _bytes_of(artifacts: Iterable[Artifact]) -> int:
+    return sum(len(artifact.content) for artifact in artifacts)
+
+
+class History:
+    """What became of the notebook's graphs, in this kernel and in earlier ones.
+
+    Methods are safe to call from any thread, and nothing but `read` and `save` reads or writes disks.
+    """
+
+    def __init__(self, store: HistoryStore) -> None:
+        self.kernel = secrets.token_hex(8)
+        """Tells this kernel's runs from those of others."""
+        self._store = store
+        self._lock = ForkSafeLock()
+        self._runs: dict[tuple[str, int], Run] = {}
+        self._number = self._saved = 0
+        """How many runs this kernel has had, and how many of them are stored."""
+
+    def runs(self) -> tuple[Run, ...]:
+        with self._lock:
+            return merged(self._runs.values())
+
+    def read(self, notebook: str) -> None:
+        stored = self._store.read(notebook)
+        with self._lock:
+            own = [run for run in self._runs.values() if run.kernel == self.kernel]
+            self._runs = {run.identity: run for run in (*stored, *own)}
+
+    def add(
+        self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
+    ) -> None:
+        """Add the graphs of a cell that has just ended; an `unfinished` cell raised.
+
+        A graph whose compile was interrupted has no run.
+        """
+        now = time.time()
+        with self._lock:
+            for graph in graphs:
+                if graph.reason == f"not compiled: {INTERRUPTED}":
+                    continue
+                run = run_of(
+                    graph,
+                    time=now,
+                    kernel=self.kernel,
+                    number=self._number,
+                    environment=environment_digest,
+                    unfinished=unfinished,
+                )
+                self._runs[run.identity] = run
+                self._number += 1
+            self._runs = {run.identity: run for run in merged(self._runs.values())}
+
+    def save(self, notebook: str) -> None:
+        """Store this kernel's new runs; those that cannot be written wait for the next time."""
+        with self._lock:
+            own = [run for run in self._runs.values() if run.kernel == self.kernel]
+            runs, number = [run for run in own if run.number >= self._saved], self._number
+        if runs and self._store.write(notebook, runs):
+            self._saved = number
+
+    def forget(self) -> None:
+        with self._lock:
+            self._runs = {}
