@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -263,7 +263,12 @@ def planned(
     environments = {digest[:16] for digest in environments}
     influences = influences_of(history, here)
     known = _known(places, history, environments, here, influences)
-    index = {key: place for place in reversed(places) for key in _keys_of(place)}
+    index = {
+        ref.key: place
+        for place in reversed(places)
+        for ref in place.manifest.artifacts
+        if ref.type == _GRAPH and ref.digest in place.present
+    }
     saves = {graph.key: graph.seconds for place in places for graph in place.manifest.graphs if graph.key}
 
     runs: dict[str, list[Run]] = {}
@@ -370,11 +375,6 @@ def _run_of(graph: GraphSummary) -> Run:
     """Return what a manifest tells of a graph, as a run of no kernel."""
     outcome = Outcome.MISS if graph.key else Outcome.BYPASS
     return Run(0.0, "", 0, "", graph.cell, graph.function, graph.direction, graph.key, outcome, None, {})
-
-
-def _keys_of(place: Place) -> Iterator[str]:
-    """Yield the keys of the graphs that are there."""
-    return (ref.key for ref in place.manifest.artifacts if ref.type == _GRAPH and ref.digest in place.present)
 
 
 def _positions(

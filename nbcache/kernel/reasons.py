@@ -143,12 +143,10 @@ def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
 
 def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
     """Return those graphs that may be versions of the one that missed, by their names."""
-    return [
-        graph
-        for graph in graphs
-        if _is_same(miss.function, miss.cell, graph.function, _digest(graph))
-        and (graph.direction is Direction.BACKWARD) == miss.backward
-    ]
+    name = (miss.function, miss.backward)
+    named = [graph for graph in graphs if (graph.function, graph.direction is Direction.BACKWARD) == name]
+    # Lambdas have no names of their own.
+    return named if has_own_name(miss.function) else [one for one in named if _digest(one) == miss.cell]
 
 
 def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
@@ -162,11 +160,6 @@ def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explana
         return None
     others = [(graph.key, graph.components) for graph in known if graph.key]
     return explain_miss(miss.components, [each for each in others if each[0] != miss.key])
-
-
-def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
-    """Tell whether two functions may be versions of one, by their names; lambdas have none of their own."""
-    return function == other and (has_own_name(function) or cell == other_cell)
 
 
 def _digest(graph: GraphSummary | GraphRecord) -> str:

@@ -135,7 +135,7 @@ class SharedClient:
             self.publish_manifest(manifest)
 
     def publications(self) -> list[Publication]:
-        return self.level.publications(self._notebook())
+        return self.level.publications(os.path.basename(self._session.notebook(timeout=2.0)))
 
     def _read_ahead(self, environment: Environment) -> None:
         """Read the artifacts that others have published of this notebook, and that are not here."""
@@ -157,9 +157,6 @@ class SharedClient:
             refs = tuple(replace(ref, provenance=entry.provenance) for ref, entry in found)
             packed = {ref.digest: entry.packed for ref, entry in found}
             self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
-
-    def _notebook(self) -> str:
-        return os.path.basename(self._session.notebook(timeout=2.0))
 
     def _learn(self, graphs: Iterable[GraphSummary]) -> None:
         for graph in graphs:

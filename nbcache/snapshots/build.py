@@ -136,7 +136,8 @@ def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
         for manifest in draft.snapshot.manifests:
             by_environment.setdefault(manifest.environment, []).append(manifest)
     manifests = [union(environment, "", every) for environment, every in by_environment.items()]
-    newest = sorted(manifests, key=_last_used)[-MAX_ENVIRONMENTS:]
+    newest = sorted(manifests, key=lambda one: max((ref.used for ref in one.artifacts), default=0.0))
+    newest = newest[-MAX_ENVIRONMENTS:]
     manifests = [manifest for manifest in manifests if manifest in newest]
     snapshot = _snapshot(origin, manifests, contents)
     packed = {digest: held[digest] for digest in snapshot.contents if digest in held}
@@ -184,10 +185,6 @@ def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[s
             return dict(packed)
         named |= {each.packed_digest for each in contents.values()}
     return {digest: frame for digest, frame in packed.items() if digest in named}
-
-
-def _last_used(manifest: Manifest) -> float:
-    return max((ref.used for ref in manifest.artifacts), default=0.0)
 
 
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], contents: Mapping[str, Packed]) -> Snapshot:

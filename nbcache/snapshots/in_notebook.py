@@ -41,8 +41,9 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
     None where it is no notebook.
     """
     notebook = _with(MIME, data)
+    displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
     found, problems = [], []
-    for text in islice(chain(_attached(notebook), _displayed(notebook)), _MOST):
+    for text in islice(chain(_attached(notebook), displayed), _MOST):
         try:
             found.append(_decoded(text))
         except CorruptSnapshot as error:
@@ -160,10 +161,6 @@ def _attached(notebook: Any) -> Iterator[Any]:
         for content in _mapping(cell, "attachments").values():
             if isinstance(content, Mapping) and MIME in content:
                 yield content[MIME]
-
-
-def _displayed(notebook: Any) -> Iterator[Any]:
-    return (content[MIME] for content in _outputs(notebook) if MIME in content)
 
 
 def _outputs(notebook: Any) -> Iterator[Mapping[str, Any]]:

@@ -102,6 +102,10 @@ class Version:
     problem: NbcacheError | None
     """Why it cannot be used."""
 
+    @property
+    def created(self) -> float:
+        return -1.0 if self.received is None else self.received.snapshot.created
+
 
 @dataclass(frozen=True, slots=True)
 class Collected:
@@ -144,7 +148,7 @@ class NamedSnapshots:
         """Return the versions of a name, or of all; newest last, those that cannot be read first."""
         prefix = _SNAPSHOTS if name is None else _prefix_of(name)
         found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
-        return sorted(found, key=lambda each: (each.name, _created(each), each.key))
+        return sorted(found, key=lambda version: (version.name, version.created, version.key))
 
     def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
         """Return the versions of a name that are whole, with their artifacts; and what is wrong with others.
@@ -437,10 +441,6 @@ class NamedSnapshots:
                 )
             )
         return named, problems
-
-
-def _created(version: Version) -> float:
-    return -1.0 if version.received is None else version.received.snapshot.created
 
 
 def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:

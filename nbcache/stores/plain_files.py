@@ -46,7 +46,9 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
             try:
                 inner = _entered(folder, descriptor, mode)
             except OSError as error:
-                if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(folder, descriptor):
+                if error.errno in (errno.ENOTDIR, errno.ELOOP) and stat.S_ISLNK(
+                    os.stat(folder, dir_fd=descriptor, follow_symlinks=False).st_mode
+                ):
                     path = root.joinpath(*folders[: number + 1])
                     raise LinkInTheWay(errno.ENOTDIR, "a link is in the way", str(path)) from error
                 raise
@@ -75,10 +77,6 @@ def _entered(folder: str, parent: int, mode: int | None) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _is_link(name: str, parent: int) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
 
 
 def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:

@@ -39,6 +39,7 @@ _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
 _MOST_NAMES = 1_000_000
 """Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
+_CROWDED = "see who else writes there, or use another prefix"
 _CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
 """What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
 _SAYINGS = (
@@ -241,63 +242,48 @@ class RedisStore:
                 | kinds.AuthorizationError()
                 | kinds.AuthenticationWrongNumberOfArgsError()
             ):
-                return self._unavailable(
-                    "Redis does not take user and password, or the lack of them",
-                    "check user and password in the URL; they are percent-encoded there",
-                )
+                what = "Redis does not take user and password, or the lack of them"
+                step = "check user and password in the URL; they are percent-encoded there"
             case kinds.NoPermissionError():
-                return self._unavailable(
-                    "the user may not do this on Redis",
-                    f"allow the user the keys {self.address.prefix}:*, and to read, write and list keys, and"
-                    " to run scripts",
-                )
+                what, keys = "the user may not do this on Redis", f"{self.address.prefix}:*"
+                step = f"allow the user the keys {keys}, and to read, write and list keys, and to run scripts"
             case kinds.MovedError() if not self.address.cluster:
-                return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")
+                what, step = "Redis is a node of a Cluster", "write redis+cluster:// in the URL"
             case (
                 kinds.ClusterError()
                 | kinds.RedisClusterException()
                 | kinds.AskError()
                 | kinds.TryAgainError()
             ):
-                return self._unavailable(
-                    "the Cluster cannot serve this now",
-                    "check that all its slots are covered: CLUSTER INFO",
-                )
+                what = "the Cluster cannot serve this now"
+                step = "check that all its slots are covered: CLUSTER INFO"
             case TooMuchError():
-                return self._unavailable(
-                    f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes",
-                    "see who else writes there, or use another prefix",
-                )
+                what = f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes"
+                step = _CROWDED
             case kinds.TimeoutError() | TimeoutError():
-                return self._unavailable(
+                what = (
                     f"Redis did not answer within {self.timeout:g} s, or could not be connected to within"
-                    f" {self._connect_timeout:g} s",
-                    "check that the server runs and is near, or allow it more time",
+                    f" {self._connect_timeout:g} s"
                 )
+                step = "check that the server runs and is near, or allow it more time"
             case MasterNotFoundError():
-                return self._unavailable(
-                    f"no Sentinel names a primary of {self.address.service!r}",
-                    "check that they run, and hosts, ports and service= in the URL",
-                )
+                what = f"no Sentinel names a primary of {self.address.service!r}"
+                step = "check that they run, and hosts, ports and service= in the URL"
             case kinds.ConnectionError() | OSError():
-                return self._unavailable(
-                    f"Redis cannot be reached{_of_system(error) or _said(error)}",
-                    "check that the server runs, and host and port in the URL",
-                )
+                what = f"Redis cannot be reached{_of_system(error) or _said(error)}"
+                step = "check that the server runs, and host and port in the URL"
             case kinds.ResponseError():
-                return self._unavailable(f"Redis refused{_said(error)}", "see the server's log")
-        return self._garbled()
+                what, step = f"Redis refused{_said(error)}", "see the server's log"
+            case _:
+                return self._garbled()
+        return self._unavailable(what, step)
 
     def _garbled(self) -> StoreUnavailable:
-        return self._unavailable(
-            "what answers there does not speak Redis's protocol", "check host and port in the URL"
-        )
+        what = "what answers there does not speak Redis's protocol"
+        return self._unavailable(what, "check host and port in the URL")
 
     def _crowded(self) -> StoreUnavailable:
-        return self._unavailable(
-            "Redis lists more names of keys than are held here",
-            "see who else writes there, or use another prefix",
-        )
+        return self._unavailable("Redis lists more names of keys than are held here", _CROWDED)
 
     def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
         return StoreUnavailable(what, where=self.name, next_step=next_step)
