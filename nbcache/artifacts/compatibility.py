@@ -49,10 +49,7 @@ def _same_release(version: Difference) -> bool:
 
 
 def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None:
-    """Return the baseline that a kernel must compile for to use these; None where that does not help.
-
-    It does not where one of them fits as it is. `here` may hold those components only that are known.
-    """
+    """Return the baseline that a kernel must compile for to use these; None where none is needed or helps."""
     fits = [manifest for manifest in manifests if not foreseen_differences(manifest, here)]
     names = [manifest.environment.values.get(LABEL) for manifest in fits]
     return None if here.values.get(LABEL) in names else next(filter(None, names), None)
@@ -72,10 +69,7 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
 
 
 def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: Collection[str]) -> str:
-    """Return a line on the graphs that do not fit here, although their cells are unchanged; empty if all fit.
-
-    `cells` are the digests of the notebook's cells. Without them, the graphs of every cell count.
-    """
+    """Return a line on the graphs of `cells`, or of all if there are none, that do not fit here."""
     best = fitting(manifests, environment)
     fits = {_identity(graph) for graph in best.graphs} if best else set()
     labels: dict[str, None] = {}
@@ -165,10 +159,7 @@ _LONGEST = 60
 
 
 def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
-    """Return what differs between two environments as a table, with what to do about it.
-
-    `baseline` is what a kernel must compile for, beside that; None where it need not.
-    """
+    """Return what differs between two environments, and what to do; `baseline` is `baseline_for` it."""
     if not found and baseline is not None:
         return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
     if not found:

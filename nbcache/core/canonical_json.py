@@ -113,10 +113,7 @@ def corrupt(what: str) -> CorruptEntry:
 
 
 def unsupported(what: str, version: int) -> UnsupportedVersion:
-    """Return the error that says that `what` is of a later version than this nbcache knows.
-
-    Anybody may have written the number: not every one is quoted, or messages could differ without end.
-    """
+    """Return the error for a later version than is known, which is quoted only up to a bound."""
     quoted = str(version) if version < _MOST_QUOTED else f"{_MOST_QUOTED} or later"
     return UnsupportedVersion(
         f"this {what} has version {quoted}; this nbcache reads version 1",

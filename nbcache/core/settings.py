@@ -194,10 +194,7 @@ class Settings:
         return settings
 
     def with_value(self, name: str, text: str, *, origin: str, others: Sequence[str] = ()) -> Settings:
-        """Return these settings with `name` read from `text`; ConfigError where either makes no sense.
-
-        `others` are names, in capitals, of settings elsewhere that may have been meant.
-        """
+        """Return these settings with `name` read from `text`; `others` are names that may have been meant."""
         known = {each.name: each for each in fields(self) if each.name != "origins"}
         if name not in known:
             near = get_close_matches(name, known, n=1) or get_close_matches(name.upper(), others, n=1)

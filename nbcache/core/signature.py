@@ -86,10 +86,7 @@ class Signature:
 
     @classmethod
     def signer(cls, data: bytes, purpose: Purpose, content: bytes) -> str:
-        """Return the fingerprint of the signer of `content`, by the signature that `data` holds.
-
-        Raises BadSignature or UnsupportedVersion, whatever the bytes are.
-        """
+        """Return the fingerprint of the signer of `content`; raises BadSignature or UnsupportedVersion."""
         signature = cls.decode(data)
         signature.verify(purpose, content)
         return signature.fingerprint

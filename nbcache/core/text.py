@@ -79,10 +79,7 @@ def printable(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return `text` as a terminal may show it: lines of bounded length, without control characters.
-
-    Every text that others may have written passes through here where it is printed.
-    """
+    """Return any text as a terminal may show it: lines of bounded length, without control characters."""
     lines = (printable(line.expandtabs()) for line in text.split("\n"))
     return "\n".join(f"{line[:_LONGEST_LINE]}..." if len(line) > _LONGEST_LINE else line for line in lines)
 

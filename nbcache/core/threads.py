@@ -43,10 +43,7 @@ class Worker:
         self._stopped = False
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Have `task` done after those that were submitted before it.
-
-        RuntimeError where no thread can be started: then nothing is kept either.
-        """
+        """Have `task` done after earlier ones; RuntimeError, and nothing is kept, where no thread starts."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)

@@ -166,10 +166,7 @@ class Keyring:
         return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
 
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
-        """Trust the signer with this fingerprint; a trusted signer gets the new name, if there is one.
-
-        ConfigError where another trusted signer has that name.
-        """
+        """Trust a signer, with a new name if one is given; ConfigError where another signer has that name."""
         fingerprint = _fingerprint(fingerprint)
         name = printable(name)[:_LONGEST_NAME].strip()
         namesakes = [
@@ -206,10 +203,7 @@ class Keyring:
         return self._content(self.folder / _REMOVED) or b""
 
     def find(self, signer: str) -> TrustedSigner:
-        """Return the trusted signer whose fingerprint begins so, or who has this name.
-
-        ConfigError where there is none, or where there are several.
-        """
+        """Return the signer with this name or beginning of the fingerprint; ConfigError unless it is one."""
         trusted = self.trusted()
         found = [each for each in trusted if is_called(each.fingerprint, signer)] or [
             each for each in trusted if each.name == signer

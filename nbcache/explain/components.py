@@ -217,10 +217,7 @@ def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanat
 
 
 def differences(before: Components, now: Components, *, in_nodes: bool = True) -> list[Difference]:
-    """Return what differs, what tells a person most first.
-
-    Without `in_nodes`, that the graphs differ is one difference which says no more, and costs nothing.
-    """
+    """Return what differs, what tells a person most first; `in_nodes` compares the nodes of the graphs."""
     ranked = [*_others(before.others, now.others), *_inputs(before, now)]
     ranked += [(_Rank.SETTING, each) for each in _settings(before.settings, now.settings)]
     if before.others.get("gm") != now.others.get("gm"):  # else no constant has changed anything

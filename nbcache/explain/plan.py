@@ -47,10 +47,7 @@ class NotebookCell:
 
 
 def cells_of(data: bytes) -> tuple[NotebookCell, ...]:
-    """Return the code cells of a notebook, in order; FormatError where `data` is no notebook of nbformat 4.
-
-    Importing nbformat for it would take up to a second.
-    """
+    """Return the code cells of a notebook in order; FormatError where `data` is no notebook of nbformat 4."""
     try:
         notebook = json.loads(data)
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

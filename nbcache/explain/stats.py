@@ -150,10 +150,7 @@ class Stats:
 
     @property
     def net_seconds(self) -> float:
-        """What was saved against plain torch, less what nbcache took and what was waited in vain.
-
-        What looking a graph up takes is in both, so it is rather too small than too large.
-        """
+        """What was saved against plain torch, less the overhead and the time waited in vain."""
         return self.session.saved_seconds - self.overhead_seconds - self.session.waited_in_vain_seconds
 
     def fates(self) -> Mapping[Fate, int]:

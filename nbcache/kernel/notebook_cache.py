@@ -147,10 +147,7 @@ class NotebookCache:
         return self._access("read", "reading what is to be shared", lambda: self.artifacts.packed(ref))
 
     def manifest(self) -> Manifest | None:
-        """Return all that is stored of this notebook in this environment; None before torch is imported.
-
-        StoreError where the store fails.
-        """
+        """Return all that is stored of this notebook; None before torch is imported. May raise StoreError."""
         self.flush()
         if (environment := self.environment) is None:
             return None
@@ -214,10 +211,7 @@ class NotebookCache:
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
-        """Stop using what is stored under `key`, and drop it here; `why` is a clause.
-
-        Otherwise it would lie beside what is made now, and might be tried first each time.
-        """
+        """Stop using what is stored under `key`, which is of no use because of `why`, and drop it here."""
         if (environment := self.environment) is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
@@ -302,10 +296,7 @@ class NotebookCache:
     def adopt(
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
-        """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
-
-        The caller has checked who signed it, and that it fits.
-        """
+        """Provide what `source` brought, `packed` by digest, which was checked; store it after a cell."""
         self._session.met_others()
         now = time.time()
         refs = [ref.not_after(now) for ref in manifest.artifacts]
@@ -550,10 +541,7 @@ def _compiling(graph: GraphRecord) -> float:
 
 
 class Prefetcher:
-    """Artifacts for one environment, read ahead from the store, or brought from elsewhere.
-
-    Methods are safe to call from any thread.
-    """
+    """Artifacts for one environment, read ahead or brought from elsewhere. Safe to call from any thread."""
 
     def __init__(
         self, find: Callable[[str, str], list[Artifact]], on_damage: Callable[[FormatError], None]
@@ -583,10 +571,7 @@ class Prefetcher:
         self._reading = object()
 
     def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
-        """Take in what `source` has for this environment, `packed` by digest.
-
-        Returns whether it is new: a snapshot is brought whenever reading ahead begins.
-        """
+        """Take in what `source` has, `packed` by digest; return whether it is new."""
         with self._lock:
             if manifest in self._brought:
                 return False
@@ -597,10 +582,7 @@ class Prefetcher:
             return True
 
     def begin(self, manifest: Manifest | None) -> None:
-        """Read ahead what `manifest` and what was brought name, most wanted first; on threads of its own.
-
-        None where nothing is to be read ahead.
-        """
+        """Read ahead, on threads, what was brought and what `manifest` names; nothing if that is None."""
         with self._lock:
             self._reading = object()
             self._taken.clear()
@@ -694,10 +676,7 @@ def _bytes_of(artifacts: Iterable[Artifact]) -> int:
 
 
 class History:
-    """What became of the notebook's graphs, in this kernel and in earlier ones.
-
-    Methods are safe to call from any thread, and nothing but `read` and `save` reads or writes disks.
-    """
+    """The outcomes of the notebook's graphs, for any thread. Only `read` and `save` use the disk."""
 
     def __init__(self, store: HistoryStore) -> None:
         self.kernel = secrets.token_hex(8)
@@ -721,10 +700,7 @@ class History:
     def add(
         self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
     ) -> None:
-        """Add the graphs of a cell that has just ended; an `unfinished` cell raised.
-
-        A graph whose compile was interrupted has no run.
-        """
+        """Add the graphs of a cell that has ended (`unfinished`: it raised), but no interrupted compiles."""
         now = time.time()
         with self._lock:
             for graph in graphs:

@@ -70,10 +70,7 @@ class BackgroundProcess:
                 os.killpg(self._process.pid, number)
 
     def pause(self) -> bool:
-        """Stop the process; return False, and let it run on, where it holds a lock.
-
-        The cell, or another kernel, would wait for a lock of a stopped process.
-        """
+        """Stop the process; return False, and let it run on, if it holds a lock that would block others."""
         self.send(signal.SIGSTOP)
         with contextlib.suppress(OSError), open("/proc/locks") as locks:
             stands_still = os.WSTOPPED | os.WEXITED | os.WNOWAIT
@@ -145,10 +142,7 @@ class Prewarming:
         return process
 
     def step(self) -> Pause | None:
-        """Run the next slice. Return what to wait for before the next step, or None for nothing.
-
-        After the end, and once it has failed, it is always `Pause.CELL`.
-        """
+        """Run the next slice; return what to wait for next, if anything. After a failure, `Pause.CELL`."""
         with self._lock:
             if self._cell_runs and self._background is not None:
                 self._background.send(signal.SIGCONT)

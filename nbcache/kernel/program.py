@@ -28,10 +28,7 @@ _MOST_NEW = 100
 
 
 class Program:
-    """Two kernels with the same `digest` have run the same cells in the same order, on the same modules.
-
-    Comments and the layout of cells don't count. What cells read besides, such as files of data, is not told.
-    """
+    """The digest of the cells, but for comments and layout, and of the user's modules that have run."""
 
     def __init__(self) -> None:
         self._told = hashlib.sha256()

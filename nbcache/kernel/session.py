@@ -180,10 +180,7 @@ class Session:
     # --- the shared level -----------------------------------------------------------------------
 
     def connect(self, url: str = "") -> None:
-        """Share what is compiled, live, by the store at `url`; without one, by that of the settings.
-
-        Raises ConfigError where the URL cannot be used, and StoreError where nothing answers there.
-        """
+        """Share live by the store at `url`, else by that of the settings; ConfigError or StoreError."""
         if self.connector is None:
             raise NbcacheError("this session cannot connect", next_step="run `%load_ext nbcache`")
         self.connector(url)
@@ -287,10 +284,7 @@ class Session:
         self.saving = save
 
     def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
-        """Report on the cell that was running, and have what it made stored in the background.
-
-        `name` is what the user calls the cell. An `unfinished` cell raised.
-        """
+        """Report on the cell, called `name` by the user, and store what it made; `unfinished`: it raised."""
         graphs = self._tracker.end_cell()
         marks = []
         if graphs and self.settings.trust is not Policy.STRICT:  # not once: for as long as it is so
@@ -323,11 +317,7 @@ class Session:
     # --- what the bridge calls ------------------------------------------------------------------
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
-        """Return what `action` returns; if it raises, make that a notice and return None.
-
-        Whatever nbcache does inside the user's compile is done so: a fault of ours costs hits, never
-        the user's cell.
-        """
+        """Return what `action` returns; if it raises, give a notice and return None. The cell goes on."""
         outermost = not getattr(self._attempting, "now", False)
         self._attempting.now = True
         began = self._clock()
@@ -398,10 +388,7 @@ class Session:
         return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
 
     def why(self, graph: str | None = None) -> list[Why]:
-        """Return what there is to say of a function's graphs, or of that with torch's compile id, `0/1`.
-
-        Without `graph`, of those of the last cell that compiled any.
-        """
+        """Explain the graphs of a function, or of torch's compile id `0/1`; by default of the last cell."""
         known, last = self.graphs, next((each for each in reversed(self.reports) if each.graphs), None)
         chosen = known if last is None else last.graphs
         if graph is not None:

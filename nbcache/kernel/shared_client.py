@@ -113,10 +113,7 @@ class SharedClient:
         self._cache.submit(partial(self.level.withdraw, environment, type, key, digest))
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
-
-        The statements of who compiled it lie beside the artifacts.
-        """
+        """Publish what is here of a notebook under the name of its file, and who compiled it."""
         self._learn(manifest.graphs)
         signed = [ref for ref in manifest.artifacts if ref.provenance != UNSIGNED]
         manifest = with_makers(restricted(manifest, signed))

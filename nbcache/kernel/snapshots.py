@@ -155,10 +155,7 @@ class Sharing:
             self._problems.clear()
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
-        """Take in the snapshots at `source`, without using them; NbcacheError where none is whole.
-
-        What is wrong with some of them, while others are whole, is noticed.
-        """
+        """Take in the snapshots at `source` without using them; NbcacheError where none is whole."""
         taken_in, problems = versions(source, self.keyring)
         if problems and not taken_in:
             raise problems[0]
@@ -190,18 +187,12 @@ class Sharing:
         return restored
 
     def unfit_line(self, received: Received) -> str:
-        """Return a line on the graphs of a snapshot that do not fit here, although their cells are unchanged.
-
-        It is empty where all of them fit, and before torch is imported.
-        """
+        """Return a line on the graphs of unchanged cells that do not fit here; empty if all fit."""
         here = self._session.environment
         return unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
 
     def follow(self, taken_in: Sequence[Received]) -> None:
-        """Have the kernel compile for a baseline, where these can be used only so.
-
-        Not where the user has chosen what to compile for. To be called where no cell compiles meanwhile.
-        """
+        """Have the kernel compile for a baseline where these need it, unless the user has set `portable`."""
         settings = self._session.settings
         here = self._session.environment or self._foreseen()
         if here is None or settings.origin("portable") != "default":
@@ -262,10 +253,7 @@ class Sharing:
     def build(
         self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
     ) -> Draft:
-        """Return a snapshot of what the present cells use of what is stored here, or of `everything`.
-
-        SnapshotError where nothing is stored.
-        """
+        """Return a snapshot of what the present cells use, or of `everything`; SnapshotError without any."""
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
             raise SnapshotError(

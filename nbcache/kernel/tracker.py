@@ -474,10 +474,7 @@ def _graph_break_of(compile: _Compile) -> str | None:
 
 
 def _saved_seconds_of(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
-    """Return what compiling took once less what it took now.
-
-    Tracing by Dynamo counts where it is saved, for the forward graph.
-    """
+    """Return what compiling took once, with tracing where that is saved, less what it took now."""
     if graph.outcome is not Outcome.HIT:
         return None
     once = graph.lookup.saved_seconds

@@ -209,10 +209,7 @@ class Connection:
             yield batch, values
 
     def write(self, size: int, write: Callable[[], object], name: str) -> bool:
-        """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.
-
-        Returns False where too much waits already.
-        """
+        """Have the worker do `write`, which holds `size` bytes, once the store is on; False if it is full."""
         with self._lock:
             if self.pending + size > _MOST_PENDING:
                 self.note("more waits to be written than is kept; some is not shared")

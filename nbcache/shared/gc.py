@@ -37,11 +37,7 @@ class Removed:
 def remove_unused(
     store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[], float] = time.time
 ) -> Removed:
-    """Remove what no kernel has used for `max_age` seconds, as far as kernels have published that.
-
-    Whoever signed a publication, what it names is kept: to keep something is no harm. StoreError where the
-    store fails.
-    """
+    """Remove what no publication of any signer has used for `max_age` seconds; may raise StoreError."""
     now = clock()
     listed = list(store.keys(LIVE))  # before publications: what is put later is not looked at
     named: set[str] = set()

@@ -64,10 +64,7 @@ class Variant:
 
 
 def encode_shared(variants: Sequence[Variant]) -> bytes:
-    """Return the value that holds these variants, of which there are at most `MAX_VARIANTS`.
-
-    FormatError where a part is longer than is read.
-    """
+    """Return the value of these variants; FormatError where a part is longer than is read."""
     parts = [_HEADER.pack(_MAGIC, _VERSION, len(variants))]
     for variant in variants:
         for name, length, longest in _PARTS:

@@ -171,10 +171,7 @@ class SharedLevel(Connection):
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
     ) -> Iterator[VerifiedEntry]:
-        """Yield the usable entries of these, some in each round trip, until it has read `most_bytes`.
-
-        Entries that may not be used count as well.
-        """
+        """Yield the usable entries of these, until `most_bytes` of usable and other entries are read."""
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         for _, values in self.read_batches(list(slots), most_bytes):
             for slot, value in values.items():
@@ -199,10 +196,7 @@ class SharedLevel(Connection):
     def _admitted(
         self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT
     ) -> Iterator[VerifiedEntry]:
-        """Yield those variants whose lengths, digests and signatures are right, of trusted signers.
-
-        Notices about others quote nothing of them: anybody may have written it.
-        """
+        """Yield the variants of trusted signers that are right; no notice quotes anything of the others."""
         try:
             variants = decode_shared(value)
         except FormatError as error:
@@ -379,10 +373,7 @@ class SharedLevel(Connection):
     def _others(
         self, value: bytes | None, maker: str, ref: ArtifactRef, *, again: bool
     ) -> list[tuple[str, Variant]] | None:
-        """Return the variants to keep beside `ref`, which `maker` has compiled, each with its signer.
-
-        None where nothing is to be written: it is there, or one of `maker` that has replaced it since.
-        """
+        """Return the variants to keep beside `ref` of `maker`, with their signers; None to write nothing."""
         try:
             others = [] if value is None else decode_shared(value)
         except UnsupportedVersion:
@@ -479,10 +470,7 @@ def _maker_of(variant: Variant) -> str:
 
 
 def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
-    """Return as many variants as a value may hold, in number and length: no signer crowds out all others.
-
-    First the newest of each signer, then the second of each, and so on.
-    """
+    """Return as many variants as a value may hold: the newest of each signer, then the second of each, …"""
     turns: Counter[str] = Counter()
     ordered = []
     for place, (signer, variant) in enumerate(variants):

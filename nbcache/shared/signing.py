@@ -41,10 +41,7 @@ class VerifiedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs what a kernel publishes, and says what may be believed of what others have.
-
-    Methods raise TrustError where its keys cannot be used.
-    """
+    """Signs what a kernel publishes, and says what to believe of others; TrustError if keys are unusable."""
 
     keyring: Callable[[], Keyring]
     policy: Callable[[], Policy]

@@ -46,10 +46,7 @@ class Received:
         return self.standing is Standing.OWN
 
     def with_frames(self, frames: Mapping[str, bytes]) -> Received:
-        """Return the version with those frames that it names, by their digests, which were checked.
-
-        CorruptSnapshot where one is missing, or has another length.
-        """
+        """Return the version with its frames, by their checked digests; CorruptSnapshot if one is wrong."""
         packed = {}
         for digest, expected in self.snapshot.contents.items():
             frame = frames.get(expected.packed_digest)
@@ -96,10 +93,7 @@ def judged_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Rece
 
 
 def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
-    """Return the versions in a file that are whole, and what is wrong with the others.
-
-    CorruptSnapshot where it holds what no version names.
-    """
+    """Return the whole versions in a file, and what is wrong with others; CorruptSnapshot if any strays."""
     found: list[Received] = []
     problems: list[NbcacheError] = []
     with told(where):
@@ -127,10 +121,7 @@ def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Re
 
 
 def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
-    """Return what a snapshot file without its artifacts says, checked as `receive` does, signature and all.
-
-    It unlocks nothing: its artifacts are elsewhere.
-    """
+    """Return what a snapshot file without artifacts says, checked as `receive` does; it unlocks nothing."""
     with told(where):
         file = decode_file(data)
         if file.packed or len(file.versions) != 1:

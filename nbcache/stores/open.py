@@ -45,10 +45,7 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
 
 
 def _folder(text: str) -> str:
-    """Return the path of a folder that is there, or is written as one: with one `/`, `.` or `~` first.
-
-    ConfigError else: a host without its scheme would become a folder, password and all.
-    """
+    """Return the path of a folder that exists, or begins with `/`, `.` or `~`; ConfigError for the rest."""
     is_path = text.startswith(("/", ".", "~")) and not text.startswith("//")  # which lacks a scheme
     if not is_path and not os.path.isdir(text):  # others may hang, and are not asked here
         raise ConfigError(
@@ -67,10 +64,7 @@ def _unknown(what: str) -> ConfigError:
 
 
 def open_shared(settings: Settings) -> Store:
-    """Return the store that `settings.shared_url` names, each of its operations bounded in time.
-
-    ConfigError where the URL cannot be used. Nothing is asked of it yet.
-    """
+    """Return the store of `settings.shared_url`, bounded in time and not asked yet; may raise ConfigError."""
     seconds = settings.shared_timeout
     store = open_store(settings.shared_url, connect_timeout=settings.shared_connect_timeout, timeout=seconds)
     return BoundedStore(store, seconds) if isinstance(store, FilesystemStore) else store

@@ -80,10 +80,7 @@ def _entered(folder: str, parent: int, mode: int | None) -> int:
 
 
 def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
-    """Return the bytes of the file of `key` below `root`; None where there is none that may be read.
-
-    With `used` it counts as used now.
-    """
+    """Return the bytes of a regular file, which counts as used now if `used`; None without one."""
     try:
         with folder_of(root, key) as (folder, name):
             descriptor = os.open(name, _FILE, dir_fd=folder)

@@ -76,10 +76,7 @@ def disconnect(client: Any) -> None:
 
 
 def require_redis() -> Any:
-    """Return redis-py; ConfigError where it is not installed.
-
-    It is imported at its first use: it takes a tenth of a second, and most kernels need none.
-    """
+    """Return redis-py, which takes a tenth of a second to import; ConfigError where it is not installed."""
     try:
         import redis
     except ModuleNotFoundError as error:

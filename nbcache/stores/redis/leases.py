@@ -58,19 +58,13 @@ class Claim:
 
 
 class RedisLeases:
-    """Leases by the connections of a store. Safe to call from several threads; a StoreError is a failure.
-
-    Names are store keys. A lease lasts from when the server was asked.
-    """
+    """Leases, named by store keys, on the connections of a store. Safe to call from several threads."""
 
     def __init__(self, store: RedisStore):
         self._store = store
 
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
-        """Take the lease `name` for `seconds`, or return its holder's statement.
-
-        After a StoreError this kernel may have the lease all the same; it then ends by itself.
-        """
+        """Take the lease `name` (after a StoreError, perhaps), or return its holder's statement."""
         lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 
         def claim(lock: Any) -> Claim:

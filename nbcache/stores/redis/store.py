@@ -105,10 +105,7 @@ class RedisStore:
         self._ask(("DEL", self._key(key)))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed.
-
-        A round trip for each 1,000 keys of the whole database: Redis has no index of names.
-        """
+        """Yield the keys that begin with `prefix`; a round trip for each 1,000 keys of the whole database."""
         return self._scan(check_prefix(prefix))
 
     def close(self) -> None:
@@ -314,10 +311,7 @@ def _of_system(error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Return what may be told of a server's error, after a colon: words that are known, or its code.
-
-    Anybody may answer there, so nothing else of it is shown.
-    """
+    """Return a known saying or the code of a server's error, after a colon: the rest may be anybody's."""
     text = str(error)
     code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
     known = next((saying for saying in _SAYINGS if saying in text), code if _CODE.fullmatch(code) else "")
