@@ -16,10 +16,7 @@ _MOST_LABELS = 4
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs between the environment of `manifest` and `here`; empty where all of it fits.
-
-    What was compiled for a baseline fits every CPU that has its features, once a kernel compiles for it, too.
-    """
+    """Return what differs between two environments; a baseline fits each CPU that has its features."""
     there = manifest.environment.values
     found = diff(manifest.environment.components, here.components)
     if (baseline := BASELINES.get(there.get(LABEL, ""))) is None:

@@ -199,10 +199,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> Snapshot:
-    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion.
-
-    What its artifacts name is what it holds: every digest, no other, each of one size.
-    """
+    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion."""
     fields = from_json(content, _SNAPSHOT_FORMAT)
     contents = {
         hex64(digest): _packed(Fields(value, "snapshot's content"))

@@ -195,10 +195,7 @@ _NEWEST = "SELECT rowid FROM run {} ORDER BY time DESC, kernel DESC, number DESC
 
 
 class HistoryStore:
-    """The histories of all notebooks, in a private `folder`; without one nothing is kept.
-
-    No method raises: a failure is logged, and costs the history.
-    """
+    """The histories of all notebooks, in a private `folder` if any. No method raises: failures are logged."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / _FILE
@@ -304,10 +301,7 @@ def _run(row: Sequence[Any]) -> Run | None:
 
 
 def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
-    """Return the removed cells that compiled a run's function before it, in the same kernel.
-
-    They are named by digest, runs by identity. torch may have made sizes dynamic that those cells varied.
-    """
+    """Return, by run, the removed cells (digests) that compiled its function before in the same kernel."""
     removed: dict[tuple[str, str, str], set[str]] = {}
     by_run = {}
     for run in history:
@@ -334,10 +328,7 @@ def of_one_kernel(
 
 
 def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
-    """Return the graphs that missed in a kernel, although earlier kernels ran the same cells here.
-
-    The cell that defines the function is the same, too. `history` is oldest first.
-    """
+    """Return the graphs that missed in a kernel although earlier ones ran the same cells here."""
     earlier = set()
     misses = []
     for run in history:

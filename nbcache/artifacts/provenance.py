@@ -108,10 +108,7 @@ class Statement:
 
 @lru_cache(_REMEMBERED)
 def verified(provenance: Provenance) -> tuple[Statement, str]:
-    """Return an artifact's statement, and the fingerprint of its maker.
-
-    Raises FormatError or BadSignature, whatever the bytes are. Whether the maker is trusted is not judged.
-    """
+    """Return a statement and its signer, trusted or not; raises FormatError or BadSignature."""
     signer = Signature.signer(provenance.signature, Purpose.ARTIFACT, provenance.statement)
     return Statement.decode(provenance.statement), signer
 
@@ -122,10 +119,7 @@ def _signer(signature: bytes) -> str:
 
 
 def signed_by(provenance: Provenance) -> str:
-    """Return the fingerprint of who signed it; empty where nobody did, or it cannot be told.
-
-    For what was verified before: the signature is not checked.
-    """
+    """Return the fingerprint of a signer, empty without one; the signature is not checked again."""
     try:
         return _signer(provenance.signature)
     except (FormatError, TrustError):
@@ -133,10 +127,7 @@ def signed_by(provenance: Provenance) -> str:
 
 
 def with_makers(manifest: Manifest) -> Manifest:
-    """Return `manifest` with each graph saying who compiled it, where that was not this user.
-
-    Who compiled its own artifact counts, else the first other of those that it needs.
-    """
+    """Return `manifest` with the maker of each graph: of its own artifact, else of the first other one."""
     by_digest = {ref.digest: signed_by(ref.provenance) for ref in manifest.artifacts if ref.provenance}
     by_key = {ref.key: ref.digest for ref in manifest.artifacts}
 
@@ -199,10 +190,7 @@ def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
 
 
 class Judge:
-    """Says whose artifacts may be used. `keyring` and `policy` are asked anew each time.
-
-    Safe to call from any thread.
-    """
+    """Says whose artifacts may be used, by `keyring` and `policy` as they are now. Safe for any thread."""
 
     def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
         self._keyring = keyring

@@ -178,10 +178,7 @@ class ArtifactStore:
         return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
-        """Return the union of what kernels saved for `notebook` in `environment`, or None.
-
-        Without what may not be used.
-        """
+        """Return the union of what kernels saved for `notebook` here and may be used, or None."""
         saved = newest_first(self._read_manifests(environment, notebook).values())
         return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
@@ -215,10 +212,7 @@ class ArtifactStore:
         return self.admitted(equals[greatest])
 
     def evict(self, max_bytes: int) -> list[str]:
-        """Bound the artifacts to `max_bytes`, those used last kept; return the removed ones' digests.
-
-        Does nothing where the store keeps no order of use: a server bounds itself.
-        """
+        """Bound the artifacts by use; return the removed digests. A server bounds itself."""
         if not isinstance(self.store, DirectoryStore):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)

@@ -50,11 +50,7 @@ def components(values: Mapping[str, object]) -> tuple[Component, ...]:
 
 
 def digest(parts: Iterable[Component]) -> str:
-    """Return the SHA-256 (64 hexadecimal digits) of `parts` in order.
-
-    Label and value are each preceded by their length in bytes, so that no two different
-    sequences share their bytes.
-    """
+    """Return the SHA-256 of `parts` in order, of which each text follows its length in bytes."""
     state = hashlib.sha256(b"nbcache key 1\n")
     for part in parts:
         for text in (part.label, part.value):

@@ -88,10 +88,7 @@ def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bo
 
 
 def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the URL of the Redis that torch's own remote caches would use, and the variable that names it.
-
-    Of `TORCHINDUCTOR_REDIS_URL` without redis-py's options; without any variable, torch's default.
-    """
+    """Return the URL, without options, of the Redis of torch's remote caches, and the variable naming it."""
     if url := environ.get("TORCHINDUCTOR_REDIS_URL"):
         return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
     host, port = (environ.get(f"TORCHINDUCTOR_REDIS_{name}") for name in ("HOST", "PORT"))

@@ -343,11 +343,7 @@ class NotebookCache:
             self._worker.submit(task)
 
     def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
-        """Have the notebook's manifest and history written in the background, with the `graphs` of a cell.
-
-        An `unfinished` cell raised. The artifacts that the cell has used are noted now, since a thread that
-        did so earlier would have taken the cell's time.
-        """
+        """Have manifest and history written with the `graphs` of a cell, which raised if `unfinished`."""
         environment, saves = self.environment, self._session.saving and self._session.settings.save
         if graphs and saves and environment is not None and os.getpid() == self._pid:
             add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)

@@ -362,10 +362,7 @@ class Session:
         return found
 
     def wait_for_other_kernel(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
-        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
-
-        `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
-        """
+        """Return the graph, none of those `tried`, that another kernel compiles now; nothing without one."""
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or not (self.saving and self.settings.save):
             return ()

@@ -66,11 +66,7 @@ class SharedClient:
     def wait_for_other_kernel(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
     ) -> Sequence[Artifact]:
-        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
-
-        Waits for no longer than compiling is expected to take; an interrupt ends it. What was `tried`, by
-        digest, is not what it waits for.
-        """
+        """Return the graph that another kernel compiles now, waiting as long as that is expected to take."""
         expected = self._expected_seconds(function)
         entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, tried)
         if not entries:

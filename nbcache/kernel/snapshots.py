@@ -165,10 +165,7 @@ class Sharing:
         return taken_in
 
     def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
-        """Restore what may be restored of these: at once, or when torch is imported.
-
-        Returns each that is, with what of it fits; None before torch is imported. NbcacheError where none is.
-        """
+        """Restore these, at once or when torch is imported; return what fits, or None until then."""
         self.follow(taken_in)
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []

@@ -426,10 +426,7 @@ class SharedLevel(Connection):
                 yield Publication(entry, manifest)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        """Write this kernel's manifest of a notebook, united with that of another kernel of this publisher.
-
-        Nothing is written where all of it is there and was used within a day.
-        """
+        """Write a manifest united with that of this publisher's other kernels, unless that is new enough."""
         environment, notebook = manifest.environment, manifest.notebook
         signer = self._signer.keyring().fingerprint()
         publisher = {"environment": environment.digest, "host": self._signer.host, "signer": signer}

@@ -91,10 +91,7 @@ def build_snapshot(
     origin: Origin,
     known: Mapping[str, Packed] = MappingProxyType({}),
 ) -> Draft:
-    """Return a snapshot of what `manifest` names: read from `artifacts`, but for what is `known` already.
-
-    What is known, by digest, is named and not read. Raises StoreError where the store fails.
-    """
+    """Return a snapshot of `manifest`, whose contents are read unless `known`; raises StoreError."""
     packed: dict[str, bytes] = {}
     contents: dict[str, Packed] = {}
     kept, missing = [], []
@@ -121,10 +118,7 @@ def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
 
 
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
-    """Return all that `drafts` hold, losing nothing of any.
-
-    Only of torch's profile of dynamic shapes, which grows, the newest is kept.
-    """
+    """Return all that `drafts` hold; only of what grows, as torch's profile of sizes, the newest is kept."""
     by_environment: dict[Environment, list[Manifest]] = {}
     contents: dict[str, Packed] = {}
     held: dict[str, bytes] = {}
@@ -231,10 +225,7 @@ def merge_into_existing(
 
 
 def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: Keyring) -> Draft:
-    """Return `draft` with the user's signed statement of each artifact that was compiled here.
-
-    One that was signed for the same artifact in `earlier` ones is taken from there.
-    """
+    """Return `draft` with the user's statements of what was compiled here, taken from `earlier` if there."""
     own = keyring.fingerprint()
     contents = draft.snapshot.contents
     signed_before = {
@@ -269,10 +260,7 @@ def added(
     where: str,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> Taken:
-    """Add what `build` adds to the user's version in a snapshot file; the others stay as they are.
-
-    CorruptSnapshot where what is there is no snapshot.
-    """
+    """Add to the user's version in a file, and leave the others; CorruptSnapshot if it is no snapshot."""
     file = SnapshotFile([], {})
     ours: dict[str, Received] = {}
     if before is not None:
@@ -288,10 +276,7 @@ def added(
 
 
 def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
-    """Return one file with all versions of several, each once; CorruptSnapshot where one is none.
-
-    A version that a later one of the same signer holds the whole of is left out.
-    """
+    """Return one file of all versions of several; without those that a later one by the signer holds."""
     versions: dict[str, Signed] = {}
     packed: dict[str, bytes] = {}
     received: dict[str, Received] = {}

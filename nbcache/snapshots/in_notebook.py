@@ -36,10 +36,7 @@ This cell carries what torch.compile made of this notebook: nbcache restores it 
 
 
 def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
-    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others.
-
-    None where it is no notebook.
-    """
+    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others."""
     notebook = _with(MIME, data)
     displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
     found, problems = [], []

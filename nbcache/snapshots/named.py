@@ -185,21 +185,14 @@ class NamedSnapshots:
         return whole, problems
 
     def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
-        """Add what `build` returns, which is told what is there already, to the snapshot of this name.
-
-        Writes only what is new. Raises what `build` raises, and SnapshotError where it gets too long.
-        """
+        """Add what `build` returns to the user's version; SnapshotError where it gets too long."""
         for _ in range(_ATTEMPTS - 1):
             with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
                 return self._write(name, build, origin)
         return self._write(name, build, origin)
 
     def remove(self, name: str, *, all_signers: bool = False) -> tuple[int, int]:
-        """Remove the user's versions of a name, or those of `all_signers`; return how many went and stay.
-
-        SnapshotError where none is the user's. Artifacts stay, until `nbcache gc` finds that no other
-        snapshot names them.
-        """
+        """Remove the user's versions, or those of `all_signers`; return how many went and stay."""
         keys = list(self.store.keys(_prefix_of(name)))
         if not keys:
             raise self._absent(name)
@@ -280,10 +273,7 @@ class NamedSnapshots:
     # --- reading ----------------------------------------------------------------------------------
 
     def _values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
-        """Return all that is below `prefix`; and False where some went whenever they were to be read.
-
-        StoreError where that is more than is held in memory.
-        """
+        """Return the values below `prefix`, and whether none was missed; StoreError if there are too many."""
         values: dict[str, bytes] = {}
         for _ in range(_LISTINGS):
             listed = set(self.store.keys(prefix))

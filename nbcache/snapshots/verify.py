@@ -75,10 +75,7 @@ class Received:
 
 
 def receive(data: bytes, keyring: Keyring, *, where: str) -> list[Received]:
-    """Return the versions of a snapshot that `data` holds, checked; nothing is decompressed or believed yet.
-
-    Raises CorruptSnapshot, UnsupportedVersion or a TrustError, whatever the bytes are, where none is whole.
-    """
+    """Return the checked versions in `data`, locked and packed; an NbcacheError where none is whole."""
     found, problems = judged_file(data, keyring, where=where)
     if not found:
         raise problems[0]

@@ -19,11 +19,7 @@ _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
 
 
 def check_key(key: str) -> str:
-    """Return `key`, or raise ValueError where it could be mistaken for a path.
-
-    A key is one or more parts joined by `/`, each of the characters `a-z 0-9 _ -`, 512 characters
-    at most.
-    """
+    """Return `key`, parts of `a-z 0-9 _ -` joined by `/`, at most 512 characters; ValueError for others."""
     if not is_key(key):
         raise ValueError(f"not a store key: {key[:80]!r}")
     return key
@@ -60,10 +56,7 @@ def batches(keys: Iterable[str], length: int) -> Iterator[list[str]]:
 
 @runtime_checkable
 class Store(Protocol):
-    """Bytes under keys (`check_key` says which). Safe to call from several threads.
-
-    `None` or absence means that a key is not there; a `StoreError` is a failure.
-    """
+    """Bytes under keys, for several threads. Absence is None; a `StoreError` is a failure."""
 
     @property
     def name(self) -> str:

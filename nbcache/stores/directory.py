@@ -125,11 +125,7 @@ class DirectoryStore:
         return sum(status.st_size for _, status in self._statuses(prefix))
 
     def evict(self, prefix: str, max_bytes: int) -> list[str]:
-        """Bound the values under `prefix`; return the keys that were removed for it.
-
-        Where they exceed `max_bytes`, the least recently used go until nine tenths of it are left.
-        Returns at once, with nothing, while another kernel evicts.
-        """
+        """Evict the least used above `max_bytes`, unless another kernel does; return their keys."""
         if self.read_only:
             return []
         # Where somebody has removed the whole store, it is small enough.

@@ -93,10 +93,7 @@ class FilesystemStore:
             return self._read_objects(fs, root, wanted)
 
     def _read_objects(self, fs: Any, root: str, keys: list[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, as long as all have no more bytes than one value may have.
-
-        Lengths are asked for first. Of what has become longer since, no more is read than one byte.
-        """
+        """Return the objects whose lengths, asked for first, sum up to one value's; no byte more is read."""
         left = MAX_VALUE_BYTES
         lengths: dict[str, int] = {}
         for key, length in self._each(fs, partial(_length, fs, root), keys).items():

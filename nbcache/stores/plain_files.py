@@ -35,10 +35,7 @@ class LinkInTheWay(NotADirectoryError):
 
 @contextlib.contextmanager
 def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of the folder that `key` is in, below `root`, and the name of its file there.
-
-    With `mode` folders that are not there are made. LinkInTheWay where one is a link; `root` itself may be.
-    """
+    """Yield a descriptor of a key's folder, made with `mode`, and the file name; LinkInTheWay for links."""
     *folders, name = key.split("/")
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:

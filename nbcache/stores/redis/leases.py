@@ -64,7 +64,10 @@ class RedisLeases:
         self._store = store
 
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
-        """Take the lease `name` (after a StoreError, perhaps), or return its holder's statement."""
+        """Take the lease `name` for `seconds`, or return its holder's statement.
+
+        After a StoreError this kernel may have the lease all the same; it then ends by itself.
+        """
         lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 
         def claim(lock: Any) -> Claim:
