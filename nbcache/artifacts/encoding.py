@@ -329,7 +329,7 @@ def _graph(fields: Fields) -> GraphSummary:
         artifacts=tuple(map(hex64, fields.array("artifacts"))),
         threads=fields.integer("threads", optional=True),
         maker=hex64(fields.text("maker")) if fields.has("maker") else "",
-        components=fields.text("components") if fields.has("components") else "",
+        components=fields.text("components", optional=True),
     )
 
 

@@ -158,8 +158,8 @@ def from_bytes(content: bytes) -> Trace:
         replayed=_texts(read.array("replayed")),
         operators=read.integer("operators"),
         has_outputs=read.integer("has_outputs"),
-        seconds=read.seconds("seconds") if read.has("seconds") else 0.0,
-        break_reason=read.text("break_reason") if read.has("break_reason") else "",
+        seconds=read.seconds("seconds", optional=True),
+        break_reason=read.text("break_reason", optional=True),
         break_line=read.integer("break_line", optional=True),
     )
     if len(trace.same) != len(sources):
@@ -203,10 +203,10 @@ def _is_index(value: object, below: int) -> bool:
 
 
 def _indices(read: Fields, field: str, below: int) -> list[int]:
-    found = read.array(field)
-    if not all(_is_index(each, below) for each in found):
+    indices = read.array(field)
+    if not all(_is_index(index, below) for index in indices):
         raise corrupt(f"the field {field!r} of a trace names a source that is not there")
-    return [int(str(each)) for each in found]
+    return indices
 
 
 def _row(row: object, length: int) -> list[Any]:
