@@ -31,7 +31,8 @@ import zlib
 from collections.abc import Iterable
 
 from nbcache.artifacts.types import type_of
-from nbcache.core.errors import CorruptSnapshot, UnsupportedVersion
+from nbcache.core.canonical_json import unsupported
+from nbcache.core.errors import CorruptSnapshot
 from nbcache.core.model import Artifact
 
 _CPP = (b"async_compile.cpp", b"#include")
@@ -63,10 +64,7 @@ def decode_bundle(data: bytes) -> list[Artifact]:
     if int.from_bytes(reader.take(_CHECKSUM_BYTES)) != zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]):
         raise _corrupt("its checksum is wrong")
     if (version := reader.integer()) != _VERSION:
-        raise UnsupportedVersion(
-            f"this bundle has version {version}; this nbcache reads version {_VERSION}",
-            next_step="upgrade nbcache here: pip install --upgrade nbcache",
-        )
+        raise unsupported("bundle", version)
     artifacts: dict[Artifact, None] = {}
     while reader.tell() < len(data):
         type = reader.text()

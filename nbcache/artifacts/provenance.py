@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -161,15 +162,10 @@ def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
         provenance = ref.provenance or UNSIGNED
         if provenance != UNSIGNED and checked < _MOST_CHECKED and wrong < _MOST_WRONG:
             checked += 1
-            try:
+            with suppress(FormatError, TrustError):
                 statement, fingerprint = verified(provenance)
-            except (FormatError, TrustError):
-                wrong += 1
-            else:
-                if _is_of(statement, ref):
-                    author = (fingerprint, statement)
-                else:
-                    wrong += 1
+                author = (fingerprint, statement) if _is_of(statement, ref) else author
+            wrong += author[1] is None
         found.append(author)
     return found
 
@@ -216,9 +212,8 @@ class Judge:
 
     def admit_stored(self, ref: ArtifactRef) -> None:
         """Raise TrustError unless what is stored here may be used: its statement was checked when it came."""
-        if ref.provenance is None:
-            return
-        self._admit(signed_by(ref.provenance))
+        if ref.provenance is not None:
+            self._admit(signed_by(ref.provenance))
 
     def _admit(self, fingerprint: str) -> None:
         try:

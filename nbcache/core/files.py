@@ -83,29 +83,29 @@ def _alone(folder: Path) -> Iterator[None]:
             next_step="choose a folder that exists and is yours",
         ) from error
     try:
-        _lock(descriptor, folder)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    """Lock a folder, unless its filesystem has no locks; SnapshotError where another holds it too long."""
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not _is_locked(descriptor):
             if time.monotonic() > deadline:
                 raise SnapshotError(
                     f"another process has been writing there for {_LOCK_SECONDS:g} s",
                     where=str(folder),
                     next_step="try again, or choose another folder",
-                ) from None
+                )
             time.sleep(_LOCK_PAUSE)
-        except OSError:
-            return
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a folder; return False where another process has done so."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # its filesystem has no locks
+    return True
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import takewhile
 
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
@@ -261,11 +260,8 @@ def _inputs(before: Components, now: Components) -> Iterator[tuple[_Rank, Differ
     then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
     if then != here:
         words = ["dynamic" if is_dynamic else "fixed" for is_dynamic in (then, here)]
-        named = [
-            name
-            for name, value in zip(now.names, now.inputs, strict=False)
-            if name.startswith(_NUMBER) and _SYMBOL.fullmatch(value)
-        ]
+        inputs = zip(now.names, now.inputs, strict=False)
+        named = [name for name, value in inputs if name.startswith(_NUMBER) and _SYMBOL.fullmatch(value)]
         yield _Rank.SIZES, Difference(named[0] if named else "sizes", *words)
     elif len(before.inputs) != len(now.inputs):
         yield _Rank.INPUTS, Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
@@ -316,14 +312,14 @@ _FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcach
 
 def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:
     """Yield how two graphs differ: a constant, if that is all, else how many nodes and which is the first."""
-    if len(before) == len(now):
-        changes = [index for index, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1]]
-        if len(changes) == 1:
-            old, new = before[changes[0]], now[changes[0]]
-            if old.partition("(")[0] == new.partition("(")[0]:
-                yield Difference("constant in the graph", old, new, _place(places, changes[0]))
-                return
-    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+    pairs = enumerate(zip(before, now, strict=False))
+    changes = [(index, old, new) for index, (old, new) in pairs if old != new]
+    begin = changes[0][0] if changes else min(len(before), len(now))
+    if len(changes) == 1 and len(before) == len(now):
+        _, old, new = changes[0]
+        if old.partition("(")[0] == new.partition("(")[0]:
+            yield Difference("constant in the graph", old, new, _place(places, begin))
+            return
     one, two = before[begin:], now[begin:]
     if not one and not two:
         yield Difference("graph: its nodes are connected otherwise", "", "")
@@ -346,15 +342,10 @@ def _place(places: tuple[str, ...], index: int) -> str:
 
 def to_text(components: Components) -> str:
     """Return components as a manifest holds them: JSON, compressed, in base64."""
-    value = [
-        list(components.nodes),
-        list(components.inputs),
-        dict(components.settings),
-        dict(components.others),
-        None if components.constants is None else dict(components.constants),
-    ]
-    told = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    return base64.b64encode(zlib.compress(told, 9)).decode()
+    mappings = (components.settings, components.others, components.constants)
+    value = [components.nodes, components.inputs, *(None if one is None else dict(one) for one in mappings)]
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def from_text(text: str) -> Components:

@@ -378,12 +378,8 @@ def _positions(
     cells: Sequence[NotebookCell], known: Mapping[str, Sequence[Run]], kernel: str
 ) -> dict[int, int]:
     """Return where the cells stand that a kernel has run as they are, by their numbers in it."""
-    return {
-        run.execution_count: cell.position
-        for cell in cells
-        for run in known.get(cell.digest, ())
-        if run.kernel == kernel and run.execution_count is not None
-    }
+    ran = ((run, cell) for cell in cells for run in known.get(cell.digest, ()) if run.kernel == kernel)
+    return {run.execution_count: cell.position for run, cell in ran if run.execution_count is not None}
 
 
 def _edited(

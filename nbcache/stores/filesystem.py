@@ -46,6 +46,11 @@ from nbcache.stores.plain_files import (
 
 _T = TypeVar("_T")
 
+PLACES = (
+    "give a path, or a URL: redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, "
+    "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or what else fsspec opens"
+)
+"""What the URL of a store can be."""
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
 _AT_ONCE = 16
@@ -242,7 +247,8 @@ def _check(url: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ValueError as error:
-        raise ConfigError(f"fsspec knows no scheme {protocol[:40]!r}", where=redacted(url)) from error
+        what = f"no store is known by the scheme {protocol[:40]!r}"
+        raise ConfigError(what, where=redacted(url), next_step=PLACES) from error
     except ImportError as error:
         known = known_implementations.get(protocol, {})
         package = known.get("class", "").partition(".")[0]

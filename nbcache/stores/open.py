@@ -12,7 +12,7 @@ from nbcache.core.errors import ConfigError, StoreUnavailable
 from nbcache.core.settings import Settings
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.stores.base import Store
-from nbcache.stores.filesystem import FilesystemStore
+from nbcache.stores.filesystem import PLACES, FilesystemStore
 from nbcache.stores.redis.address import SCHEMES
 from nbcache.stores.redis.leases import RedisLeases
 from nbcache.stores.redis.store import RedisStore
@@ -35,12 +35,8 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
         return RedisStore(text, connect_timeout=connect_timeout, timeout=timeout)
     if "://" not in text:
         if not text:
-            raise _unknown("the URL of a store is empty")
+            raise ConfigError("the URL of a store is empty", next_step=PLACES)
         return FilesystemStore(_folder(text) if isinstance(url, str) else text)
-    import fsspec
-
-    if "::" not in text and text.partition("://")[0] not in fsspec.available_protocols():
-        raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
     return FilesystemStore(text)
 
 
@@ -53,14 +49,6 @@ def _folder(text: str) -> str:
             next_step="write a host as redis://host, and a folder that is to be made as ./folder",
         )
     return os.path.expanduser(text)
-
-
-def _unknown(what: str) -> ConfigError:
-    return ConfigError(
-        what,
-        next_step=f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in SCHEMES)}, file://, s3://,"
-        " gs://, hf://, memory://, or what else fsspec opens",
-    )
 
 
 def open_shared(settings: Settings) -> Store:

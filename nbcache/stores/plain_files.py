@@ -20,7 +20,6 @@ from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnava
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_CHUNK_BYTES = 8 << 20
 _ABANDONED_SECONDS = 3600.0
 """How old a temporary file is when its writer must be dead."""
 _ABSENT = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
@@ -90,16 +89,12 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
             return None
-        content = bytearray()
-        while len(content) < status.st_size:  # what is appended meanwhile is not of this value
-            piece = os.read(descriptor, min(_CHUNK_BYTES, status.st_size - len(content)))
-            if not piece:
-                break
-            content += piece
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(status.st_size)  # what is appended meanwhile is not of this value
         if used:
             with contextlib.suppress(OSError):  # a read-only folder keeps the order that it has
                 os.utime(descriptor)
-        return bytes(content)
+        return content
     finally:
         os.close(descriptor)
 
