@@ -11,24 +11,7 @@ Grammar (version 1, frozen): canonical JSON (`nbcache.core.canonical_json`), sig
 the content, `packed` and `packed_digest` of the frame in which its maker passes it on. `user` and `host` are
 what the maker says of themselves.
 
-What is threatened, and what is done. Whoever trusts a signer lets that signer run code; the statement says
-which signer that is, wherever the artifact came from. It is believed beside the artifact that it names only:
-
-- passed off as another artifact, under another key, type or environment: it states all of these, and is
-  compared with where it lies. Torch asks by its own key, so a statement names no notebook: an artifact is
-  right wherever that key is.
-- taken off: what came from elsewhere without a statement is unsigned, which only `trust=off` admits. What has
-  none in the local store alone was compiled here: nobody else writes there.
-- passed off as the statement of a snapshot or a publication, or the other way: purposes differ.
-- somebody signs as theirs what another has compiled: nobody can tell who was first. They answer for it, as
-  for all that they sign, and it goes when they are trusted no more.
-- compiled here with the help of what another has compiled or found, as a best configuration or a kernel that
-  torch puts into a graph: it is of who compiled it, and the help is not told.
-- shown again later: it stays true. What grows under one key is ordered by times that its makers state, so
-  whoever can write to a store can hide what is newer there, as by deleting it.
-
-To use an artifact of a snapshot, who took the snapshot and who compiled the artifact must both be trusted. On
-the shared level its statement is all there is: who passes it on need not be trusted.
+docs/snapshots.md ("Who compiled what") has the threats, and what a statement does about each.
 """
 
 from __future__ import annotations

@@ -181,9 +181,7 @@ class Session:
 
     def connect(self, url: str = "") -> None:
         """Share live by the store at `url`, else by that of the settings; ConfigError or StoreError."""
-        if self.connector is None:
-            raise NbcacheError("this session cannot connect", next_step="run `%load_ext nbcache`")
-        self.connector(url)
+        _of_extension(self.connector)(url)
 
     def join(self, shared: SharedLevel) -> SharedClient:
         """Make `shared` part of every lookup, and share with it what there is of this notebook."""
@@ -252,7 +250,7 @@ class Session:
         `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
         a file. Raises NbcacheError where it cannot be taken or written.
         """
-        return self._snapshots().snapshot(dest)
+        return _of_extension(self.snapshots).snapshot(dest)
 
     def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
         """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store.
@@ -260,12 +258,7 @@ class Session:
         By default those of this notebook. A Path is always a file. Raises NbcacheError where nothing of them
         may be used here, or fits.
         """
-        return self._snapshots().restore_from(src)
-
-    def _snapshots(self) -> Sharing:
-        if self.snapshots is None:
-            raise NbcacheError("this session has no snapshots", next_step="run `%load_ext nbcache`")
-        return self.snapshots
+        return _of_extension(self.snapshots).restore_from(src)
 
     # --- cells ----------------------------------------------------------------------------------
 
@@ -412,6 +405,12 @@ class Session:
             self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
 
 
+def _of_extension(verbs: T | None) -> T:
+    if verbs is None:
+        raise NbcacheError("this session is not that of a notebook", next_step="run `%load_ext nbcache`")
+    return verbs
+
+
 class Unnoticed:
     """One thread at a time whose events are hidden, and those of other threads on the same compiles."""
 
@@ -434,9 +433,10 @@ class Unnoticed:
     def hides(self, event: Event) -> bool:
         if self._thread is None:
             return False
-        if event.thread == self._thread and event.compile_id is not None:
+        is_here = event.thread == self._thread
+        if is_here and event.compile_id is not None:
             self._compile_ids.add(event.compile_id)
-        return event.thread == self._thread or event.compile_id in self._compile_ids
+        return is_here or event.compile_id in self._compile_ids
 
 
 class NotebookLocator:
