@@ -26,13 +26,6 @@ class Difference:
     old: str | None
     new: str | None
 
-    def __str__(self) -> str:
-        if self.old is None:
-            return f"{self.label} is new: {self.new}"
-        if self.new is None:
-            return f"{self.label} is gone: it was {self.old}"
-        return f"{self.label} was {self.old}, is {self.new}"
-
 
 def sha256(content: bytes) -> str:
     """Return the SHA-256 of `content`, 64 hexadecimal digits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -173,7 +173,11 @@ class Settings:
 
     @classmethod
     def names(cls) -> list[str]:
-        return [each.name for each in fields(cls) if each.name != "origins"]
+        return [*cls._fields()]
+
+    @classmethod
+    def _fields(cls) -> dict[str, Field[Any]]:
+        return {field.name: field for field in fields(cls) if field.name != "origins"}
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
@@ -192,7 +196,7 @@ class Settings:
 
     def with_value(self, name: str, text: str, *, origin: str, others: Sequence[str] = ()) -> Settings:
         """Return these settings with `name` read from `text`; `others` are names that may have been meant."""
-        known = {each.name: each for each in fields(self) if each.name != "origins"}
+        known = self._fields()
         if name not in known:
             near = get_close_matches(name, known, n=1) or get_close_matches(name.upper(), others, n=1)
             listed = ", ".join([*known, *others])
@@ -224,13 +228,13 @@ class Settings:
 
     @classmethod
     def help(cls, name: str) -> str:
-        return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
+        return str(cls._fields()[name].metadata["help"])
 
     @classmethod
     def choices(cls, name: str) -> tuple[str, ...]:
         """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
-        known = {item.name: item.metadata.get("parse") for item in fields(cls)}
-        if (parse := known.get(name)) is _switch:
+        parse = cls._fields()[name].metadata["parse"] if name in cls.names() else None
+        if parse is _switch:
             return ("on", "off")
         return parse.values if isinstance(parse, _OneOf) else ()
 

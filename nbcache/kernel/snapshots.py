@@ -294,23 +294,13 @@ class Sharing:
 
     def beside_notebook(self, notebook: str) -> Path:
         """Return where the snapshot of the notebook goes; ConfigError where `notebook` is not known."""
-        if not notebook:
-            raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not where its snapshot goes",
-                where="snapshot",
-                next_step="name a file, or set %nbcache config notebook=PATH",
-            )
-        return beside(Path(notebook))
+        step = "name a file, or set %nbcache config notebook=PATH"
+        return beside(_located(notebook, "where its snapshot goes", "snapshot", step))
 
     def of_notebook(self) -> Path:
         """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
-        if not (notebook := self._locate()):
-            raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not what to restore",
-                where="restore",
-                next_step="name a snapshot: a file, a notebook, a URL, or URL#NAME in a store",
-            )
-        return Path(notebook)
+        step = "name a snapshot: a file, a notebook, a URL, or URL#NAME in a store"
+        return _located(self._locate(), "what to restore", "restore", step)
 
     def origin(self, notebook: str) -> Origin:
         return origin(os.path.basename(notebook), self._session.settings)
@@ -369,6 +359,13 @@ class Sharing:
             self._session.notice(f"{received.name}: part of it is not used: {error}")
         self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
         return manifest
+
+
+def _located(notebook: str, what: str, verb: str, next_step: str) -> Path:
+    if not notebook:
+        text = f"nbcache cannot find out which notebook this is, so not {what}"
+        raise ConfigError(text, where=verb, next_step=next_step)
+    return Path(notebook)
 
 
 def present_cells(notebook: str) -> frozenset[str]:

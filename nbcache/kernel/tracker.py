@@ -67,6 +67,7 @@ _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
 _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )
+_NO_FRAME = FrameCompiled(0.0, 0, None, function="", location="")
 _NO_LOOKUP = GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
 _MOST_NAMED = 3
 
@@ -388,38 +389,39 @@ class Tracker:
         compiled = sum(
             graph.outcome is not Outcome.HIT if kernel is None else kernel for kernel in graph.kernels
         )
-        forward = None if graph.backward else frame
-        broke = _graph_break_of(compile) if forward else None
-        if forward and forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
+        shown = frame or replace(_NO_FRAME, function=compile.function)
+        forward = _NO_FRAME if graph.backward else frame or _NO_FRAME
+        broke = None if forward is _NO_FRAME else _graph_break_of(compile)
+        if forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
             earlier = self._broken.pop(bare_name(forward.function), None)
             broke = broke or earlier
         return GraphRecord(
-            function=frame.function if frame else compile.function,
+            function=shown.function,
             compile_id=compile.compile_id,
             direction=direction,
             outcome=graph.outcome,
             cell=compile.cell,
-            function_cell=frame.function_cell if frame else None,
-            location=frame.location if frame else "",
+            function_cell=shown.function_cell,
+            location=shown.location,
             level=graph.lookup.level,
             source=graph.lookup.source,
             reason=_reason_of(compile, graph, compiled),
             key=graph.key,
             seconds=seconds,
             saved_seconds=_saved_seconds_of(compile, graph, seconds),
-            operators=forward.operators if forward else None,
+            operators=forward.operators,
             kernels=len(graph.kernels),
             kernels_compiled=compiled,
             bytes=dict(graph.bytes),
-            recompile_reason=forward.recompile_reason if forward else None,
+            recompile_reason=forward.recompile_reason,
             graph_break_reason=broke,
             threads=graph.lookup.threads,
             trace=None if graph.backward else _trace_of(compile),
             components=graph.lookup.components,
             explanation=graph.lookup.explanation,
             code_path=graph.code_path,
-            versions=forward.versions if forward else 0,
-            recompile_limit=forward.recompile_limit if forward else 0,
+            versions=forward.versions,
+            recompile_limit=forward.recompile_limit,
         )
 
 
