@@ -11,8 +11,8 @@ import pytest
 
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Difference, Explanation, GraphRecord
-from nbcache.explain.actions import break_action, next_action
 from nbcache.explain.guards import readable, recompile_action
+from nbcache.explain.why import break_action, next_action
 
 KEY_SET = (
     "0/0: tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CPU, BackendSelect, ADInplaceOrView, "
