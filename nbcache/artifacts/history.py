@@ -113,12 +113,7 @@ class Usual:
 
 
 def expected(
-    history: Sequence[Run],
-    cell: str,
-    function: str,
-    direction: Direction,
-    *,
-    environment: str = "",
+    history: Sequence[Run], cell: str, function: str, direction: Direction, *, environment: str = ""
 ) -> Usual:
     """Return what a graph usually takes, by the last few runs of its function in this cell.
 

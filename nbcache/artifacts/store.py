@@ -33,25 +33,11 @@ from nbcache.artifacts.encoding import (
     packed_of,
 )
 from nbcache.artifacts.history import HistoryStore
-from nbcache.artifacts.manifests import (
-    holdings,
-    newest_first,
-    notebook_digest,
-    recency,
-    restricted,
-    union,
-)
+from nbcache.artifacts.manifests import holdings, newest_first, notebook_digest, recency, restricted, union
 from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
-from nbcache.core.model import (
-    UNSIGNED,
-    Artifact,
-    ArtifactRef,
-    Environment,
-    Manifest,
-    Provenance,
-)
+from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, Manifest, Provenance
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 

@@ -227,9 +227,7 @@ class Keyring:
             if not make:
                 return None
             new = Ed25519PrivateKey.generate().private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
             self._write(path, new, replace=False)
             return self._private_key(make=False)  # another process may have been first

@@ -152,12 +152,7 @@ def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
 
 
 def with_estimates(
-    now: Activity,
-    history: Sequence[Run],
-    cell: str,
-    environment: Environment | None = None,
-    *,
-    stored: bool,
+    now: Activity, history: Sequence[Run], cell: str, environment: Environment | None = None, *, stored: bool
 ) -> Activity:
     """Return what is being compiled with what it usually takes.
 

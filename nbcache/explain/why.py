@@ -28,10 +28,7 @@ _BREAKS = (
         "Dynamic shape operator",
         "set torch._dynamo.config.capture_dynamic_output_shape_ops = True, or keep the shape: torch.where",
     ),
-    (
-        "asks for the value of a tensor|[dD]ata.dependent|generic_jump",
-        "use torch.where or torch.cond",
-    ),
+    ("asks for the value of a tensor|[dD]ata.dependent|generic_jump", "use torch.where or torch.cond"),
     (r"tolist\(\) with non-integer", "keep it a tensor"),
     (
         r"item\(\)|tolist\(\)|Tensor\.item|scalar",
@@ -44,10 +41,7 @@ _BREAKS = (
     (r"\bRandom\.\w+", "draw random numbers by torch.rand"),
     (r"copy\.deepcopy", "copy the tensor by clone()"),
     (r"graph_break\(\)", "take the call of graph_break() out"),
-    (
-        "[Bb]uilt-?in|C function|skipped|not traceable",
-        "call it outside, or make it a custom operator",
-    ),
+    ("[Bb]uilt-?in|C function|skipped|not traceable", "call it outside, or make it a custom operator"),
     (r"\(\S*In\[.*\]:\d+\)$|:\d+\)$", "move it out of the compiled function"),
     ("", "move it out of the compiled function; fullgraph=True shows where it is"),
 )

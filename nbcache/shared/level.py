@@ -235,12 +235,7 @@ class SharedLevel(Connection):
     # --- one compile for many kernels -----------------------------------------------------------
 
     def wait_for_other_kernel(
-        self,
-        environment: Environment,
-        type: str,
-        key: str,
-        expected: float,
-        tried: Collection[str] = (),
+        self, environment: Environment, type: str, key: str, expected: float, tried: Collection[str] = ()
     ) -> list[VerifiedEntry]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
 

@@ -177,7 +177,5 @@ def _members(archive: zipfile.ZipFile, data: bytes, directory: int) -> dict[str,
 def refused(what: str, where: str | None = None) -> CorruptSnapshot:
     """Return the error that says why nothing of a snapshot is used."""
     return CorruptSnapshot(
-        f"the snapshot is refused whole: {what}",
-        where=where,
-        next_step="get the file again from who made it",
+        f"the snapshot is refused whole: {what}", where=where, next_step="get the file again from who made it"
     )

@@ -111,9 +111,7 @@ def decode_notebook(data: bytes, where: str) -> NotebookNode:
         raise SnapshotError("this is no notebook", where=where) from error
     if not valid:
         raise SnapshotError(
-            "this notebook is not of nbformat 4",
-            where=where,
-            next_step="open it in Jupyter and save it",
+            "this notebook is not of nbformat 4", where=where, next_step="open it in Jupyter and save it"
         )
     for number, cell in enumerate(notebook["cells"], 1):
         if not _is_cell(cell):
