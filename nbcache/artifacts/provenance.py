@@ -207,10 +207,7 @@ class Judge:
             ) from None
 
     def mark(self) -> str:
-        """Return what tells a folder for code that may be used now from those that others may have filled.
-
-        Another one once somebody is trusted no more, and one apart where everybody is; empty until then.
-        """
+        """Return a mark for torch's folder: another one once a signer was removed, and with `trust=off`."""
         if self._policy() is Policy.OFF:
             return "-off"
         try:

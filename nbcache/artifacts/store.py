@@ -223,10 +223,7 @@ class ArtifactStore:
         return self._decoded_all(self.store.get_many(listed), _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
-        """Remove manifests, by key, and references, each after its environment's digest.
-
-        Artifacts without any reference go, too, such as earlier states of a profile. Returns how many.
-        """
+        """Remove these manifests and references, and artifacts without any; return how many of the last."""
         for key in listed:
             self.store.delete(key)
         for environment_digest, ref in refs:

@@ -12,11 +12,7 @@ from nbcache.core.text import clean, printable
 
 
 class NbcacheError(Exception):
-    """Base of every nbcache error.
-
-    `what` is the message in one sentence, `where` the place (a path, a redacted URL, a setting),
-    `next_step` one thing that the user can do. IPython prints `diagnostics()`, not a traceback.
-    """
+    """Base of every error: what went wrong, where without secrets, and one next step for the user."""
 
     def __init__(self, what: str, *, where: str | None = None, next_step: str | None = None):
         super().__init__(what)

@@ -81,11 +81,7 @@ class Sharing:
         foreseen: Callable[[], Environment | None] = lambda: None,
         locate: Callable[[], str] | None = None,
     ) -> None:
-        """`foreseen` tells what is known of the environment before torch is imported.
-
-        `locate` returns the notebook's path, empty where it is not to be found; without it the session's
-        counts, as it was at first.
-        """
+        """`foreseen` returns the environment as known before torch is imported, `locate` the notebook."""
         self._session = session
         self._foreseen = foreseen
         self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
@@ -262,10 +258,7 @@ class Sharing:
         return build_snapshot(self._session.artifacts, manifest, origin, known)
 
     def write(self, target: Path | Place, origin: Origin, *, everything: bool = False) -> Taken:
-        """Write a snapshot to `target`, beside what `target` holds already; raises as `write` does.
-
-        The file beside the notebook loses what the present cells use no longer, unless it is of `everything`.
-        """
+        """Write a snapshot to `target`; the notebook's own keeps what present cells use, or `everything`."""
         notebook = self._locate()
         is_its_own = bool(notebook) and target == beside(Path(notebook))
         current = self.current() if is_its_own and not everything else None

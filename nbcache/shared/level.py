@@ -97,11 +97,7 @@ class Publication:
 
 
 class SharedLevel(Connection):
-    """One shared store, as one kernel uses it. Safe to call from any thread; no method raises StoreError.
-
-    `wait_seconds` is how long the lookups of one cell that found nothing may take together; then the rest of
-    the cell does not ask. `say` gets one-line notices.
-    """
+    """One shared store, for one kernel and any thread; lookups in vain end after `wait_seconds` in a cell."""
 
     def __init__(
         self,

@@ -300,10 +300,7 @@ class NamedSnapshots:
             return Version(name or "", key, None, self._placed(error, key))
 
     def _fetch(self, received: Received) -> Received:
-        """Return a version with its artifacts; MissingArtifact where some are gone.
-
-        A value that does not have the digest in its key is removed, so that the next snapshot puts it again.
-        """
+        """Return a version with its artifacts; remove damaged ones. MissingArtifact where some are gone."""
         sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
         if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
             raise refused("its artifacts are longer, or more, than a snapshot's may be", received.where)
@@ -451,10 +448,7 @@ def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def place(text: str) -> Place | None:
-    """Return the store and name that `text` gives, `URL#NAME`; None where it is a file's path or on the web.
-
-    What exists, or ends in .nbcache or .ipynb, is a file. Raises ConfigError, which quotes no part of a URL.
-    """
+    """Return the store and name in `URL#NAME`, None for files and the web; ConfigError quotes no URL."""
     url, separator, name = text.rpartition("#")
     if text.startswith(("https://", "http://")):
         return None

@@ -114,10 +114,7 @@ def write(
     keyring: Keyring,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> Taken:
-    """Write what `build` returns into the user's version at `target`; those of others stand beside it.
-
-    `build` gets the user's artifacts that are there, by digest. A file keeps what `current` returns of them.
-    """
+    """Add what `build` returns to the user's version at `target`; a file keeps what `current` returns."""
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
             return snapshots.write(target.name, build, origin)
@@ -132,10 +129,7 @@ def write(
 
 
 def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
-    """Return the versions that a notebook's bytes carry, and those in the file beside it.
-
-    A file that was renamed, or whose notebook was, is found by the digest that an output names.
-    """
+    """Return the versions in a notebook's bytes, and in the file beside it or named by an output."""
     inside, broken = in_notebook.carried(data)
     found = [(each, str(notebook)) for each in inside]
     problems: list[NbcacheError] = [*broken]

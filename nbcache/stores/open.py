@@ -64,10 +64,7 @@ def leases_of(store: Store) -> RedisLeases | None:
 
 
 class BoundedStore:
-    """Asks `store` from threads of its own, and gives up after `timeout` seconds; writes have 15 times that.
-
-    What is given up goes on in its thread. While `most_hanging` threads wait, all operations fail at once.
-    """
+    """Asks `store` on threads, for `timeout` seconds or for writes 15 times that, unless many hang."""
 
     def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
         self.name, self.read_only = store.name, store.read_only

@@ -86,11 +86,7 @@ def require_redis() -> Any:
 
 @contextlib.contextmanager
 def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
-    """Have all that this thread does with clients fail with a timeout once `seconds` have passed.
-
-    With TooMuchError once it has received more than `most_bytes`. Within another one the narrower bounds
-    count.
-    """
+    """Bound the seconds and received bytes of what this thread does with clients; nested bounds narrow."""
     until, allowed = _thread.deadline, _thread.allowed
     _thread.deadline = min(until, time.monotonic() + seconds)
     _thread.allowed = begun = min(allowed, most_bytes)

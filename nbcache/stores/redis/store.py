@@ -54,11 +54,7 @@ _T = TypeVar("_T")
 
 
 class RedisStore:
-    """Values on a Redis server that others use too. Connects when it is first used.
-
-    `nbcache.stores.redis.address` describes `url`; timeouts are in seconds. Raises ConfigError where the URL
-    is wrong or redis-py is not installed.
-    """
+    """Values on a Redis server that others use too; connects when first used. May raise ConfigError."""
 
     read_only = False  # whether a server is a replica shows when it is written to, and changes
 
@@ -82,11 +78,7 @@ class RedisStore:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes.
-
-        One round trip, on a Cluster to all nodes at once. StoreUnavailable where all together have more bytes
-        than one value may have.
-        """
+        """Return the values of `keys` in one round trip; StoreUnavailable where they are too long."""
         return self._of_each("GET", keys, bytes)
 
     def present(self, keys: Iterable[str]) -> set[str]:
