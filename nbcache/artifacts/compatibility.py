@@ -40,7 +40,7 @@ def foreseen_differences(manifest: Manifest, here: Environment) -> list[Differen
 
 
 def _same_release(version: Difference) -> bool:
-    """Tell whether two versions differ only in that one names no build: wheels' metadata often do not."""
+    """Return whether two versions differ only in that one names no build: wheels' metadata often do not."""
     there, here = version.old or "", version.new or ""
     return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
 
@@ -108,7 +108,7 @@ def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
 
 
 def may_be_for_cpu(type: str, environment: Environment) -> bool:
-    """Tell whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
+    """Return whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
     return type_of(type).is_graph and not _has_no_gpu(environment)
 
 

@@ -133,7 +133,7 @@ def pack(content: bytes) -> bytes:
 
 
 def is_bomb(size: int, packed_size: int) -> bool:
-    """Tell whether `packed_size` bytes state more content than what torch stores can have."""
+    """Return whether `packed_size` bytes state more content than what torch stores can have."""
     return size > max(_FREE_BYTES, MAX_RATIO * packed_size)
 
 

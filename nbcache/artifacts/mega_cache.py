@@ -74,14 +74,14 @@ def decode_bundle(data: bytes) -> list[Artifact]:
 
 
 def is_held(artifact: Artifact) -> bool:
-    """Tell whether torch's bundles hold such an artifact, and under such a key."""
+    """Return whether torch's bundles hold such an artifact, and under such a key."""
     if artifact.type == "autotune":
         return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
     return type_of(artifact.type).in_mega_cache
 
 
 def holds_cpu_code(artifact: Artifact) -> bool:
-    """Tell whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
+    """Return whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
     return any(mark in artifact.content for mark in _CPP)
 
 

@@ -164,7 +164,7 @@ def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
 
 
 def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
-    """Tell whether a statement is of this artifact, in whatever environment."""
+    """Return whether a statement is of this artifact, in whatever environment."""
     return (statement.ref.identity, statement.ref.size) == (ref.identity, ref.size)
 
 
@@ -245,7 +245,7 @@ def statement_of(
 
 
 def is_bound(statement: Statement, environment: Environment) -> bool:
-    """Tell whether what a statement names was compiled for `environment`.
+    """Return whether what a statement names was compiled for `environment`.
 
     A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
     """

@@ -150,7 +150,7 @@ def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
 
 
 def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
-    """Tell whether a graph of this name is another part of its function, or another lambda of its cell."""
+    """Return whether a graph of this name is another part of its function, or another lambda of its cell."""
     shares_name = graph.function.endswith(RESUMED) or not has_own_name(graph.function)
     return shares_name and miss.run is not None and graph.cell == miss.run
 

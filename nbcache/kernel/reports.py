@@ -72,7 +72,7 @@ class ReportLog:
             del self._held[threading.get_ident()]
 
     def will_say(self, text: str) -> bool:
-        """Tell whether a notice that the next report shows has `text` in it."""
+        """Return whether a notice that the next report shows has `text` in it."""
         with self._lock:
             return any(_line(text) in notice for notice in self._fresh)
 

@@ -149,7 +149,7 @@ class SingleFlight:
                 tell(None)
 
     def may_publish(self, name: str) -> bool:
-        """Tell whether this kernel may publish `name`: not where another has taken over since it began."""
+        """Return whether this kernel may publish `name`: not where another has taken over since it began."""
         flight = self._flights.get(name)
         return flight is None or self._leases.holds(flight[0])
 

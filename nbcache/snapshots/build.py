@@ -295,7 +295,7 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
 
 
 def _absorbs(other: Received, one: Received) -> bool:
-    """Tell whether a version holds all of another of the same signer, and was taken later."""
+    """Return whether a version holds all of another of the same signer, and was taken later."""
     if other is one or (other.signer, bool(one.signer)) != (one.signer, True):
         return False
     held, more = _slots(one.snapshot), _slots(other.snapshot)

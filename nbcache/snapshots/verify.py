@@ -192,7 +192,7 @@ def _read(
 
 
 def is_own(version: Signed, keyring: Keyring) -> bool:
-    """Tell whether the user has signed a version, whatever else is wrong with it."""
+    """Return whether the user has signed a version, whatever else is wrong with it."""
     try:
         return _signer(version, keyring)[1] is Standing.OWN
     except (TrustError, FormatError):
@@ -200,7 +200,7 @@ def is_own(version: Signed, keyring: Keyring) -> bool:
 
 
 def is_vouched(standing: Standing | None) -> bool:
-    """Tell whether a signer is the user, or trusted."""
+    """Return whether a signer is the user, or trusted."""
     return standing in (Standing.OWN, Standing.TRUSTED)
 
 

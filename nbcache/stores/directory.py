@@ -158,7 +158,7 @@ class DirectoryStore:
                     raise
 
     def _is_open(self, folder: Path) -> bool:
-        """Tell whether others can write to a folder of ours, which is made where it is not there."""
+        """Return whether others can write to a folder of ours, which is made where it is not there."""
         try:
             status = folder.lstat()
         except FileNotFoundError:

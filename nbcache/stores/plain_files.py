@@ -100,7 +100,7 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
 
 
 def is_plain(root: Path, key: str) -> bool:
-    """Tell whether `key` has a file below `root` that `read_plain` would read."""
+    """Return whether `key` has a file below `root` that `read_plain` would read."""
     try:
         with folder_of(root, key) as (folder, name):
             return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
