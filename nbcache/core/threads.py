@@ -13,7 +13,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
@@ -24,6 +27,21 @@ def start_thread(action: Callable[[], object], name: str) -> threading.Thread | 
     except RuntimeError:
         return None
     return thread
+
+
+def within(seconds: float, action: Callable[[], T], name: str) -> T:
+    """Return what `action` returns on a thread; TimeoutError after `seconds`, while the thread goes on."""
+    done: Future[T] = Future()
+
+    def act() -> None:
+        try:
+            done.set_result(action())
+        except BaseException as error:
+            done.set_exception(error)
+
+    if start_thread(act, name) is None:
+        act()
+    return done.result(seconds)
 
 
 def countdown(timeout: float | None) -> Callable[[], float | None]:

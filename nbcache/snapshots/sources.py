@@ -8,8 +8,8 @@ import platform
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +20,7 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Manifest, Packed
 from nbcache.core.settings import Settings
 from nbcache.core.text import redacted
-from nbcache.core.threads import start_thread
+from nbcache.core.threads import within
 from nbcache.core.trust import Keyring
 from nbcache.core.version import __version__
 from nbcache.snapshots import in_notebook
@@ -170,19 +170,10 @@ def origin(notebook: str, settings: Settings) -> Origin:
 
 def _fetch(url: str) -> bytes:
     """Return what is at a URL; SnapshotError where it is too long, or takes more than `_DOWNLOAD_SECONDS`."""
-    fetched: Future[bytes] = Future()
-
-    def fetch() -> None:
-        try:
-            fetched.set_result(_download(url, time.monotonic() + _DOWNLOAD_SECONDS))
-        except Exception as error:
-            fetched.set_exception(error)
-
-    # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
-    if start_thread(fetch, "fetch") is None:
-        fetch()
+    download = partial(_download, url, time.monotonic() + _DOWNLOAD_SECONDS)
     try:
-        return fetched.result(_DOWNLOAD_SECONDS)
+        # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
+        return within(_DOWNLOAD_SECONDS, download, "fetch")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
         raise SnapshotError(

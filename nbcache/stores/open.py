@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from typing import TypeVar
 
 from nbcache.core.errors import ConfigError, StoreUnavailable
 from nbcache.core.settings import Settings
-from nbcache.core.threads import renew_in_children, start_thread
+from nbcache.core.threads import renew_in_children, within
 from nbcache.stores.base import Store
 from nbcache.stores.filesystem import PLACES, FilesystemStore
 from nbcache.stores.redis.address import SCHEMES
@@ -101,23 +100,18 @@ class BoundedStore:
         self._store.close()
 
     def _within(self, seconds: float, action: Callable[[], T]) -> T:
-        done: Future[T] = Future()
         hanging = self._hanging
 
-        def act() -> None:
+        def act() -> T:
             try:
-                done.set_result(action())
-            except BaseException as error:
-                done.set_exception(error)
+                return action()
             finally:
                 hanging.release()
 
         try:
             if not hanging.acquire(blocking=False):
                 raise TimeoutError
-            if start_thread(act, "ask") is None:
-                act()
-            return done.result(seconds)
+            return within(seconds, act, "ask")
         except TimeoutError as error:
             raise StoreUnavailable(
                 f"it did not answer within {seconds:g} s",
