@@ -9,7 +9,7 @@ anything of it decompressed, stored or handed to torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 
 from nbcache.artifacts.encoding import decode_snapshot, encode_snapshot, is_bomb
@@ -184,15 +184,8 @@ def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[s
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], contents: Mapping[str, Packed]) -> Snapshot:
     """Return a snapshot of `manifests`; `contents` has what they name, and may have more."""
     named = dict.fromkeys(ref.digest for manifest in manifests for ref in manifest.artifacts)
-    return Snapshot(
-        notebook=origin.notebook,
-        created=origin.created,
-        made_by=origin.made_by,
-        manifests=tuple(manifests),
-        contents={digest: contents[digest] for digest in named},
-        user=origin.user,
-        host=origin.host,
-    )
+    held = {digest: contents[digest] for digest in named}
+    return Snapshot(**asdict(origin), manifests=tuple(manifests), contents=held)
 
 
 # --- versions of several signers ------------------------------------------------------------------
