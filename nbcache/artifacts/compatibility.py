@@ -147,7 +147,7 @@ _REMEDIES = {
     "compiler": "it was made on another Linux: C++ kernels are compiled again",
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
 }
-"""What to do where a component differs, by the first part of its label."""
+"""Advice for a component that differs, by the first part of its label."""
 
 
 _MOST_DIFFERENCES = 40

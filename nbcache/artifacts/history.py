@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import sqlite3
 
 MAX_RUNS = 1000
-"""Of a notebook, in all its environments: the newest are kept."""
+"""The newest runs of a notebook that are kept, in all its environments."""
 _MAX_RUNS_IN_ALL = 25_000
-"""Of all notebooks."""
+"""The newest runs of all notebooks that are kept."""
 _FILE = "history.sqlite"
 _VERSION = 1
 """`user_version` of the file; another one for other columns."""
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
 """SQLite's errors for a file that is none of its own, or has other columns."""
 _BUSY_SECONDS = 5.0
-"""How long a kernel waits while another one writes."""
+"""The longest wait while another kernel writes."""
 _LONGEST = 200
 """Characters of a text that are kept."""
 _ENVIRONMENT = 16
@@ -48,14 +48,14 @@ _LAST_FEW = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of one graph in one kernel."""
+    """The outcome of one graph in one kernel."""
 
     time: float
     """Unix seconds at which its cell had ended."""
     kernel: str
     """Random; one for each start of the extension."""
     number: int
-    """Which of this kernel's graphs it was, from 0 on."""
+    """Its index among this kernel's graphs."""
     environment: str
     """First 16 hexadecimal digits of the environment's digest."""
     cell: str
@@ -91,7 +91,6 @@ class Run:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What makes two of them the same run."""
         return (self.kernel, self.number)
 
     @property
@@ -101,14 +100,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a function's graph usually takes, by phase and in `total`; None where nothing tells."""
+    """The usual seconds of a function's graph, by phase and in `total`; None where they are unknown."""
 
     cold: Mapping[str, float] | None
     """Seconds where it is compiled."""
     restored: Mapping[str, float] | None
     """Seconds where it is hit."""
     runs_cold: int = 0
-    """How many runs the estimate rests on."""
+    """Runs behind the estimate."""
     runs_restored: int = 0
 
 

@@ -77,7 +77,7 @@ def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """What goes with a notebook, in all environments, and what stays since others use it as well."""
+    """The entries that go with a notebook, in all environments, and those that other notebooks use."""
 
     notebook: str
     """Its identity; empty for what kernels that cannot tell their notebook have in common."""

@@ -36,7 +36,7 @@ from nbcache.core.errors import CorruptSnapshot
 from nbcache.core.model import Artifact
 
 _CPP = (b"async_compile.cpp", b"#include")
-"""What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
+"""Marks of the C++ that inductor generates, which pickled graphs hold as it is (2.11, 2.13)."""
 AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
 """Keys of best configurations. torch joins them to its cache folder unchecked: no others are let through."""
 _VERSION = 1

@@ -33,7 +33,7 @@ from nbcache.core.trust import Keyring, Policy, Standing, admit, short
 
 _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
-"""How long it is remembered who a signer is: another process may have changed it."""
+"""Seconds for which a signer's standing is remembered: another process may change it."""
 _REMEMBERED = 4096
 _MOST_CHECKED = _REMEMBERED
 """Signatures that are checked to tell who compiled what: each takes a tenth of a millisecond, once."""
@@ -43,7 +43,7 @@ _MOST_WRONG = 16
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the maker of an artifact says of it."""
+    """The maker's description of an artifact."""
 
     environment: str
     """Digest of what it depends on."""
@@ -52,7 +52,7 @@ class Statement:
     ref: ArtifactRef
     packed: Packed
     user: str = ""
-    """Who made it, by their own account; empty where that is not told."""
+    """The maker's user name, by their own account, or empty."""
     host: str = ""
 
     def encode(self) -> bytes:
@@ -125,7 +125,7 @@ def with_makers(manifest: Manifest) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one person has compiled of something."""
+    """One person's share of some artifacts."""
 
     artifacts: int
     user: str = ""

@@ -44,7 +44,7 @@ from nbcache.stores.directory import DirectoryStore
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
-"""How often manifests are listed again, when some were replaced between listing and reading."""
+"""Listings of manifests at most, when some are replaced between listing and reading."""
 _UPKEEP_SHARE = 16
 """Manifests may take this fraction of what artifacts may, at most."""
 
@@ -72,7 +72,6 @@ class ArtifactStore:
     ):
         self.store = store
         self.history = HistoryStore(getattr(store, "root", None))
-        """What the graphs of each notebook took."""
         self._clock = clock
         self._on_fault = on_fault
         self._admits = admits

@@ -75,19 +75,19 @@ class Trace:
     code: Mapping[str, Any]
     """The code that runs in its place, as `code_to` writes it."""
     sources: list[list[Any]]
-    """How each value was reached: a name, the index of what it was read from or null, and further fields."""
+    """The way to each value: a name, the index of the source that it was read from, and further fields."""
     same: list[int]
     """By source: the index of the first source with the very same object; its own, for a value."""
     facts: list[list[Any]]
-    """What was looked at: an index, or a name in a module; and its digest."""
+    """The values that were read: an index, or a name in a module; and a digest."""
     names: list[list[str]]
     """Names that code reads: [module (empty: the function's own), name, what it means there]."""
     asked: str
     """Names that code may have asked modules for, as `names_to` writes them."""
     attributes: list[list[str]]
-    """Which of them each module has: [module, names]; it lacks the others."""
+    """The names that each module has: [module, names]; it lacks the others."""
     guards: list[list[Any]]
-    """What torch guards: the index of a source, the kind, and arguments."""
+    """torch's guards: the index of a source, the kind, and arguments."""
     key_order: list[int]
     """Sources whose keys are guarded in order."""
     shapes: list[list[Any]]
@@ -103,12 +103,12 @@ class Trace:
     state: str
     """torch's global state, as torch writes it."""
     replayed: list[str]
-    """What the code writes to beyond its results, in torch's words."""
+    """The side effects of the code, in torch's words."""
     operators: int
     has_outputs: int
     """1 where the graph has any, else 0."""
     seconds: float = 0.0
-    """What tracing took; 0 where that is not known."""
+    """Seconds of tracing; 0 where they are unknown."""
     break_reason: str = ""
     """Why it ends in a graph break, in words without a place; empty where it ends in none."""
     break_line: int = 0

@@ -22,9 +22,9 @@ class Baseline:
     name: str
     """As compilers take it."""
     capability: str
-    """What torch calls its vector instructions (`torch.backends.cpu.get_cpu_capability`)."""
+    """torch's name of its vector instructions (`torch.backends.cpu.get_cpu_capability`)."""
     features: frozenset[str]
-    """What it has beyond the first x86-64 CPUs."""
+    """Features beyond those of the first x86-64 CPUs."""
 
     def lacking(self, machine: str, features: frozenset[str]) -> list[str]:
         """Return what a CPU lacks, sorted: all, where `machine`, as `uname -m` has it, is no x86-64."""

@@ -20,7 +20,7 @@ class NbcacheError(Exception):
         self.where = where
         self.next_step = next_step
         self.of_trusted = False
-        """Whether it is wrong with what the user, or a signer who is trusted, has signed."""
+        """True if the user, or a trusted signer, has signed the faulty bytes."""
 
     def __str__(self) -> str:
         what = "\n".join(map(printable, self.what.split("\n")))

@@ -15,7 +15,7 @@ from pathlib import Path
 from nbcache.core.errors import SnapshotError
 
 _LOCK_SECONDS = 30.0
-"""How long another writer is waited for: any user who can read the folder can hold its lock."""
+"""The longest wait for another writer: any user who can read the folder can hold its lock."""
 _LOCK_PAUSE = 0.01
 _ABANDONED_SECONDS = 3600.0
 """After this time a temporary file belongs to a writer that was killed."""

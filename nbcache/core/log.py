@@ -14,7 +14,6 @@ import threading
 from nbcache.core.text import clean, redacted
 
 LEVELS = ("off", "debug")
-"""What the setting `log` can be."""
 _URL = re.compile(r"[\w+.-]+://\S+")
 
 

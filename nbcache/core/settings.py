@@ -21,7 +21,7 @@ _TORCHS_REMOTE_CACHES = (
     "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
     "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
 )
-"""Who sets one of these wants to share by the Redis that torch's other variables name."""
+"""With one of these set, the user shares by the Redis that torch's other variables name."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -164,7 +164,7 @@ class Settings:
     )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each value that is not the default came from, by setting name."""
+    """The origin of each value that is not the default, by setting name."""
 
     def __post_init__(self) -> None:
         for name in ("dir", "trust_dir"):

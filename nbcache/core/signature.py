@@ -31,7 +31,7 @@ _MAX_SIGNATURE_BYTES = 4096
 
 
 class Purpose(enum.Enum):
-    """What a signature is for; one that was made for another purpose is wrong."""
+    """The purpose of a signature; one that was made for another purpose is wrong."""
 
     SNAPSHOT = b"nbcache snapshot 2"
     ARTIFACT = b"nbcache artifact 2"

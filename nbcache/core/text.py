@@ -16,7 +16,7 @@ LONG = 2_000
 _LONGEST_LINE = 10_000
 """Characters of a line that is printed."""
 _CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
-"""What stands between the URLs of a chain; an address of IPv6 has the same two characters."""
+"""The separator of the URLs in a chain; an address of IPv6 has the same two characters."""
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
-    """Have `action` done on a daemon thread, `nbcache-<name>`; None where there can be no more threads."""
+    """Start `action` on a daemon thread, `nbcache-<name>`; None where no more threads can start."""
     thread = threading.Thread(target=action, name=f"nbcache-{name}", daemon=True)
     try:
         thread.start()
@@ -61,7 +61,7 @@ class Worker:
         self._stopped = False
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Have `task` done after earlier ones; RuntimeError, and nothing is kept, where no thread starts."""
+        """Queue `task` after earlier ones; RuntimeError, and nothing is kept, where no thread starts."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
@@ -90,7 +90,7 @@ class Worker:
 
 
 class Renewed(Protocol):
-    """What has locks, or waits for threads."""
+    """An object that has locks, or waits for threads."""
 
     def renew(self) -> None:
         """Make new locks, and wait for none of the threads that were at work: no other thread is there."""

@@ -48,7 +48,7 @@ _SHOWN = 16
 
 
 class Policy(enum.StrEnum):
-    """What is asked of what comes from elsewhere."""
+    """The condition on artifacts from elsewhere."""
 
     STRICT = "strict"
     """Signed by oneself, or by a signer who is trusted."""
@@ -59,7 +59,7 @@ class Policy(enum.StrEnum):
 
 
 class Standing(enum.StrEnum):
-    """Who a signer is to this user."""
+    """A signer's relation to this user."""
 
     OWN = "you"
     TRUSTED = "trusted"
@@ -70,7 +70,7 @@ class Standing(enum.StrEnum):
 class TrustedSigner:
     fingerprint: str
     name: str
-    """What the user calls them; empty where nothing was said."""
+    """The user's name for them, or empty."""
     added: float
     """Unix seconds."""
 

@@ -28,15 +28,15 @@ _VARIABLE = re.compile(r"\b[a-z_]\w*_\d+\b|\b[a-z_]\w*\b(?!\s*[.=(])")
 _KIND = re.compile(r"^(bf|[a-z])[a-z]*")
 """The letters that stand for a dtype, `f32`."""
 _SIZE = re.compile(r"\('(.*)',\)")
-"""How torch writes an input that is a size."""
+"""torch's form of an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic."""
 _NUMBER = "number "
-"""How the name of an argument begins that is a number."""
+"""The beginning of the name of an argument that is a number."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
-"""Of more nodes from the first difference on, it is not looked for those that are the same again."""
+"""Graphs with more nodes from the first difference on are not compared node by node."""
 MOST_CONSTANTS = 300
 """So many constants are kept, those with the shortest names: a large model has thousands."""
 _MOST_GRAPHS = 32
@@ -47,14 +47,14 @@ _LONGEST = 120
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What people call an input of a graph."""
+    """An input of a graph, by its name for people."""
 
     kind: str = "input"
     """`input`, `parameter`, `buffer` or `number`."""
     name: str = ""
     """`self.wide.weight`; empty where it is told by its number."""
     note: str = ""
-    """What torch's key does not tell of it: `frozen`, or `requires grad`."""
+    """A property that torch's key leaves out: `frozen`, or `requires grad`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Components:
     nodes: tuple[str, ...]
     """The operators of the graph in order, with their constants: `mul.Tensor(_, 0.001)`."""
     inputs: tuple[str, ...]
-    """What the graph is called with: `f32[2, 64]`."""
+    """The graph's inputs: `f32[2, 64]`."""
     settings: Mapping[str, str]
     """Settings of inductor that are not its defaults, each where it is short, else `#` and a digest."""
     others: Mapping[str, str]
@@ -74,7 +74,7 @@ class Components:
     places: tuple[str, ...] = field(default=(), compare=False)
     """The line that each of `nodes` stands in, `In[4]:7`; not kept, and empty where that is not known."""
     names: tuple[str, ...] = field(default=(), compare=False)
-    """What people call each of `inputs`, `parameter self.a.weight`; not kept, and empty where not known."""
+    """The name for people of each of `inputs`, `parameter self.a.weight`; not kept, and may be empty."""
 
 
 def from_lines(
@@ -305,7 +305,7 @@ _NAMES = {
     "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
     "nbcache_dependencies": "what nbcache adds to torch's key",
 }
-"""What people call parts of torch's keys, what tells most first."""
+"""Names for people of parts of torch's keys, the most telling first."""
 _FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
 """Parts that differ where the graphs do."""
 

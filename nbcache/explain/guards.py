@@ -7,7 +7,7 @@ import re
 _COMPILE_ID = re.compile(r"(?:(\d+)/(\d+): )?")
 """The compile that a guard belongs to."""
 _COMMENT = re.compile(r"\s+# ")
-"""What separates a guard from the code that it is of."""
+"""The separator of a guard and its code."""
 _IDENTITY = re.compile(r"(___check_(?:obj|type)_id\(.*?), \d{6,}\)|\s*\(id=0x[0-9a-f]+\)")
 _VALUE = re.compile(r"(?P<name>.+?) (?:==|!=) (?P<value>.+)")
 _NUMBER = re.compile(r"-?(\d|inf\b|nan\b)")

@@ -42,7 +42,7 @@ class NotebookCell:
 
     @property
     def label(self) -> str:
-        """How people name it: `In[3]`, or by its place where it has no number."""
+        """Its name for people: `In[3]`, or by its place where it has no number."""
         return f"cell {self.position}" if self.execution_count is None else f"In[{self.execution_count}]"
 
 
@@ -77,7 +77,7 @@ def _title(source: str) -> str:
 
 
 class Verdict(enum.StrEnum):
-    """What is expected of a graph."""
+    """The expectation for a graph."""
 
     HIT = "hit"
     EDITED = "edited"
@@ -93,7 +93,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is at hand of the notebook, and fits here."""
+    """A source of the notebook's graphs that fit here."""
 
     level: Level
     name: str
@@ -110,7 +110,7 @@ class Unfit:
     lines: tuple[str, ...]
     """Why, and what to do."""
     differences: tuple[Difference, ...] = ()
-    """How its environment differs from the one here."""
+    """The differences of its environment from the one here."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -152,11 +152,11 @@ class GraphPlan:
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """What is expected of a cell that has compiled something, as it is now or as it was."""
+    """The expectation for a cell that has compiled something, as it is now or as it was."""
 
     cell: NotebookCell
     is_edited: bool
-    """Whether the cell is not as it was when its graphs were compiled."""
+    """True if the cell was edited since its graphs were compiled."""
     graphs: tuple[GraphPlan, ...]
 
     def count(self, verdict: Verdict) -> int:
@@ -189,7 +189,7 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next kernel will find of a notebook."""
+    """The forecast for the next kernel of a notebook."""
 
     cells: tuple[CellPlan, ...]
     """Those that have compiled something, in the notebook's order."""

@@ -14,7 +14,7 @@ from nbcache.core.reports import Explanation, GraphRecord
 from nbcache.core.text import one_line
 
 RETUNED = "re-tuned"
-"""What docs/json.md has in the `reason` of a hit whose kernels were benchmarked again."""
+"""The word of docs/json.md in the `reason` of a hit whose kernels were benchmarked again."""
 
 
 Graph: TypeAlias = GraphRecord | Run
@@ -27,7 +27,7 @@ class LevelTally:
     hits: int
     seconds: float
     saved_seconds: float
-    """What they saved; of `L0`, what torch's own folder saved."""
+    """Seconds that they saved; of `L0`, by torch's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Tally:
     retuned: int
     """Hits whose kernels were benchmarked again."""
     seconds: float
-    """What all of them took, without waiting for other kernels."""
+    """Seconds of all of them, without waiting for other kernels."""
     waited_seconds: float
-    """What was waited for other kernels."""
+    """Seconds of waiting for other kernels."""
     waited_in_vain_seconds: float
     """The part of it after which the graph was compiled all the same."""
     saved_seconds: float
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Fate(enum.StrEnum):
-    """What became in this kernel of a graph that was stored when it began."""
+    """The fate in this kernel of a graph that was stored when it began."""
 
     USED = "used"
     LOST = "lost"
@@ -98,12 +98,12 @@ class TypeTally:
 
     type: str
     named: int
-    """How many the notebook's manifests name."""
+    """Those that the notebook's manifests name."""
     named_bytes: int
     restored: int
-    """How many were put where the compiler looks."""
+    """Those that were put where the compiler looks."""
     restored_bytes: int
-    """Of those that manifests name: of others the size is not kept."""
+    """Bytes of those that manifests name: the size of others is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What the history tells."""
-
     tally: Tally
     kernels: int
     since: float
     """Unix seconds of the oldest run; 0 where there is none."""
     is_cut: bool = False
-    """Whether there were more than are kept."""
+    """True if there were more than are kept."""
 
     def to_json(self) -> dict[str, Any]:
         figures = {"kernels": self.kernels, "since": self.since or None, "is_cut": self.is_cut}
@@ -134,23 +132,23 @@ class Stats:
 
     session: Tally
     stored: tuple[StoredGraph, ...]
-    """What was stored when the kernel began, and is known."""
+    """The known graphs that were stored when the kernel began."""
     types: tuple[TypeTally, ...]
     refused: tuple[Refusal, ...]
     overhead_seconds: float
-    """What recording and restoring has cost the threads that compile."""
+    """Seconds that recording and restoring cost the threads that compile."""
     notebook: Lifetime
     """All kernels of this notebook that are remembered."""
     store: Lifetime
     """All kernels of all notebooks that are remembered, without reasons, which may quote others' code."""
     traces: Mapping[str, int] = field(default_factory=dict)
-    """How many stored traces were `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
+    """Stored traces by fate: `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
     missed_unchanged: tuple[Run, ...] = ()
     """Graphs of this kernel that missed, although their cells are the same as last time."""
 
     @property
     def net_seconds(self) -> float:
-        """What was saved against plain torch, less the overhead and the time waited in vain."""
+        """Seconds saved against plain torch, less the overhead and the time waited in vain."""
         return self.session.saved_seconds - self.overhead_seconds - self.session.waited_in_vain_seconds
 
     def fates(self) -> Mapping[Fate, int]:

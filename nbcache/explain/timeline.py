@@ -25,10 +25,10 @@ _MOST_KERNELS = 20
 
 @dataclass(frozen=True, slots=True)
 class CellTimes:
-    """What one cell took, and what it takes otherwise."""
+    """The seconds of one cell, now and otherwise."""
 
     label: str
-    """How people name it: `In[3]`, and what they called it."""
+    """Its name for people: `In[3]`."""
     functions: tuple[str, ...]
     now: Mapping[str, float]
     """Seconds by phase in this kernel, and `outside` of all."""
@@ -37,7 +37,7 @@ class CellTimes:
     restored: Mapping[str, float] | None
     """The same where all of it is."""
     is_restored: bool
-    """Whether all graphs were hit now."""
+    """True if all graphs were hit now."""
 
     def bars(self) -> list[tuple[str, Mapping[str, float]]]:
         """Return what there is to compare, as (label, seconds by phase): what it is now stands last."""
@@ -48,7 +48,7 @@ class CellTimes:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a function was compiled again for, for one reason, in all kernels that are remembered."""
+    """The compiles of a function for one reason, in all kernels that are remembered."""
 
     function: str
     reason: str
@@ -63,16 +63,15 @@ class KernelRun:
     graphs: int
     hits: int
     seconds: float
-    """What its graphs took."""
+    """Seconds of its graphs."""
     is_now: bool
-    """Whether it is this kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     cells: tuple[CellTimes, ...]
     lost: tuple[Lost, ...]
-    """What took longest first."""
+    """The longest first."""
     kernels: tuple[KernelRun, ...]
     """Newest first."""
 

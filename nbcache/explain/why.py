@@ -13,7 +13,7 @@ from nbcache.explain.guards import recompile_action, tells_more
 
 NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
 _STRANGER = "whom you do not trust"
-"""What the reason of a miss says where somebody else's graph is not used."""
+"""The words in the reason of a miss for a stranger's graph."""
 
 _BREAKS = (
     ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
@@ -45,7 +45,7 @@ _BREAKS = (
     (r"\(\S*In\[.*\]:\d+\)$|:\d+\)$", "move it out of the compiled function"),
     ("", "move it out of the compiled function; fullgraph=True shows where it is"),
 )
-"""What to do about a graph break, by its reason."""
+"""Advice for a graph break, by its reason."""
 _TORCHS_BREAK = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
 """The reason of a graph break that torch has put into its own code, as into its optimizers'."""
 _BYPASSES = (
@@ -56,7 +56,7 @@ _BYPASSES = (
     ("[Dd]ynamic|[Ss]ymbolic|[Uu]nbacked", "compile for fixed shapes: dynamic=False"),
     ("", "nothing: torch does not cache such a graph"),
 )
-"""What to do about a bypass, by its reason."""
+"""Advice for a bypass, by its reason."""
 _MISSES = (
     ("^inputs$", "nothing, if the model has changed; else see what the function closes over"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
@@ -64,10 +64,10 @@ _MISSES = (
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
     ("", NOTHING_TO_DO),
 )
-"""What to do about a miss, by what differs first, where its values do not matter."""
+"""Advice for a miss, by the first difference, where its values do not matter."""
 _NUMBER = re.compile(r"-?(\d|inf|nan)")
 _NO_CONSTANT = "not a constant"
-"""How the value of a constant reads that is none, or none any more."""
+"""The value of a constant that is none, or none any more."""
 _GRAD = ", requires grad"
 _OR_BOTH = "or keep both: each is stored"
 _EACH_VALUE = "nothing: each value has a graph of its own"
@@ -158,7 +158,7 @@ def _first(table: tuple[tuple[str, str], ...], text: str) -> str:
 class Why:
     graph: GraphRecord
     fell_into: int = 1
-    """How many graphs its function fell into, for one call; more than one after graph breaks."""
+    """The graphs of its function, for one call; more than one after graph breaks."""
 
     @property
     def explanation(self) -> Explanation | None:
@@ -170,7 +170,7 @@ class Why:
 
     @property
     def meter(self) -> str:
-        """How many versions of its function there are, and may be; empty where it was not recompiled."""
+        """The versions of its function, and the most that there may be; empty where it was not recompiled."""
         most, count = self.graph.recompile_limit, self.graph.versions
         if not self.graph.recompile_reason or not most or not count:
             return ""
@@ -178,7 +178,7 @@ class Why:
 
     @property
     def cost(self) -> str:
-        """What a graph break costs; empty where there is none."""
+        """The cost of a graph break; empty where there is none."""
         if not self.graph.graph_break_reason or self.fell_into < 2:
             return ""
         parts = f"{self.fell_into} graphs, with Python between them"

@@ -73,7 +73,7 @@ class AutogradLookup(Event):
     forward_saved_seconds: float | None = None
     backward_saved_seconds: float | None = None
     outvoted: bool = False
-    """Whether the entry was there, and another process of a distributed program lacks it: all compile."""
+    """True if the entry was there, and another process of a distributed program lacks it: all compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class CodeLoaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class FrameCompiled(Event):
-    """What is known of a frame once it is compiled; comes just before its outermost span ends."""
+    """A frame was compiled; comes just before its outermost span ends."""
 
     function: str
     location: str
@@ -154,7 +154,7 @@ class FrameTraced(Event):
 
     reason: str
     names_cause: bool = False
-    """Whether it names what somebody has changed: a function, or a value."""
+    """True if it names a changed function or value."""
 
 
 @dataclass(frozen=True, slots=True)

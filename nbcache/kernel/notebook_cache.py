@@ -235,7 +235,7 @@ class NotebookCache:
             self._prefetcher.begin(None)
 
     def read_in_background(self, read: Callable[[], object]) -> bool:
-        """Have `read` read something ahead on a thread of its own; False, with a notice, if none starts."""
+        """Call `read` on a thread of its own; return False, with a notice, if none starts."""
         thread = start_thread(partial(self._session.attempt, "reading ahead", read), "prefetch")
         if thread is not None:
             with self._lock:
@@ -311,7 +311,7 @@ class NotebookCache:
     def store_fetched(
         self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
     ) -> None:
-        """Have an artifact stored that came from `source` because the compiler asked for it."""
+        """Store an artifact, in the background, that came from `source` because the compiler asked for it."""
         self._session.met_others()
         self._prefetcher.came_from(ref.type, ref.key, source)
         if self._session.saving and self._session.settings.save:
@@ -338,12 +338,12 @@ class NotebookCache:
             self._uses.append(task)
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Have the worker do `task`; a forked child has none, and nothing to write."""
+        """Give `task` to the worker; a forked child has none, and nothing to write."""
         if os.getpid() == self._pid:
             self._worker.submit(task)
 
     def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
-        """Have manifest and history written with the `graphs` of a cell, which raised if `unfinished`."""
+        """Write manifest and history, in the background, with a cell's `graphs`; `unfinished`: it raised."""
         environment, saves = self.environment, self._session.saving and self._session.settings.save
         if graphs and saves and environment is not None and os.getpid() == self._pid:
             add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)
@@ -551,13 +551,13 @@ class Prefetcher:
         self._graphs: tuple[GraphSummary, ...] = ()
         self._brought: list[Manifest] = []
         self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
-        """What was brought, by type and key, then digest: compressed, and where from."""
+        """Compressed contents that were brought, with their sources, by type and key, then digest."""
         self._sources: dict[tuple[str, str], Source] = {}
         self._taken: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._held = 0
         self._reading = object()
-        """Stands for what is being read ahead; another one says that it is of no use any more."""
+        """A token for the current reading ahead; another one ends it."""
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -676,12 +676,12 @@ class History:
 
     def __init__(self, store: HistoryStore) -> None:
         self.kernel = secrets.token_hex(8)
-        """Tells this kernel's runs from those of others."""
+        """A random name of this kernel."""
         self._store = store
         self._lock = ForkSafeLock()
         self._runs: dict[tuple[str, int], Run] = {}
         self._number = self._saved = 0
-        """How many runs this kernel has had, and how many of them are stored."""
+        """The number of this kernel's runs, and of those that are stored."""
 
     def runs(self) -> tuple[Run, ...]:
         with self._lock:

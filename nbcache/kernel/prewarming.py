@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from nbcache.core.threads import ForkSafeLock, start_thread
 
 _PAUSE_SECONDS = 0.05
-"""How often a process that holds a lock is looked at, to be stopped once it holds none."""
+"""Seconds between two looks at a process that holds a lock, and is to be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Slice:
 
 
 class Pause(enum.Enum):
-    """What steps say instead of a slice when there is nothing to do on the kernel's thread."""
+    """The answer of steps, in place of a slice, when the kernel's thread has nothing to do."""
 
     SHORT = "another thread or process is at work"
     CELL = "nothing before another cell has run"
@@ -81,7 +81,7 @@ class BackgroundProcess:
         return True
 
     def end(self, seconds: float) -> None:
-        """Have the process store what it has finished and end; wait for it for `seconds` at most."""
+        """End the process, which stores what it has finished; wait for it for `seconds` at most."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -16,7 +16,7 @@ from nbcache.explain.components import Components, explain_miss
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
-"""How a reason begins that a trace can tell better."""
+"""The beginning of a reason that a trace can tell better."""
 DAMAGED = "what is stored is damaged; it was removed"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
 GONE = "it was stored, and is not there any more: evicted, or removed"
@@ -36,9 +36,9 @@ class Elsewhere:
 
     graphs: tuple[GraphSummary, ...]
     where: str
-    """Where they are, as part of a sentence: `in model.nbcache`."""
+    """Their place, as part of a sentence: `in model.nbcache`."""
     differences: tuple[Difference, ...] = ()
-    """What of their environment differs from the one here, what tells most first; empty where it fits."""
+    """The differences of their environment, the most telling first; empty where it fits."""
 
 
 def unusable(manifests: Iterable[Manifest], here: Environment, where: str) -> Iterator[Elsewhere]:
@@ -72,7 +72,7 @@ class Miss:
     """torch's number of threads; 0 where it is not known."""
     backward: bool = False
     incomplete: bool = False
-    """Whether it is there without its C++ kernels."""
+    """True if it is there without its C++ kernels."""
     components: Components | None = None
     run: Cell | None = None
 
@@ -81,7 +81,7 @@ class Miss:
 class Reason:
     text: str
     explanation: Explanation | None = None
-    """How it differs from the nearest one that is stored, where that tells."""
+    """Its differences from the nearest stored one, if any."""
 
 
 def why_missed(

@@ -63,7 +63,7 @@ class ReportLog:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[list[str]]:
-        """Have the notices of this thread come into the list, and into no report; not to be nested."""
+        """Collect this thread's notices in the list, and in no report; not to be nested."""
         held: list[str] = []
         self._held[threading.get_ident()] = held
         try:

@@ -51,7 +51,7 @@ _COMPILE = "inductor_compile"
 
 
 class CompilerBridge(Protocol):
-    """What a session needs of the compiler; `torch_bridge` implements it for torch.
+    """The compiler as a session needs it; `torch_bridge` implements it for torch.
 
     Once installed, the bridge calls `emit` of the session for what the compiler does, and `find` when it is
     about to look an artifact up; and of the session's cache `environment_ready` when the compiler is there,
@@ -71,7 +71,7 @@ class CompilerBridge(Protocol):
         """Empty the compiler's own cache folder, if it is one of ours."""
 
     def disown(self) -> None:
-        """Have what the compiler finds in its folder count as others' from now on; may be called often."""
+        """From now on, treat artifacts in the compiler's folder as others'; may be called often."""
 
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
@@ -98,10 +98,10 @@ class Session:
         self.artifacts = self.cache.artifacts
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
-        """What recording and following compiles has cost the threads that compile."""
+        """Seconds that recording and following compiles cost the threads that compile."""
         self._overhead_lock = ForkSafeLock()
         self.explaining_seconds = 0.0
-        """Of these, what keeping the parts of keys cost, and saying why graphs missed."""
+        """The part of these for keeping the parts of keys, and for reasons of misses."""
         self.locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker()
@@ -110,16 +110,15 @@ class Session:
         self._cell_began = 0.0
         self._idle_since: float | None = clock()
         self.saving = True
-        """Whether the running cell is recorded."""
         self._attempting = threading.local()
         self.unnoticed = Unnoticed()
         """The compiles that no report tells of; what they make is stored all the same."""
         self.shared_client: SharedClient | None = None
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
-        """What `connect` does; the extension sets it."""
+        """The function behind `connect`; the extension sets it."""
         self.snapshots: Sharing | None = None
-        """What `snapshot` and `restore` do; the extension sets it."""
+        """The object behind `snapshot` and `restore`; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
 
     # --- life -----------------------------------------------------------------------------------
@@ -203,7 +202,7 @@ class Session:
 
     @property
     def shares(self) -> bool:
-        """Whether this kernel is connected to a shared level."""
+        """Return whether this kernel is connected to a shared level."""
         return self.shared_client is not None
 
     # --- what a user sees -----------------------------------------------------------------------
@@ -386,7 +385,7 @@ class Session:
         return explain(chosen, known)
 
     def met_others(self) -> None:
-        """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
+        """From now on, treat artifacts in the compiler's folder as foreign."""
         self.attempt("noting what others have compiled", self.bridge.disown)
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:

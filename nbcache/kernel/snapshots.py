@@ -58,7 +58,7 @@ _MOST_SHOWN = 4
 """Environments of which an error shows what differs."""
 _LOCATE_SECONDS = 2.0
 _LOOK_SECONDS = 5.0
-"""How long reading ahead waits until snapshots have been looked for."""
+"""The longest wait of reading ahead for the search for snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Stranger:
 
     fingerprint: str
     name: str
-    """What they call themselves; empty where that is not told."""
+    """Their name by their own account, or empty."""
     received: Received
-    """What they have signed, or compiled something of."""
+    """A snapshot that they have signed, or compiled a part of."""
 
 
 class Sharing:
@@ -185,7 +185,7 @@ class Sharing:
         return unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
 
     def follow(self, taken_in: Sequence[Received]) -> None:
-        """Have the kernel compile for a baseline where these need it, unless the user has set `portable`."""
+        """Make the kernel compile for a baseline where these need it, unless the user has set `portable`."""
         settings = self._session.settings
         here = self._session.environment or self._foreseen()
         if here is None or settings.origin("portable") != "default":
@@ -212,7 +212,7 @@ class Sharing:
         return [each for each in found.values() if each.fingerprint not in self._ignored]
 
     def ignore(self, fingerprint: str) -> None:
-        """Tell of a signer who is not trusted no more, for as long as this kernel runs."""
+        """Stop mentioning a signer who is not trusted, for as long as this kernel runs."""
         self._ignored.add(fingerprint)
 
     def told(self) -> list[Received]:

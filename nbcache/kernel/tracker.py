@@ -63,7 +63,7 @@ _Amount = TypeVar("_Amount", int, float)
 _FEWEST_RECORDS = 1000
 """Graphs that are kept when the oldest are dropped, which happens when there are twice as many."""
 _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
-"""How a reason begins that tells what came of an edit, and not what was edited."""
+"""The beginning of a reason that names the effect of an edit, and not the edit."""
 _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )

@@ -28,23 +28,23 @@ _MOST_PENDING = 256 << 20
 _PROBE = "probe"
 _PROBE_SECONDS = 0.001
 _TRIES = 3
-"""How often something is written that the store failed at; some stores fail at what is too long for them."""
+"""Attempts to write a value that the store fails at; some stores fail at long ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """How long kernels leave a shared store alone, and wait for each other, in seconds."""
+    """Seconds for which kernels leave a shared store alone, and wait for each other."""
 
     first_pause: float = 2.0
-    """How long a store that fails is left alone at first; then twice as long each time."""
+    """The first pause of a store that fails; each further one is twice as long."""
     longest_pause: float = 300.0
     steady: float = 60.0
     """A store that fails again within this time after it came back is left alone for longer."""
     lease: float = 10.0
-    """How long after its last heartbeat a kernel that compiles is believed dead."""
+    """The time after its last heartbeat when a kernel that compiles is believed dead."""
     heartbeat: float = 3.0
     least_expected: float = 5.0
-    """How long compiling a graph is expected to take at least."""
+    """The least expected time of compiling a graph."""
     usually_expected: float = 60.0
     """The same, where nothing is known."""
     most_expected: float = 1800.0
@@ -177,7 +177,7 @@ class Connection:
 
     @property
     def can_write(self) -> bool:
-        """Whether it is read and written to."""
+        """Return whether it is read and written to."""
         return self.failure is None and not self.closed
 
     def ask(self) -> None:
@@ -209,7 +209,7 @@ class Connection:
             yield batch, values
 
     def write(self, size: int, write: Callable[[], object], name: str) -> bool:
-        """Have the worker do `write`, which holds `size` bytes, once the store is on; False if it is full."""
+        """Give the worker `write`, which holds `size` bytes, for when the store is on; False if full."""
         with self._lock:
             if self.pending + size > _MOST_PENDING:
                 self.note("more waits to be written than is kept; some is not shared")
@@ -251,7 +251,7 @@ class Connection:
             self._worker.submit(partial(self._do, task))
 
     def after_writes(self, action: Callable[[], object]) -> None:
-        """Have `action` done once all that was handed to `write` before is written, or could not be."""
+        """Call `action` once all that was handed to `write` before is written, or could not be."""
         self._worker.submit(action)
 
     def flush(self, timeout: float | None) -> bool:

@@ -14,15 +14,15 @@ from nbcache.shared.layout import LIVE, NOTEBOOK, PUBLISHERS, decode_shared, slo
 from nbcache.stores.base import Store, batches
 
 MAX_AGE_SECONDS = 30 * 86400.0
-"""How long after its last use in any notebook an artifact is kept."""
+"""Seconds for which an artifact is kept after its last use in any notebook."""
 _FRESH_SECONDS = 86400.0
-"""What was put within this time may belong to a cell that still runs, and is published after it."""
+"""A newer artifact may belong to a cell that still runs, and is published after it."""
 _BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a look at the store came to."""
+    """The result of a look at the store."""
 
     artifacts: int = 0
     """Keys whose artifacts were removed."""

@@ -43,7 +43,7 @@ from nbcache.core.model import MAX_CONTENT_BYTES, Environment
 LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 
 MAX_VARIANTS = 32
-"""Of one key: as many signers who do not trust each other find what they have compiled."""
+"""The most variants of one key: as many signers who do not trust each other find their own."""
 _MAGIC, _VERSION = b"NBCS", 1
 _HEADER = struct.Struct(">4sBB")
 _PARTS = (

@@ -48,7 +48,7 @@ _OVERHEAD_BYTES = 1 << 20
 _MOST_STRANGERS = 3
 """Untrusted signers that notices name."""
 _PUTS = 3
-"""How often a value is written: another kernel that read the same one may write later."""
+"""Attempts to write a value: another kernel that read the same one may write later."""
 _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
@@ -317,7 +317,7 @@ class SharedLevel(Connection):
         return {signer for statement, signer in statements if _place_of(statement) == wanted}
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        """Have an artifact written in the background; `packed` is its content as `pack` makes it."""
+        """Write an artifact in the background; `packed` is its content as `pack` makes it."""
         if not self.lacks(environment, ref):
             return
         slot = slot_of(environment, ref.type, ref.key)
@@ -326,7 +326,7 @@ class SharedLevel(Connection):
             self._known.discard((slot, ref.digest))
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
-        """Have the artifact of this digest removed in the background, whoever has published it."""
+        """Remove the artifact of this digest in the background, whoever has published it."""
         if not self.closed:
             slot = slot_of(environment, type, key)
             self.write(0, partial(self._remove, slot, digest), slot)
@@ -391,7 +391,7 @@ class SharedLevel(Connection):
     # --- manifests of a notebook ----------------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Have this kernel's manifest of a notebook written in the background."""
+        """Write this kernel's manifest of a notebook in the background."""
         if not self.closed:
             size = _REF_BYTES * len(manifest.artifacts)
             self.write(size, partial(self._write_manifest, manifest), manifest.notebook)

@@ -30,7 +30,7 @@ class VerifiedEntry:
 
     @property
     def ref(self) -> ArtifactRef:
-        """What it is, with who compiled it."""
+        """The reference, with its maker."""
         return replace(self.statement.ref, provenance=self.provenance)
 
     def unpack(self) -> bytes:

@@ -38,7 +38,7 @@ from nbcache.snapshots.verify import (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a snapshot says of where it comes from; see `Snapshot`."""
+    """The origin that a snapshot states; see `Snapshot`."""
 
     notebook: str
     created: float
@@ -55,7 +55,7 @@ class Draft:
     packed: Mapping[str, bytes] = field(repr=False)
     """By digest of their content; of what is there already, where it goes, it may lack some."""
     missing: tuple[ArtifactRef, ...] = ()
-    """What was to be in it, and is not there any more, or cannot be in a snapshot."""
+    """Artifacts that it should hold, and that are gone, or cannot be in a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,9 @@ _UNIX = 3
 _END = struct.Struct("<4s4xHHIIH")
 """The last record: how many members, twice; length and place of the directory; length of a comment."""
 _LOCAL = struct.Struct("<4s22xHH")
-"""What stands before a member: lengths of its name, and of what else there is."""
+"""The header of a member: lengths of its name, and of the rest."""
 _ZIP64, _ZIP64_BYTES = b"PK\x06\x07", 20
-"""How a record begins, and how long it is, that leads zipfile to another directory than the last one."""
+"""Beginning and length of a record that leads zipfile to another directory than the last one."""
 MAX_ARTIFACTS = 20_000
 _MAX_MEMBERS = MAX_ARTIFACTS + 2 * MAX_VERSIONS
 _MAX_DIRECTORY_BYTES = 160 * _MAX_MEMBERS
@@ -68,7 +68,7 @@ class Signed:
 
     @property
     def digest(self) -> str:
-        """What tells it from others: a digest of both."""
+        """A digest of both."""
         return sha256(b"%d:%b%b" % (len(self.manifest), self.manifest, self.signature or b""))
 
 

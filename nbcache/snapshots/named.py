@@ -61,7 +61,7 @@ from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
 
 _SNAPSHOTS = "snapshot/"
-"""Where a store has snapshots under names."""
+"""The prefix of named snapshots."""
 _LONGEST, _LONGEST_PART = 100, 200
 """Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -71,16 +71,16 @@ _ARTIFACT, _DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 """For a person who waits for megabytes, and not for a cell."""
 _BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
-"""What is asked for in one round trip."""
+"""The most that one round trip asks for."""
 _BATCH_VERSIONS = 16
 _VERSIONS_BYTES = 1 << 28
 """Bytes of versions, without their artifacts, that are held at once."""
 _LISTINGS = 5
-"""How often versions are listed again, when some were replaced between listing and reading."""
+"""Listings of versions at most, when some are replaced between listing and reading."""
 _ATTEMPTS = 3
-"""How often a snapshot is merged again, because artifacts went meanwhile."""
+"""Attempts to merge a snapshot whose artifacts go meanwhile."""
 GRACE_SECONDS = 3600.0
-"""How long what was marked is left: longer than any writer takes."""
+"""Seconds from a mark to the removal: longer than any writer takes."""
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
 
 
@@ -98,7 +98,7 @@ class Version:
     key: str
     """The store's key."""
     received: Received | None
-    """What it says; None where it cannot be used."""
+    """The version; None where it cannot be used."""
     problem: NbcacheError | None
     """Why it cannot be used."""
 
@@ -109,11 +109,11 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What removing artifacts that no snapshot names came to."""
+    """The result of removing artifacts that no snapshot names."""
 
     removed: int = 0
     waiting: int = 0
-    """How many are marked."""
+    """Marked artifacts."""
     due: float | None = None
     """Unix seconds from which on the first of these may go; None where none is marked."""
     problems: tuple[NbcacheError, ...] = ()

@@ -33,7 +33,7 @@ MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
 
 
 _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
-"""How long a server may say nothing, and how long it may take in all."""
+"""The longest silence of a server, and the longest download."""
 
 
 _CHUNK_BYTES = 1 << 20

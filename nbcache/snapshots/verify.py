@@ -18,7 +18,7 @@ from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
 
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_STRANGERS_BYTES = 8 << 20
-"""Of all manifests of a file: reading them takes time and memory that nobody has agreed to yet."""
+"""The most for all manifests of a file: reading them takes time that nobody has agreed to yet."""
 MAX_ENVIRONMENTS = 64
 
 
@@ -28,11 +28,11 @@ class Received:
 
     snapshot: Snapshot
     where: str
-    """What it was read from, in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
+    """Its place in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
     signer: str = ""
     """Fingerprint of the key that signed it; empty where nobody did."""
     standing: Standing | None = None
-    """Who the signer is to this user; None where nobody signed."""
+    """The signer's relation to this user; None where nobody signed."""
     version: str = ""
     """Digest of its manifest and signature: what tells it from other versions."""
     _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -152,7 +152,7 @@ def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snap
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Have what is wrong with a snapshot say where it is."""
+    """Add the place to errors of a snapshot."""
     try:
         yield
     except CorruptEntry as error:

@@ -60,7 +60,7 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it in reports; holds no secret."""
+        """Its name in reports, without secrets."""
 
     @property
     def read_only(self) -> bool:

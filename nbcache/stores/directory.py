@@ -71,7 +71,7 @@ class DirectoryStore:
         self.root = self.path / _VERSION
         """The folder of the values. Names with a dot are no keys, so other files may be there."""
         self.was_emptied = False
-        """Whether values were dropped because others could have put them there."""
+        """True if values were dropped because others could have put them there."""
         self._prepare()
         self.read_only = not os.access(
             self.root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids

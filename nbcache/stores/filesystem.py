@@ -50,11 +50,11 @@ PLACES = (
     "give a path, or a URL: redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, "
     "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or what else fsspec opens"
 )
-"""What the URL of a store can be."""
+"""The forms of a store's URL."""
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
 _AT_ONCE = 16
-"""How many objects a service is asked for at once."""
+"""Objects that a service is asked for at once."""
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

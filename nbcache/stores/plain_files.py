@@ -21,7 +21,7 @@ from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnava
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _ABANDONED_SECONDS = 3600.0
-"""How old a temporary file is when its writer must be dead."""
+"""The age of a temporary file at which its writer must be dead."""
 _ABSENT = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
 _COLLISION = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})

@@ -159,7 +159,7 @@ class _BoundedSocket:
 
 
 class _Bounded:
-    """What is added to a class of connections: the deadline, and no answer is left for a later command."""
+    """A mixin for connections: the deadline, and no answer is left for a later command."""
 
     def _connect(self) -> _BoundedSocket:
         _thread.left()

@@ -31,7 +31,7 @@ from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
 
 _OVERHEAD_BYTES = 16 << 20
-"""What may come beside a value: keys, lengths, other answers."""
+"""Bytes beside a value: keys, lengths, other answers."""
 _SCAN_COUNT = 1000
 _SCAN_BYTES = 16 << 20
 """The longest answer to one SCAN, which is about a thousandth of that."""
@@ -41,7 +41,7 @@ _MOST_NAMES = 1_000_000
 """Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
 _CROWDED = "see who else writes there, or use another prefix"
 _CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
-"""What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
+"""The beginning of an error of Redis. The rest is the server's own text, and may quote a password."""
 _SAYINGS = (
     "unknown command",
     "cluster support disabled",
@@ -49,7 +49,7 @@ _SAYINGS = (
     "max number of clients reached",
     "Connection closed by server",
 )
-"""What Redis and redis-py say that helps a user, and that holds nothing of anybody's."""
+"""Helpful sayings of Redis and redis-py that quote nobody."""
 _T = TypeVar("_T")
 
 
