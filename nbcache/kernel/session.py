@@ -272,9 +272,6 @@ class Session:
             shared_client.level.begin_cell()
         self._tracker.begin_cell(cell)
 
-    def save_cell(self, save: bool) -> None:
-        self.saving = save
-
     def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
         """Report on the cell, called `name` by the user, and store what it made; `unfinished`: it raised."""
         graphs = self._tracker.end_cell()
